@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -19,7 +18,7 @@ from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore
 from reshard.signatures import takes_options
-from reshard.storage.location import local_path
+from reshard.storage.location import identity, locate
 from reshard.streaming.shard_parts import shard_parts
 from reshard.streaming.shard_stream import ShardStream
 from reshard.streaming.slice_text import box_of
@@ -46,10 +45,9 @@ class OpenedCheckpoint:
 
     def __init__(self, path: PathLike) -> None:
         self.path = path_of("checkpoint", path)
-        self._root = local_path(self.path)
-        self._identity = _identity(
-            self._root
-        )  # taken before reading, so that later changes are noticed
+        self._root = locate(self.path)
+        # Taken before reading, so that later changes are noticed.
+        self._identity = identity(self._root)
         self._reader: Reader = open_reader(self.path)
 
     @property
@@ -151,7 +149,7 @@ class OpenedCheckpoint:
         return stored
 
     def _check_unchanged(self) -> None:
-        found = _identity(self._root)
+        found = identity(self._root)
         if found is None:
             raise StorageError(
                 f"{self.path} is not there any more; it must stay until everything is restored"
@@ -171,12 +169,3 @@ def _cast(stored: StoredTensor, dtype: str) -> Rewrite:
     changes = changes_of((), (), (), [(pattern, dtype)])
     (rewrite,) = rewrites(changes, [spec.name], {spec.name: spec}, keys)
     return rewrite
-
-
-def _identity(root: str) -> tuple[int, int, int] | None:
-    """Identifies the folder at a path; None for none. A new folder may reuse an inode, but not the time too."""
-    try:
-        found = Path(root).stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from reshard.formats import registry
 from reshard.formats.base import Container, Extent, Item, Leaf, PathKey, Record, StoredTensor
+from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import LaidOut, lay_out
 from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
 
 MARK = "pieces.json"
 
@@ -65,13 +67,13 @@ class LooseReader:
     format = "pieces"
     metadata_bytes = 10_000
 
-    def __init__(self, uri: str, _record: Record = "checked") -> None:
-        self.uri = uri
+    def __init__(self, folder: Location, _record: Record = "checked", _uri: str = "") -> None:
+        self.uri = str(folder)
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.laid_out: dict[str, LaidOut] = {}
         self.tensors: Mapping[str, StoredTensor] = {}
         self.leaves: Sequence[Leaf] = ()
-        for name, known in json.loads((Path(uri) / MARK).read_text()).items():
+        for name, known in read_json(folder / MARK).items():
             self._add(name, known["dtype"], tuple(known["shape"]), known["pieces"])
 
     def _add(self, name: str, dtype: str, shape: tuple[int, ...], listed: list) -> None:
@@ -97,7 +99,7 @@ PIECES = replace(
     registry.FORMATS[0],
     name="pieces",
     marks=MARK,
-    matches=lambda path: (Path(path) / MARK).is_file(),
+    matches=lambda folder: (folder / MARK).is_file(),
     open=LooseReader,
     count_leaves=lambda _: 1,
 )

@@ -42,6 +42,7 @@ from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.local_transaction import held_target
+from reshard.storage.location import locate
 from reshard.storage.target_checks import check_new
 
 
@@ -125,7 +126,7 @@ def _start(
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    source = str(Path(source).absolute())
+    source = str(locate(source))
     targets = [replace(target, target=str(Path(target.target).absolute())) for target in targets]
     total = TotalProgress(progress)
     return _Run(source, targets, executor, total, before_publish, time.monotonic())

@@ -26,7 +26,7 @@ from reshard.planning.planner import make_multi_plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
-from reshard.storage.location import local_path
+from reshard.storage.location import locate, source_text
 from reshard.storage.target_checks import check_apart, check_target
 
 
@@ -53,7 +53,7 @@ def plan_all(source: str, targets: Sequence[CheckedTarget]) -> MultiConversionPl
 
 def plan_without_target(source: str, options: CheckedOptions) -> ConversionPlan:
     """The plan of a conversion whose target has no name yet."""
-    source = local_path(source)
+    source = source_text(source)
     reader = open_to_convert(source, options.max_memory)
     target = make_target(reader, options, form_of(reader, options))
     (plan,) = _multi_plan(reader, [target], [options]).plans
@@ -64,7 +64,7 @@ def local_paths(
     source: str, targets: Sequence[CheckedTarget]
 ) -> tuple[str, tuple[CheckedTarget, ...]]:
     """The same with local paths instead of URLs. Refuses targets that are, or contain, one another."""
-    source = local_path(source)
+    source = source_text(source)
     local = tuple(replace(target, target=target_path(target.target)) for target in targets)
     check_apart([Path(target.target) for target in local])
     return source, local
@@ -86,7 +86,7 @@ def plan_targets(
             forms.append(form)
             if number not in finished:
                 path, overwrite = Path(target.target), target.options.overwrite
-                check_target(path, Path(source), overwrite=overwrite, is_file=bool(form.file))
+                check_target(path, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(path)
     target_plans = []
     for target, form in zip(targets, forms, strict=True):

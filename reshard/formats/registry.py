@@ -25,7 +25,7 @@ from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local import storage_errors
-from reshard.storage.location import Location, local_path, locate, without_file_scheme
+from reshard.storage.location import Location, local_path, locate, source_text
 from reshard.storage.staging import staging_above
 
 FORMATS = (ORBAX, SAFETENSORS)
@@ -49,7 +49,7 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
     if not staged:
         _refuse_staged(uri, root)
     # Looked up before it is viewed, since a bucket lists all of what is viewed.
-    return _recognise(uri, root).open(root.view(), record, without_file_scheme(uri))
+    return _recognise(uri, root).open(root.view(), record, source_text(uri))
 
 
 def _refuse_staged(uri: str, root: Location) -> None:

@@ -13,7 +13,8 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local import storage_errors
+from reshard.storage.local_store import LOCAL, LocalStore
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -130,8 +131,32 @@ def local_path(text: str, *, writing: bool = False) -> str:
     return path
 
 
-def without_file_scheme(text: str) -> str:
-    """The text by which messages name a location: a ``file://`` URL as its path, any other text as it is."""
+def real_text(place: Location) -> str:
+    """The text that is the same for every name of a place: a local path has its links resolved."""
+    return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
+
+
+def identity(place: Location) -> tuple[int, ...] | None:
+    """Changes when another folder or file takes the place of a local one; None where nothing is there.
+
+    A new folder may reuse an inode, but not the time too. In a bucket it is always the same: reads ask for the versions
+    that were listed, so that what was changed is refused.
+    """
+    if not isinstance(place.store, LocalStore):
+        return ()
+    try:
+        found = Path(place.path).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def source_text(text: str) -> str:
+    """The text by which records and messages name a source: a ``file://`` URL as its path, any other text as it is.
+
+    Raises as ``locate``.
+    """
+    locate(text)
     match = _SCHEME.match(text)
     return text[match.end() :] if match is not None and match[1].lower() == "file" else text
 
@@ -165,6 +190,15 @@ def open_file(text: str, version: str = "", what: str = "") -> OpenFile:
     if "://" not in text:
         return LOCAL.open(text, version, what)
     return locate(text).open(version, what)
+
+
+def file_state(text: str) -> str:
+    """What changes when the file that the text of a location names does; StorageError where it cannot be looked up."""
+    if "://" in text:
+        return "\0".join(locate(text).state())
+    with storage_errors("look at", text):
+        found = os.stat(text)  # noqa: PTH116 - once for each chunk; a Path would be slow
+    return f"{found.st_size}\0{found.st_mtime_ns}"
 
 
 def join(folder: str, below: str) -> str:

@@ -9,13 +9,21 @@ from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local import storage_errors
+from reshard.storage.local_store import LocalStore
+from reshard.storage.location import Location
 
 
-def check_target(target: Path, source: Path, *, overwrite: bool, is_file: bool = False) -> None:
+def check_target(target: Path, source: Location, *, overwrite: bool, is_file: bool = False) -> None:
     """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
 
     Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
     """
+    if isinstance(source.store, LocalStore):
+        _refuse_overlap(target, Path(source.path))
+    check_new(target, overwrite=overwrite, is_file=is_file)
+
+
+def _refuse_overlap(target: Path, source: Path) -> None:
     real_target, real_source = _real(target), _real(source)
     if real_target == real_source:
         raise StorageError(
@@ -29,7 +37,6 @@ def check_target(target: Path, source: Path, *, overwrite: bool, is_file: bool =
         raise StorageError(
             f"the source {str(source)!r} is inside the target {str(target)!r}; choose another target"
         )
-    check_new(target, overwrite=overwrite, is_file=is_file)
 
 
 def check_apart(targets: Sequence[Path]) -> None:

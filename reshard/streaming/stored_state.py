@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 from reshard.formats.base import Extent, Reader, StoredTensor
 from reshard.geometry.box import Box
-from reshard.storage.local import storage_error
+from reshard.storage.location import file_state, locate
 
 _VERSION = "reshard stream 1"
 
@@ -17,7 +16,7 @@ _VERSION = "reshard stream 1"
 def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> str:
     """Digest of a request and of the files and offsets of its bytes, 32 hex digits.
 
-    A file is identified by its name, size and modification time (ns). Raises StorageError if a file cannot
+    A local file is identified by its name, size and modification time (ns), one in a bucket by its version. Raises StorageError if a file cannot
     be looked at, CorruptError if a chunk is missing that must be there.
     """
     found = hashlib.sha256()
@@ -32,30 +31,27 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
     yield repr((spec.storage.cuts, spec.chunk_shape, stored.fill, stored.digest))
     yield repr((encoding.compressor, encoding.level, encoding.checksum, encoding.spec))
     files: dict[str, str] = {}
+    root = str(locate(reader.uri))
     for index in itertools.product(*spec.storage.overlapping(box)):
         extent = reader.locate(spec.name, index)
         if extent is None:
             yield f"{index} not stored"
             continue
         inline = hashlib.sha256(extent.inline).hexdigest() if extent.inline is not None else ""
-        for path, place in _places(extent):
+        for path, version, place in _places(extent):
             if path not in files:
-                files[path] = _of_file(path, reader.uri)
+                files[path] = _of_file(path, version, root)
             yield f"{place} {inline} {files[path]}"
 
 
-def _places(extent: Extent) -> Iterator[tuple[str, str]]:
-    """The files that contain the chunk, and the place in each."""
+def _places(extent: Extent) -> Iterator[tuple[str, str, str]]:
+    """The files that contain the chunk, their versions, and the place in each."""
     if extent.pieces is None:
-        yield extent.path, f"{extent.offset} {extent.length}"
+        yield extent.path, extent.version, f"{extent.offset} {extent.length}"
         return
     for piece in extent.pieces.pieces:
-        yield piece.path, f"{piece.offset} {piece.box} {piece.order}"
+        yield piece.path, piece.version, f"{piece.offset} {piece.box} {piece.order}"
 
 
-def _of_file(path: str, root: str) -> str:
-    try:
-        status = Path(path).stat()
-    except OSError as error:
-        raise storage_error("look at", path, error) from error
-    return f"{path.removeprefix(root)}\0{status.st_size}\0{status.st_mtime_ns}"
+def _of_file(path: str, version: str, root: str) -> str:
+    return f"{path.removeprefix(root)}\0{version or file_state(path)}"

@@ -62,7 +62,7 @@ def fingerprint_checkpoint(
 ) -> Fingerprint:
     """Reads every tensor and every other file, and publishes their digests; see ``reshard.fingerprint``."""
     started = time.monotonic()
-    root = Path(local_path(uri)).absolute()
+    root = Path(local_path(uri, writing=True)).absolute()
     check_leaves_to_read(limits.max_memory, uri)
     reader = open_reader(uri, "ignored")
     folders = folders_to_record(locate(uri).view(), reader)

@@ -11,6 +11,7 @@ import pytest
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage import publishing
+from reshard.storage.location import locate
 from reshard.storage.publishing import publish
 from reshard.storage.staging import staged
 from reshard.storage.target_checks import check_target
@@ -37,7 +38,7 @@ def test_an_empty_folder_is_replaced(renaming, tmp_path, monkeypatch):
         monkeypatch.setattr(publishing, "_rename", unsupported)
     target = tmp_path / "dst"
     target.mkdir()
-    check_target(target, tmp_path / "src", overwrite=False)
+    check_target(target, locate(tmp_path / "src"), overwrite=False)
     with staged(target) as stage:
         fill(stage.root)
         publish(stage, overwrite=False)
@@ -111,8 +112,10 @@ def test_killed_after_the_exchange_the_old_folder_is_removed_by_the_next_run(tmp
     script = """
 import os, signal, sys
 from pathlib import Path
+from reshard.storage.location import locate
 from reshard.storage.publishing import publish
 from reshard.storage.staging import staged
+from reshard.storage.location import locate
 with staged(Path(sys.argv[1])) as stage:
     (stage.root / "marker").write_text("new")
     publish(stage, overwrite=True)

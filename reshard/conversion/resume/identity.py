@@ -1,17 +1,14 @@
 """Identity: which source, in which state, converted how. A run resumes only a run of the same identity.
 
-The state of the source is the name, size and time of change of every file in it: nothing else shows that a
-checkpoint was written anew, short of reading it. slices.json does not count, since recording digests does not
+The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
+nothing else shows that a checkpoint was written anew, short of reading it. slices.json does not count, since recording digests does not
 change a checkpoint.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -28,7 +25,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import LayoutTree
 from reshard.planning.move import Move, Plan
 from reshard.planning.target_layouts import Layout, SameAxes
-from reshard.storage.local import storage_error
+from reshard.storage.location import locate, real_text
 from reshard.version import __version__
 
 MAX_SHOWN = 60
@@ -65,52 +62,17 @@ class Identity(Struct, frozen=True):
 def identify(source: str, options: CheckedOptions, files: str | None = None) -> Identity:
     """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
     state = source_state(source) if files is None else files
-    return Identity(os.path.realpath(source), state, _settings(options))
+    return Identity(real_text(locate(source)), state, _settings(options))
 
 
 def source_state(source: str) -> str:
-    """Digest of the name, size and time of change (ns) of every file below a folder, or of one file, 32 hex digits.
+    """Digest of what shows that a file below a folder, or one file, changed: locally its name, size and time of change (ns),
+    in a bucket its version. 32 hex digits.
 
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
-    return _digest(_files(os.path.realpath(source), ""))
-
-
-def _files(folder: str, below: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda e: e.name)
-    except NotADirectoryError:
-        yield f"{below}\0{_state(Path(folder))}"
-        return
-    except OSError as error:
-        yield f"{below}\0{_accepted(error, folder)}"
-        return
-    for entry in entries:
-        name = f"{below}/{entry.name}"
-        if entry.name in (FILE_NAME, PARTIAL_NAME):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(entry.path, name)
-        else:
-            yield f"{name}\0{_state(entry)}"
-
-
-def _accepted(error: OSError, path: str) -> int:
-    """The error's number where nothing is there; raises StorageError where the system refuses to look."""
-    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        raise storage_error("look at", path, error) from error
-    return error.errno
-
-
-def _state(entry: os.DirEntry[str] | Path) -> str:
-    try:
-        status = entry.stat()
-        link = str(Path(entry).readlink()) if entry.is_symlink() else ""
-    except OSError as error:
-        return str(_accepted(error, os.fspath(entry)))
-    return f"{status.st_size}\0{status.st_mtime_ns}\0{link}"
+    return _digest(locate(source).state(frozenset({FILE_NAME, PARTIAL_NAME})))
 
 
 def _digest(lines: list[str] | Iterator[str]) -> str:
