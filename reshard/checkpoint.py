@@ -12,13 +12,13 @@ from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import StorageError, TreeError
 from reshard.formats.base import Reader, StoredTensor
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import files_of, open_reader
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore
 from reshard.signatures import takes_options
-from reshard.storage.location import identity, locate
+from reshard.storage.location import Location, identity, locate
 from reshard.streaming.shard_parts import shard_parts
 from reshard.streaming.shard_stream import ShardStream
 from reshard.streaming.slice_text import box_of
@@ -47,7 +47,7 @@ class OpenedCheckpoint:
         self.path = path_of("checkpoint", path)
         self._root = locate(self.path)
         # Taken before reading, so that later changes are noticed.
-        self._identity = identity(self._root)
+        self._identity = _identity(self._root)
         self._reader: Reader = open_reader(self.path)
 
     @property
@@ -149,7 +149,7 @@ class OpenedCheckpoint:
         return stored
 
     def _check_unchanged(self) -> None:
-        found = identity(self._root)
+        found = _identity(self._root)
         if found is None:
             raise StorageError(
                 f"{self.path} is not there any more; it must stay until everything is restored"
@@ -159,6 +159,12 @@ class OpenedCheckpoint:
                 f"{self.path} is not the checkpoint that was opened: another was put in its place, or it was "
                 "changed; open it again"
             )
+
+
+def _identity(root: Location) -> tuple[object, ...] | None:
+    """Changes when another checkpoint takes the place of a local one; None where nothing is there."""
+    files = files_of(root)
+    return identity(root) if files is None else tuple(map(identity, files))
 
 
 def _cast(stored: StoredTensor, dtype: str) -> Rewrite:

@@ -73,13 +73,20 @@ class LooseReader:
         self.laid_out: dict[str, LaidOut] = {}
         self.tensors: Mapping[str, StoredTensor] = {}
         self.leaves: Sequence[Leaf] = ()
-        for name, known in read_json(folder / MARK).items():
-            self._add(name, known["dtype"], tuple(known["shape"]), known["pieces"])
+        index = self.index(folder)
+        for name, known in read_json(index).items():
+            self._add(name, known["dtype"], tuple(known["shape"]), known["pieces"], index.parent)
 
-    def _add(self, name: str, dtype: str, shape: tuple[int, ...], listed: list) -> None:
+    def index(self, folder: Location) -> Location:
+        """The file that lists the pieces; the other files are beside it."""
+        return folder / MARK
+
+    def _add(
+        self, name: str, dtype: str, shape: tuple[int, ...], listed: list, folder: Location
+    ) -> None:
         itemsize = np.dtype(dtype).itemsize
         pieces = [
-            RawPiece(Box(tuple(start), tuple(stop)), f"{self.uri}/{file}", offset, tuple(order))
+            RawPiece(Box(tuple(start), tuple(stop)), f"{folder}/{file}", offset, tuple(order))
             for start, stop, file, offset, order in listed
         ]
         laid_out = self.laid_out[name] = lay_out(shape, itemsize, pieces)

@@ -21,6 +21,10 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
         title: the name in sentences, such as ``"Orbax"``.
         marks: the files by which its checkpoints are recognised, for messages.
         matches: whether such files are at a location.
+        files_of: the files that a location stands for; None where it is one file or a folder. A format whose checkpoints
+            are named by a prefix gives, in a fixed order, the files ``run/ckpt-1000.index``, … of ``run/ckpt-1000``.
+            It matches only where no file or folder has that very name.
+        is_finished: whether no mark says that the checkpoint was not committed.
         open: the reader of the checkpoint at a location, which is viewed as one checkpoint; how its record is used, and
             the text by which the user named it.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
@@ -51,6 +55,8 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     folders_to_record: Callable[[Location, Reader], list[RecordedFolder]]
     options: Mapping[str, FormatOption]
     form: Callable[[Mapping[str, Any], Reader], Form]
+    files_of: Callable[[Location], tuple[Location, ...] | None] = lambda _: None
+    is_finished: Callable[[Location], bool] = lambda _: True
     named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None
     items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
     chunk_test: Callable[[Reader], Callable[[str], bool] | None] = lambda _: None

@@ -19,7 +19,6 @@ from reshard.errors import (
 from reshard.formats.base import Item, Reader, Record
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
-from reshard.formats.orbax.container import is_finished
 from reshard.formats.orbax.known import ORBAX
 from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
@@ -49,7 +48,17 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
     if not staged:
         _refuse_staged(uri, root)
     # Looked up before it is viewed, since a bucket lists all of what is viewed.
-    return _recognise(uri, root).open(root.view(), record, source_text(uri))
+    return _recognise(uri, root).open(_viewed(root), record, source_text(uri))
+
+
+def _viewed(root: Location) -> Location:
+    """The location, read as one checkpoint. Raises FormatError for a file of a prefix that is a link out of its folder."""
+    if files_of(root) is None:
+        return root.view()
+    viewed = Location(root.parent.view().store, root.path)
+    for file in files_of(viewed) or ():
+        file.status(f"the file {file.name!r}")
+    return viewed
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
@@ -73,6 +82,12 @@ def _recognise(uri: str, root: Location) -> KnownFormat:
 
 def _matching(root: Location) -> KnownFormat | None:
     return next((known for known in FORMATS if known.matches(root)), None)
+
+
+def files_of(root: Location) -> tuple[Location, ...] | None:
+    """The files that a prefix stands for; None where it is a file or a folder, or nothing at all."""
+    found = (known.files_of(root) for known in FORMATS)
+    return next((files for files in found if files is not None), None)
 
 
 def is_checkpoint(root: Location) -> bool:
@@ -164,7 +179,7 @@ def price_of_opening(root: Location) -> tuple[int, int]:
 def committed_format(root: Location) -> str | None:
     """The name of the format of a finished checkpoint; None where there is none."""
     known = _matching(root)
-    return known.name if known is not None and is_finished(root) else None
+    return known.name if known is not None and known.is_finished(root) else None
 
 
 def refuse_other_content(target: Path) -> None:
@@ -188,8 +203,8 @@ def refuse_other_content(target: Path) -> None:
 def refuse_missing(
     uri: str, root: Location, expected: str = "the directory of a checkpoint"
 ) -> None:
-    """Raises MissingError where nothing is there, StorageError where the store refuses access."""
-    if not root.exists():
+    """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access."""
+    if not root.exists() and files_of(root) is None:
         raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedOptions
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.registry import format_options
+from reshard.formats.registry import files_of, format_options
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
@@ -66,13 +66,19 @@ def identify(source: str, options: CheckedOptions, files: str | None = None) -> 
 
 
 def source_state(source: str) -> str:
-    """Digest of what shows that a file below a folder, or one file, changed: locally its name, size and time of change (ns),
-    in a bucket its version. 32 hex digits.
+    """Digest of what shows that a file of a checkpoint changed: locally its name, size and time of change (ns), in a bucket
+    its version. 32 hex digits.
+
+    The files are all that are below a folder, a file by itself, or those that a prefix stands for.
 
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
-    return _digest(locate(source).state(frozenset({FILE_NAME, PARTIAL_NAME})))
+    root = locate(source)
+    listed = files_of(root)
+    if listed is None:
+        return _digest(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))
+    return _digest(f"{file.name}{line}" for file in listed for line in file.state())
 
 
 def _digest(lines: list[str] | Iterator[str]) -> str:

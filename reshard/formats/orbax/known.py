@@ -7,7 +7,13 @@ from typing import cast
 
 from reshard.formats.base import Item, Reader
 from reshard.formats.known_format import KnownFormat
-from reshard.formats.orbax.container import MARKERS, is_marked, is_orbax, read_container
+from reshard.formats.orbax.container import (
+    MARKERS,
+    is_finished,
+    is_marked,
+    is_orbax,
+    read_container,
+)
 from reshard.formats.orbax.folders_to_record import folders_to_record
 from reshard.formats.orbax.form import OPTIONS, orbax_form
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
@@ -38,6 +44,7 @@ ORBAX = KnownFormat(
     folders_to_record=folders_to_record,
     options=OPTIONS,
     form=orbax_form,
+    is_finished=is_finished,
     items=_items,
     chunk_test=_chunk_test,
 )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reshard import ReshardError, is_checkpoint
 from reshard_server.auth import open_beneath
 from reshard_server.auth.reserved_names import reserved
 from reshard_server.auth.tokens import Caller
@@ -62,9 +63,10 @@ class Roots:
         return self.recheck(text)
 
     def existing(self, caller: Caller, text: str) -> Path:
-        """The real path, which exists; ProblemError if it does not, or the caller may not read it."""
+        """The real path, which exists or is the prefix of a checkpoint's files; ProblemError if not, or if the caller may
+        not read it."""
         path = self.readable(caller, text)
-        if not os.path.lexists(path):
+        if not os.path.lexists(path) and not _is_prefix(path):
             raise missing(text)
         return path
 
@@ -144,6 +146,14 @@ class Roots:
                 raise OSError(errno.ELOOP, "a link leads to nothing", str(path))
             return path
         raise FileNotFoundError(errno.ENOENT, "the root's folder is missing", base)
+
+
+def _is_prefix(path: Path) -> bool:
+    """Whether the files of a checkpoint begin with this name, which nothing has itself."""
+    try:
+        return is_checkpoint(path)
+    except ReshardError:  # the folder cannot be looked at
+        return False
 
 
 def _check_snapshot(text: str, path: Path, base: str) -> None:

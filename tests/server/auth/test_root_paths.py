@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as fuzzing
@@ -26,6 +27,8 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import load_settings
 
 from reshard.errors import ReshardError
+from reshard.formats import registry
+from tests.prefix_format import PREFIX, write_prefix
 
 ANN = Caller("ann", frozenset({"read", "convert"}), frozenset({"data"}), frozenset({"data"}))
 EVE = Caller("eve", frozenset({"read", "convert"}), frozenset({"data", "gone"}), frozenset())
@@ -191,6 +194,16 @@ def test_reading_is_not_writing(roots: Roots, root: Path) -> None:
         assert refused(call, EVE, "data/run").kind.status == 404
     assert roots.changeable(ANN, "data/latest") == root / "run" / "1000"
     assert refused(roots.existing, ANN, "data/run/1001").kind.status == 404
+
+
+def test_the_prefix_of_a_checkpoints_files_exists(
+    roots: Roots, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, PREFIX))
+    prefix = write_prefix(root / "run" / "ckpt-1", {"w": np.ones(4)})
+    assert roots.existing(ANN, "data/run/ckpt-1") == prefix
+    assert refused(roots.existing, ANN, "data/run/ckpt").kind.status == 404
+    assert refused(roots.existing, ANN, "data/outside/ckpt-1").kind.status == 404
 
 
 def test_a_targets_own_name_is_not_followed(roots: Roots, root: Path) -> None:

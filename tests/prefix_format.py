@@ -1,0 +1,73 @@
+"""A format whose checkpoints are named by a prefix, as TensorFlow's are: ``run/ckpt-1000`` is ``ckpt-1000.index`` and
+``ckpt-1000.data-00000-of-00002``, …; nothing has the name ``ckpt-1000``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from reshard.storage.location import Location
+from tests.loose_pieces import PIECES, LooseReader
+
+INDEX = ".index"
+
+
+def write_prefix(prefix: Path, arrays: Mapping[str, np.ndarray]) -> Path:
+    """Writes each array in two pieces, one in each of two files."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    files = [prefix.with_name(f"{prefix.name}.data-0000{n}-of-00002") for n in range(2)]
+    data = [b"", b""]
+    index = {}
+    for name, array in arrays.items():
+        half, pieces = len(array) // 2, []
+        for number, (start, stop) in enumerate([(0, half), (half, len(array))]):
+            rest = array.shape[1:]
+            at = len(data[number])
+            pieces.append(((start, *(0 for _ in rest)), (stop, *rest), files[number].name, at, ()))
+            data[number] += array[start:stop].tobytes()
+        index[name] = {"dtype": array.dtype.name, "shape": array.shape, "pieces": pieces}
+    for file, held in zip(files, data, strict=True):
+        file.write_bytes(held)
+    prefix.with_name(prefix.name + INDEX).write_text(json.dumps(index))
+    return prefix
+
+
+class PrefixReader(LooseReader):
+    """An open checkpoint of ``write_prefix``."""
+
+    format = "prefix"
+
+    def index(self, folder: Location) -> Location:
+        return folder.parent / f"{folder.name}{INDEX}"
+
+
+def prefix_files(root: Location) -> tuple[Location, ...] | None:
+    """The index and the data files; None where there is no index, or something has the prefix's own name."""
+    folder = root.parent
+    if root.exists() or not (folder / f"{root.name}{INDEX}").is_file():
+        return None
+    names = [entry.name for entry in folder.entries()]
+    return tuple(
+        folder / name
+        for name in names
+        if name == root.name + INDEX or name.startswith(f"{root.name}.data-")
+    )
+
+
+PREFIX = replace(
+    PIECES,
+    name="prefix",
+    marks=f"prefix (*{INDEX})",
+    matches=lambda root: prefix_files(root) is not None,
+    files_of=prefix_files,
+    open=PrefixReader,
+    takes_record=lambda _: False,
+    is_no_run=lambda root: prefix_files(root) is not None,
+    items=lambda _: (),
+    chunk_test=lambda _: None,
+)
+"""For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""
