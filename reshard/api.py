@@ -233,7 +233,8 @@ def convert(
 
     Args:
         step, item, max_memory, workers: as for ``plan``.
-        executor: where tasks run; None makes threads.
+        executor: where tasks run; None makes threads, for a large conversion with more than four workers in processes
+            of their own, which import nothing of the caller's program.
         progress: called from this thread after each task.
         before_publish: called with the target's path once it is proven and on the disk, right before it
             appears; where it raises, the target stays unpublished and the same call resumes there.

@@ -104,7 +104,8 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Tasks that run at once. Default: the number of processors, at least 2 and at most 16.",
+        help="Tasks that run at once. Default: the number of processors, at least 2 and at most 16. "
+        "With more than 4, a conversion of 4 GiB or more uses several processes.",
         rich_help_panel=RESOURCES,
     ),
 ]

@@ -154,7 +154,7 @@ def _open_and_plan(run: _Run) -> Planned:
     """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
     while True:
         try:
-            return plan_targets(run.source, run.targets, run.reports)
+            return plan_targets(run.source, run.targets, run.reports, run.executor)
         except TargetExistsError:
             if not _find_finished(run):
                 raise
@@ -205,7 +205,9 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
     for target in targets:
         runs[target.job.number] = target.run
     batches = task_batches(plan, planned.reader, runs)
-    run.read_bytes = run_batches(batches, runs, plan.max_memory, plan.workers, run.executor)
+    run.read_bytes = run_batches(
+        batches, runs, plan.max_memory, plan.workers, run.executor, plan.processes
+    )
 
 
 def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[MoveResult]:

@@ -23,6 +23,7 @@ from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
+from reshard.planning.processes import plan_with_processes
 from reshard.planning.target_layouts import layout_warnings
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
@@ -71,7 +72,10 @@ def local_paths(
 
 
 def plan_targets(
-    source: str, targets: Sequence[CheckedTarget], finished: Collection[int] = ()
+    source: str,
+    targets: Sequence[CheckedTarget],
+    finished: Collection[int] = (),
+    executor: Executor | None = None,
 ) -> Planned:
     """Opens the source once, plans for all targets, and refuses whatever can be refused before a byte moves.
 
@@ -93,7 +97,7 @@ def plan_targets(
         with about_target(error_name(target, targets)):
             target_plans.append(make_target(reader, target.options, form))
     options = [target.options for target in targets]
-    total = _multi_plan(reader, target_plans, options)
+    total = _multi_plan(reader, target_plans, options, executor)
     summaries = tuple(
         _summary(source, target.target, plan, target_plan, target.options, reader)
         for target, plan, target_plan in zip(targets, total.plans, target_plans, strict=True)
@@ -108,11 +112,28 @@ def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str |
 
 
 def _multi_plan(
-    reader: Reader, targets: Sequence[TargetPlan], options: Sequence[CheckedOptions]
+    reader: Reader,
+    targets: Sequence[TargetPlan],
+    options: Sequence[CheckedOptions],
+    executor: Executor | None = None,
 ) -> MultiPlan:
+    """In processes where that is faster, unless the caller has an executor or source or target need a library."""
     requests = [target.requests for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
-    return make_multi_plan(requests, options[0].max_memory, options[0].workers, metadata)
+    max_memory, workers = options[0].max_memory, options[0].workers
+
+    def plan_with(processes: int) -> MultiPlan:
+        return make_multi_plan(requests, max_memory, workers, metadata, processes)
+
+    if executor is not None or _needs_library(reader, targets):
+        return plan_with(0)
+    return plan_with_processes(plan_with, max_memory)
+
+
+def _needs_library(reader: Reader, targets: Sequence[TargetPlan]) -> bool:
+    """Whether tasks read from a bucket or write to a database, by a library that takes much memory in each process."""
+    is_in_bucket = not locate(reader.uri).store.renames
+    return is_in_bucket or any(t.checkpoint.form.put_bytes(0) is not None for t in targets)
 
 
 def _summary(

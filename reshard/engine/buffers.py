@@ -99,6 +99,10 @@ class ArenaPool:
         self._lent: dict[Arena, int] = {}
         self._released = threading.Condition()
 
+    def __reduce__(self) -> tuple[type[ArenaPool], tuple[int, int]]:
+        """Each worker of ``Processes`` has a pool of its own, of its share: memory is not lent to another process."""
+        return ArenaPool, (self._share, 1)
+
     def acquire(self, nbytes: int, beside_bytes: int = 0) -> Arena:
         """An arena of at least ``nbytes``: one that waits, or a new one as soon as there is room for it.
 

@@ -15,7 +15,7 @@ class Limits(Struct, frozen=True):
     Attributes:
         max_memory: bytes of all buffers together.
         workers: tasks at once.
-        executor: None makes threads for the time of the run.
+        executor: None makes workers for the time of the run.
     """
 
     max_memory: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 
 from reshard.engine.buffers import ArenaPool
@@ -17,6 +17,7 @@ from reshard.engine.error_context import about_target
 from reshard.engine.executor import run_tasks
 from reshard.engine.movers.stream import execute
 from reshard.engine.output import TaskOutput
+from reshard.engine.processes import Processes, own_processes
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import Finished, Task
 from reshard.planning.cost import RECORD_BYTES
@@ -29,20 +30,24 @@ def run_batches(
     max_memory: int,
     workers: int,
     executor: Executor | None = None,
+    processes: int = 0,
 ) -> int:
     """Carries out all batches; returns the encoded bytes read from the source, each read counted once.
 
-    ``targets`` has None for a target that needs no task. Raises the first error of any task, after the
-    running ones have ended.
+    ``targets`` has None for a target that needs no task. Without an ``executor`` this makes threads, in ``processes``
+    of their own if those are not 0. Raises the first error of any task, after the running ones have ended.
     """
-    # Buffers are lent within this process only; elsewhere every task makes its own.
-    in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
-    pool = ArenaPool(max_memory, workers) if in_threads else None
     outputs = tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
-    work = partial(_finished, outputs=outputs, pool=pool)
     read_bytes = 0
-    ended = run_tasks(batches, work, _batch_bytes, max_memory, workers, executor)
-    with Writeback() as writeback, closing(ended):
+    with ExitStack() as stack:
+        executor = executor or stack.enter_context(own_processes(processes, workers))
+        # Executors of others have workers that we do not know: every task makes its own buffers there.
+        keeps_buffers = executor is None or isinstance(executor, ThreadPoolExecutor | Processes)
+        pool = ArenaPool(max_memory, workers) if keeps_buffers else None
+        work = partial(_finished, outputs=outputs, pool=pool)
+        ended = run_tasks(batches, work, _batch_bytes, max_memory, workers, executor)
+        writeback = stack.enter_context(Writeback())
+        stack.enter_context(closing(ended))
         for reads in ended:
             read_bytes += sum(tasks[0].result.read_bytes for tasks in reads)
             for number, target in enumerate(targets):

@@ -99,9 +99,10 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         max_memory: bytes that all buffers of the run together may take.
-        allowed_bytes: bytes that were allowed for buffers and metadata together; 0 if no limit was given.
+        allowed_bytes: bytes that were allowed for buffers, metadata and processes together; 0 if no limit was given.
         workers: tasks that run at the same time, if memory allows.
         metadata_bytes: memory that the checkpoint's index and the plan itself take.
+        processes: that share the workers; 0 for threads of one process.
     """
 
     moves: tuple[Move, ...]
@@ -109,6 +110,7 @@ class Plan(Struct, frozen=True):
     workers: int
     metadata_bytes: int = 0
     allowed_bytes: int = 0
+    processes: int = 0
 
     def __repr__(self) -> str:
         memory = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.max_memory)} of buffers"

@@ -45,6 +45,10 @@ class MultiPlan(Struct, frozen=True):
         return self.plans[0].workers
 
     @property
+    def processes(self) -> int:
+        return self.plans[0].processes
+
+    @property
     def tasks(self) -> int:
         return sum(move.price.tasks for move in self._leading())
 

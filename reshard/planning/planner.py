@@ -18,6 +18,7 @@ from reshard.errors import MemoryBudgetError, PlanError
 from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.move import Move, Plan, Side
 from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.processes import PROCESS_BYTES
 from reshard.planning.strategies import (
     COPY_BYTES,
     Choice,
@@ -69,31 +70,41 @@ class _Room(Struct, frozen=True):
 
 
 def make_plan(
-    requests: Sequence[Request], max_memory: int, workers: int, metadata_bytes: int = 0
+    requests: Sequence[Request],
+    max_memory: int,
+    workers: int,
+    metadata_bytes: int = 0,
+    processes: int = 0,
 ) -> Plan:
-    """A plan for all requests.
+    """A plan for all requests; its workers are threads of ``processes`` processes, or of one if those are 0.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
     strategy of a request fits. Raises PlanError if not exactly one request fills a target.
     """
     _check_targets(requests)
-    counted = counted_bytes(metadata_bytes)
+    counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     moves = tuple(plan_moves(requests, max_memory - counted, workers, counted))
-    return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory)
+    return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory, processes)
 
 
 def make_multi_plan(
-    requests: Sequence[Sequence[Request]], max_memory: int, workers: int, metadata_bytes: int = 0
+    requests: Sequence[Sequence[Request]],
+    max_memory: int,
+    workers: int,
+    metadata_bytes: int = 0,
+    processes: int = 0,
 ) -> MultiPlan:
     """A plan for the requests of each of several targets, all from one source, within one budget.
 
     Raises what ``make_plan`` raises, about any target that does not fit alone.
     """
     if len(requests) == 1:
-        return MultiPlan.alone(make_plan(requests[0], max_memory, workers, metadata_bytes))
+        return MultiPlan.alone(
+            make_plan(requests[0], max_memory, workers, metadata_bytes, processes)
+        )
     for of_target in requests:
         _check_targets(of_target)
-    counted = counted_bytes(metadata_bytes)
+    counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     room = _Room(max_memory - counted, workers)
     moves: list[list[Move | None]] = [[None] * len(of_target) for of_target in requests]
     reads: list[tuple[MoveAt, ...]] = []
@@ -109,7 +120,14 @@ def make_multi_plan(
                 at = sharing[number]
                 moves[at.target][at.move] = _as_asked(asked[number], move)
     plans = (
-        Plan(tuple(m for m in found if m), room.memory, workers, metadata_bytes, max_memory)
+        Plan(
+            tuple(m for m in found if m),
+            room.memory,
+            workers,
+            metadata_bytes,
+            max_memory,
+            processes,
+        )
         for found in moves
     )
     return MultiPlan(tuple(plans), tuple(reads))

@@ -194,7 +194,8 @@ def _memory(plan: Plan) -> str:
     metadata = (
         f" and {format_bytes(plan.metadata_bytes)} of metadata" if plan.metadata_bytes else ""
     )
+    processes = f" in {plan.processes} processes" if plan.processes else ""
     return (
         f"memory: {format_bytes(plan.peak_bytes)} of buffers at the worst moment{metadata}, "
-        f"{format_bytes(plan.allowed_bytes or plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}"
+        f"{format_bytes(plan.allowed_bytes or plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}{processes}"
     )

@@ -31,7 +31,9 @@ from reshard.version import __version__
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""
 
-_OTHER_PLAN = "the plan changed, perhaps since other targets share its reads"
+_OTHER_PLAN = (
+    "the plan changed, perhaps since other targets share its reads or another executor was given"
+)
 
 _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 """Settings that change how the work is cut, but no byte of the output."""

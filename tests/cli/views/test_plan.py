@@ -53,6 +53,13 @@ def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
     )
 
 
+def test_the_memory_line_names_processes() -> None:
+    plan = planned(pair("params/a"))
+    many = replace(plan, plan=replace(plan.plan, workers=16, processes=4))
+    memory = next(x for x in lines(plan_view(many, False)) if "memory:" in x)
+    assert memory.endswith("; 16 workers in 4 processes")
+
+
 def test_a_row_is_a_line_that_says_what_will_be_and_fits() -> None:
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
     for width in (60, 80, 120, 200):

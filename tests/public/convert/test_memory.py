@@ -12,7 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.memory.run import BASE_MIB, CASES, run_within
 from benchmarks.memory.sources import make_sources
+from reshard.planning.processes import PROCESS_BYTES
 from tests.fresh_process import run_fresh
+from tests.in_processes import CODE, OPTIONS
 from tests.orbax_trees import mesh, save_pytree, save_standard
 
 pytestmark = pytest.mark.xdist_group("memory")  # one worker makes the large checkpoints, once
@@ -79,6 +81,39 @@ def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, op
     outcome = run_fresh(CONVERT, str(sources / source), str(target), text)
     assert outcome.printed == [strategy]
     assert outcome.peak_bytes <= (128 + mib) * MIB
+
+
+IN_PROCESSES = """
+import glob, json, sys
+from reshard import api
+{code}
+source, target, options = sys.argv[1:]
+options, peaks = json.loads(options), {{}}
+
+def look(_):
+    for path in glob.glob("/proc/self/task/*/children"):
+        for pid in open(path).read().split():
+            text = open(f"/proc/{{pid}}/status").read()
+            peaks[pid] = int(text.partition("VmHWM:")[2].split()[0]) << 10
+
+plan = api.plan(source, **options).plan
+api.convert(source, target, progress=look, **options)
+print(json.dumps([plan.processes, plan.peak_bytes, sum(peaks.values()), len(peaks)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "axes"), [("rows", COLUMNS), ("columns", ROWS), ("raw", ROWS), ("small", None)]
+)
+def test_processes_keep_to_the_budget_together(sources, source, axes, target):
+    """The sum of all peaks, as if they came at once, is within the plan's buffers and what the processes may take."""
+    rules = [] if axes is None else [{"match": "w", "axes": axes}]
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": rules}
+    text = json.dumps({**OPTIONS, "layout": layout})
+    outcome = run_fresh(IN_PROCESSES.format(code=CODE), str(sources / source), str(target), text)
+    count, planned, peaks, seen = outcome.printed
+    assert (count, seen) == (2, 2)
+    assert outcome.peak_bytes + peaks <= 128 * MIB + count * PROCESS_BYTES + planned
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,8 @@ from reshard.conversion import convert as convert_module
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
+from tests.in_processes import CODE, OPTIONS, run_in_processes
+from tests.living import is_running
 from tests.robustness.crash.killing import Point, run_killed
 
 HOLDING = """
@@ -47,12 +50,25 @@ def start_held(
     """The command in a process of its own, which waits after its third task until its input ends."""
     command = [sys.executable, "-c", script, "convert", str(source), str(target), *words]
     pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    child = subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == "midway\n"
     return child
 
 
+IN_PROCESSES = f"{CODE}\n{HOLDING}"
+MANY = ("--workers", "4", "--max-memory", "1GiB")
+
+
+def children(pid: int) -> set[int]:
+    """The processes that a process started and that have not ended."""
+    paths = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(word) for path in paths for word in path.read_text().split()}
+
+
+@pytest.mark.parametrize("script", [HOLDING, IN_PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize(
     ("number", "code", "word", "kind"),
     [
@@ -60,19 +76,62 @@ def start_held(
         (signal.SIGINT, 130, "interrupted", "KeyboardInterrupt"),
     ],
 )
-def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_path):
+def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_path, script):
+    """The signal reaches the whole group, as Ctrl-C at a terminal does."""
     target = tmp_path / "t"
-    child = start_held(sources["raw"], target, "--json")
-    child.send_signal(number)
+    child = start_held(sources["raw"], target, "--json", *MANY, script=script)
+    workers = children(child.pid)
+    assert len(workers) == (2 if script == IN_PROCESSES else 0)
+    os.killpg(child.pid, number)
     out, err = child.communicate(timeout=60)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert (child.returncode, err) == (code, "")
     said = json.loads(out)["error"]
     assert said["type"] == kind
     assert said["message"].startswith(f"{word}; no target was published; what is done (")
     assert "run the same again to resume it, or start over (--restart)" in said["message"]
     assert not target.exists()
-    assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
+    assert resumed(sources["raw"], target, script) > 0
     assert api.verify(sources["raw"], target).differences == 0
+
+
+def resumed(source: Path, target: Path, script: str) -> int:
+    """The bytes that a run in threads or in processes, as the script's, takes over from the one before."""
+    with pytest.MonkeyPatch.context() as patch:
+        if script == IN_PROCESSES:
+            run_in_processes(patch)
+        return api.convert(source, target, **OPTIONS).resumed_bytes
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
+def test_a_process_of_ours_that_is_killed(number, sources, tmp_path):
+    """As the kernel does where memory runs out: the run says so, and the next one resumes it."""
+    target = tmp_path / "t"
+    child = start_held(sources["raw"], target, *MANY, script=IN_PROCESSES)
+    first, other = children(child.pid)
+    os.kill(first, number)
+    _, err = child.communicate("\n", timeout=60)
+    assert child.returncode == 1
+    assert f"(process {first} was ended by signal {int(number)}); a worker may have been" in err
+    assert "Traceback" not in err
+    assert not Path(f"/proc/{other}").exists()
+    assert not target.exists()
+    assert resumed(sources["raw"], target, IN_PROCESSES) > 0
+    assert api.verify(sources["raw"], target).differences == 0
+
+
+def test_processes_of_a_holder_that_died_end_too(sources, tmp_path):
+    target = tmp_path / "t"
+    child = start_held(sources["raw"], target, *MANY, script=IN_PROCESSES)
+    workers = children(child.pid)
+    child.kill()
+    child.communicate(timeout=60)
+    assert resumed(sources["raw"], target, IN_PROCESSES) > 0
+    assert api.verify(sources["raw"], target).differences == 0
+    deadline = time.monotonic() + 30
+    while any(is_running(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 TIDYING = """
