@@ -154,7 +154,9 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
             copies=form.copies(tensor),
         ),
-        COPY_BYTES + _whole_chunk_bytes(stored, tensor, put_bytes),
+        COPY_BYTES
+        + stored.encoding.read_ahead_bytes
+        + _whole_chunk_bytes(stored, tensor, put_bytes),
     )
 
 

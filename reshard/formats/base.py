@@ -35,6 +35,8 @@ class Encoding(Struct, frozen=True):
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec that opens the whole array;
             for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
         gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
+        read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
+            reads are cheap.
     """
 
     compressor: Compressor = "none"
@@ -42,6 +44,7 @@ class Encoding(Struct, frozen=True):
     checksum: bool = False
     spec: str = ""
     gathered: Gathered = "no"
+    read_ahead_bytes: int = 0
 
     @property
     def is_bare(self) -> bool:

@@ -201,6 +201,19 @@ def file_state(text: str) -> str:
     return f"{found.st_size}\0{found.st_mtime_ns}"
 
 
+def open_range(
+    text: str, version: str, what: str, start: int, end: int, ahead_bytes: int
+) -> OpenFile:
+    """Opens a file to read a range of it in order; where requests take long, ``ahead_bytes`` are read ahead."""
+    file = open_file(text, version, what)
+    if not ahead_bytes or "://" not in text:
+        return file
+    from reshard.storage.buckets.file import RANGE_BYTES
+    from reshard.storage.buckets.read_ahead import ReadAhead
+
+    return ReadAhead(file, start, end, ahead_bytes, RANGE_BYTES)
+
+
 def join(folder: str, below: str) -> str:
     """The path of what is at ``below`` in a folder; ``below`` may be "" for the folder itself."""
     if not below or not folder:

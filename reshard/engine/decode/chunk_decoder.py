@@ -84,7 +84,9 @@ def check_stored(stored: StoredChunks, chunk: SourceChunk) -> None:
     """
     if chunk.extent is None or not stored.encoding.checksum:
         return
-    with closing(Source(chunk.extent, stored.where(chunk), checksum=True)) as source:
+    with closing(
+        Source(chunk.extent, stored.where(chunk), True, stored.encoding.read_ahead_bytes)
+    ) as source:
         source.read_rest()
         source.check_trailer()
 

@@ -140,8 +140,8 @@ class RangeReader(Struct):
     def _source(self) -> Source:
         if self.chunk.extent is None:
             raise ValueError(f"{self.stored.where(self.chunk)}: what is not stored has no ranges")
-        where, has_trailer = self.stored.where(self.chunk), self.stored.encoding.checksum
-        return Source(self.chunk.extent, where, has_trailer)
+        where, encoding = self.stored.where(self.chunk), self.stored.encoding
+        return Source(self.chunk.extent, where, encoding.checksum, encoding.read_ahead_bytes)
 
 
 def _length(chunk: SourceChunk) -> int:

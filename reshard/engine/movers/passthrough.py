@@ -22,7 +22,7 @@ from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local import OpenFiles, storage_errors, write_all
-from reshard.storage.location import open_file
+from reshard.storage.location import open_file, open_range
 
 PIECE_BYTES = 1 << 20
 
@@ -111,7 +111,8 @@ def _copied(
     first = copies[0].task
     with about_tensor(first.placement.target, source.index, first.placement.source):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
-        crc = _copy_range(extent, *outs[0], *outs[1:])
+        ahead_bytes = first.source_encoding.read_ahead_bytes
+        crc = _copy_range(extent, *outs[0], *outs[1:], ahead_bytes=ahead_bytes)
         sizes = []
         for copy, (out, path) in zip(copies, outs, strict=True):
             added = _trailer(copy.task, source, crc)
@@ -195,13 +196,17 @@ def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> int:
     return len(data)
 
 
-def _copy_range(extent: Extent, out: int, path: str, *others: tuple[int, str]) -> int:
+def _copy_range(
+    extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
+) -> int:
     """Copies the stored bytes, to other open files too; their CRC32C."""
     from awscrt.checksums import crc32c
 
     outs = ((out, path), *others)
     done = crc = 0
-    with closing(open_file(extent.path, extent.version)) as source:
+    end = extent.offset + extent.length
+    opened = open_range(extent.path, extent.version, "", extent.offset, end, ahead_bytes)
+    with closing(opened) as source:
         while done < extent.length:
             data = source.read(extent.offset + done, min(extent.length - done, PIECE_BYTES))
             if not data:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs.array import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
@@ -12,6 +14,7 @@ from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
 from reshard.geometry.box import Box
+from reshard.storage.base import Store
 
 __all__ = [
     "DecodeStream",
@@ -22,7 +25,11 @@ __all__ = [
     "is_seekable",
     "open_fill",
     "open_stream",
+    "read_ahead",
 ]
+
+READ_AHEAD_RANGES = 3
+"""Requests that a stream has ahead of its reader: with 30 ms and 90 MB/s for each, one worker reads at some 200 MB/s."""
 
 
 def open_stream(
@@ -49,7 +56,7 @@ def open_stream(
         if box is None or not dtype:
             raise ValueError(f"{where}: TensorStore needs the chunk's box and dtype to read it")
         return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
-    source = Source(extent, where, encoding.checksum)
+    source = Source(extent, where, encoding.checksum, encoding.read_ahead_bytes)
     try:
         return _decoder(encoding, source, decoded_bytes, encoded)
     except BaseException:
@@ -64,6 +71,11 @@ def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
 
 def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     """Upper bound of the memory that one stream takes; arithmetic only."""
+    ahead_bytes = min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
+    return ahead_bytes + _decoder_bytes(encoding, decoded_bytes)
+
+
+def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     if encoding.compressor == "zstd":
         return zstd_decoder_bytes(encoding.level)
     if encoding.compressor == "gzip":
@@ -73,6 +85,16 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     if encoding.compressor == "tensorstore":
         return array_decoder_bytes(decoded_bytes)
     return decoded_bytes if encoding.gathered == "at once" else 0
+
+
+def read_ahead(encoding: Encoding, store: Store) -> Encoding:
+    """The encoding for chunks in a store, where streams read ahead if requests take long.
+
+    TensorStore reads as it likes.
+    """
+    if not store.range_bytes or encoding.compressor == "tensorstore":
+        return encoding
+    return replace(encoding, read_ahead_bytes=READ_AHEAD_RANGES * store.range_bytes)
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:

@@ -15,7 +15,7 @@ from reshard.formats.raw_pieces import Pieces, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.row_major import run_boxes
-from reshard.storage.location import open_file
+from reshard.storage.location import open_range
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,14 +39,16 @@ class Gather:
 
     Args:
         where: tensor and chunk, for messages.
+        read_ahead_bytes: see ``Encoding``.
 
     Raises StorageError if a file cannot be opened or read, CorruptError if one is too short.
     """
 
-    def __init__(self, chunk: Pieces, where: str, remedy: str) -> None:
+    def __init__(self, chunk: Pieces, where: str, remedy: str, read_ahead_bytes: int = 0) -> None:
         self._chunk = chunk
         self._where = where
         self._remedy = remedy
+        self._ahead_bytes = read_ahead_bytes
         self._path = ""
         self._file: OpenFile | None = None
         self._edges: tuple[Array, Array] | None = None
@@ -106,7 +108,11 @@ class Gather:
     def _opened(self, piece: RawPiece) -> OpenFile:
         if self._file is None or piece.path != self._path:
             self.close()
-            self._file = open_file(piece.path, piece.version, f"{self._where}, piece {piece.box}")
+            what = f"{self._where}, piece {piece.box}"
+            end = piece.offset + piece.box.size * self._chunk.itemsize
+            self._file = open_range(
+                piece.path, piece.version, what, piece.offset, end, self._ahead_bytes
+            )
             self._path = piece.path
         return self._file
 

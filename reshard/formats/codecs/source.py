@@ -10,7 +10,7 @@ from reshard.formats.base import Extent
 from reshard.formats.codecs.gather import Gather
 from reshard.geometry.box import Box
 from reshard.geometry.row_major import dense_runs
-from reshard.storage.location import open_file
+from reshard.storage.location import open_range
 
 if TYPE_CHECKING:
     from reshard.storage.base import OpenFile
@@ -29,6 +29,7 @@ class Source:
     Args:
         where: tensor and chunk, for messages.
         checksum: whether a CRC32C of the encoded bytes follows them.
+        read_ahead_bytes: see ``Encoding``.
 
     Attributes:
         position: how many bytes were read or skipped.
@@ -37,7 +38,9 @@ class Source:
     Raises StorageError if the file cannot be opened or read, CorruptError if it is too short.
     """
 
-    def __init__(self, extent: Extent, where: str, checksum: bool) -> None:
+    def __init__(
+        self, extent: Extent, where: str, checksum: bool, read_ahead_bytes: int = 0
+    ) -> None:
         self.extent = extent
         self.where = where
         self.position = 0
@@ -49,9 +52,12 @@ class Source:
         self._gather: Gather | None = None
         self._check_extent()
         if extent.pieces is not None:
-            self._gather = Gather(extent.pieces, where, REMEDY)
+            self._gather = Gather(extent.pieces, where, REMEDY, read_ahead_bytes)
         elif extent.inline is None:
-            self._file = open_file(extent.path, extent.version, where)
+            end = extent.offset + extent.length
+            self._file = open_range(
+                extent.path, extent.version, where, extent.offset, end, read_ahead_bytes
+            )
 
     def read(self, nbytes: int = -1) -> bytes:
         """The next bytes, fewer only at the end."""

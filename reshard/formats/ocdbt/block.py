@@ -34,6 +34,9 @@ MAX_WINDOW_BYTES = 1 << 27
 
 _HEADER = struct.Struct(">I8sBB")
 _BLOCK_BYTES = 64 << 10
+READ_AHEAD_BYTES = 1 << 20
+"""Where requests take long, a block is read in one of this size, or a few."""
+
 _MAX_VARINT_BYTES = 10
 """Numbers below 2^64; those from 2^63 on only mean "missing"."""
 
@@ -53,7 +56,7 @@ class IndexBlock:
         self._where = where
         if extent.length < _HEADER.size + TRAILER_BYTES:
             raise self._is_none(kind)
-        self._source = Source(extent, where, checksum=True)
+        self._source = Source(extent, where, True, READ_AHEAD_BYTES)
         try:
             self.body = Body(self._open_body(extent, magic, kind), where)
         except BaseException:

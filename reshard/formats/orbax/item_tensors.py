@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.codecs import read_ahead
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.container import TREE_METADATA
@@ -86,7 +87,7 @@ def open_item(
     found = _find_arrays(directory, stored, tree, digests)
     shardings = read_shardings(files)
     entries = recorded.tensors if recorded is not None else {}
-    assemble = _TensorAssembly(tree, shardings, ext, entries, str(directory)).assemble
+    assemble = _TensorAssembly(tree, shardings, ext, entries, directory).assemble
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
@@ -269,10 +270,11 @@ class _TensorAssembly:
         shardings: Mapping[str, Sharding],
         ext: Mapping[str, Mapping[str, Any] | None],
         recorded: Mapping[str, SliceEntry],
-        where: str,
+        directory: Location,
     ) -> None:
         self._tree, self._shardings, self._ext = tree, shardings, ext
-        self._recorded, self._where = recorded, where
+        self._recorded, self._where = recorded, str(directory)
+        self._store = directory.store
         self._grids: dict[tuple[tuple[int, ...], tuple[int, ...]], Grid] = {}
         self._encodings: dict[Encoding, Encoding] = {}
         self._fitting: set[tuple[TensorLayout, tuple[int, ...]]] = set()
@@ -292,7 +294,9 @@ class _TensorAssembly:
         self._check_fit(name, layout, zarr.shape)
         grid = self._grid(name, zarr)
         spec = TensorSpec(name, zarr.shape, zarr.dtype, grid, zarr.chunk_shape, layout)
-        encoding = self._encodings.setdefault(zarr.encoding, zarr.encoding)
+        encoding = self._encodings.get(zarr.encoding)
+        if encoding is None:
+            encoding = self._encodings[zarr.encoding] = read_ahead(zarr.encoding, self._store)
         is_key = _KEY_IMPLEMENTATION in (self._ext.get(leaf.param_name) or {})
         may_be_missing = not self._tree.stores_fill
         return StoredTensor(spec, encoding, zarr.fill, may_be_missing, digest, is_key, partition)

@@ -19,6 +19,7 @@ from reshard.formats.base import (
     Record,
     StoredTensor,
 )
+from reshard.formats.codecs import read_ahead
 from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
 from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
@@ -27,6 +28,7 @@ from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.base import Store
 from reshard.storage.location import Location
 
 FORMAT = "safetensors"
@@ -83,7 +85,7 @@ def open_safetensors(
     known = read_record(files, headers, record)
     if record == "checked":
         check_record(known, cuts, uri)
-    return SafetensorsReader(uri, cuts, sum(h.nbytes for h in headers), known)
+    return SafetensorsReader(uri, cuts, sum(h.nbytes for h in headers), known, root.store)
 
 
 def leaf_count(root: Location) -> int:
@@ -124,7 +126,12 @@ class SafetensorsReader:
     format = FORMAT
 
     def __init__(
-        self, uri: str, cuts: Sequence[CutTensor], header_bytes: int, record: SliceFile
+        self,
+        uri: str,
+        cuts: Sequence[CutTensor],
+        header_bytes: int,
+        record: SliceFile,
+        store: Store,
     ) -> None:
         self.uri = uri
         self.container = Container(None, (Item("", "", is_tree=True),))
@@ -134,7 +141,7 @@ class SafetensorsReader:
         entries = [entry_of(cut, record) for cut in cuts]
         self.leaves: Sequence[Leaf] = tuple(map(_leaf, cuts, entries))
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
-            {cut.name: _stored(cut, entry) for cut, entry in zip(cuts, entries, strict=True)}
+            {cut.name: _stored(cut, entry, store) for cut, entry in zip(cuts, entries, strict=True)}
         )
         self.metadata_bytes = 2 * header_bytes + sum(map(_memory, cuts))
 
@@ -171,11 +178,12 @@ def _leaf(cut: CutTensor, entry: SliceEntry | None) -> Leaf:
     return Leaf(cut.name, tuple(PathKey(key, number in positions) for number, key in keys))
 
 
-def _stored(cut: CutTensor, entry: SliceEntry | None) -> StoredTensor:
+def _stored(cut: CutTensor, entry: SliceEntry | None, store: Store) -> StoredTensor:
     grid = cut.chunks.grid
     layout, digest, partition = None, None, None
     if entry is not None:
         layout, digest, partition = entry.layout, entry.digest, entry.partition
     spec = TensorSpec(cut.name, grid.shape, cut.dtype, grid, layout=layout)
     fill = bytes(storage_bytes(cut.dtype))
-    return StoredTensor(spec, cut.chunks.encoding, fill, False, digest, partition=partition)
+    encoding = read_ahead(cut.chunks.encoding, store)
+    return StoredTensor(spec, encoding, fill, False, digest, partition=partition)

@@ -140,7 +140,7 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
     """No element is seen where chunks are copied as they are, and the report says "encoded" of them."""
     sizes: list[Any] = []
 
-    def copy_wrongly(extent, out, _):
+    def copy_wrongly(extent, out, _, **__):
         sizes.append(extent)
         data = bytearray(Path(extent.path).read_bytes()[extent.offset :][: extent.length])
         if wrong == "flipped":

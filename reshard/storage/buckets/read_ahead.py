@@ -1,0 +1,108 @@
+"""Reads a range of a file ahead of the reader who goes through it in order, in few large requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, wait
+
+from msgspec import Struct
+
+from reshard.storage.base import OpenFile
+from reshard.storage.buckets.threads import request_threads
+
+GAP_SHARE = 8
+"""A reader who skips no more than this part of a request still reads in order: asking again would take longer."""
+
+
+class _Block(Struct):
+    """Bytes of the file from ``start``, there or on their way; fewer than asked for where the file ends."""
+
+    start: int
+    end: int
+    data: Future[memoryview]
+
+
+class ReadAhead:
+    """A range of an open file; implements ``base.OpenFile``.
+
+    Short reads that follow one another are answered from blocks, which are requested before they are needed. Reads of a
+    block or more, and reads elsewhere, go to the file.
+
+    Args:
+        ahead_bytes: memory of all blocks together.
+        request_bytes: of one block.
+    """
+
+    def __init__(
+        self, file: OpenFile, start: int, end: int, ahead_bytes: int, request_bytes: int
+    ) -> None:
+        self._file = file
+        self._end = end
+        self._block_bytes = min(request_bytes, ahead_bytes)
+        self._most_blocks = max(1, ahead_bytes // self._block_bytes)
+        self._blocks: deque[_Block] = deque()
+        self._expected = start
+
+    def fill(self, offset: int, out: memoryview) -> int:
+        done = 0
+        while done < len(out):
+            at = offset + done
+            block = self._block_at(at) or self._begin_at(at, len(out) - done)
+            if block is None:
+                done += self._file.fill(at, out[done:])
+                break
+            data = block.data.result()[at - block.start :][: len(out) - done]
+            out[done : done + len(data)] = data
+            done += len(data)
+            if not len(data):
+                break
+        self._expected = offset + done
+        return done
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        out = bytearray(nbytes)
+        done = self.fill(offset, memoryview(out))
+        return bytes(out) if done == nbytes else bytes(out[:done])
+
+    def close(self) -> None:
+        """Waits for requests that are on their way, since their memory is counted."""
+        self._forget()
+        self._file.close()
+
+    def _block_at(self, at: int) -> _Block | None:
+        """The block that has the byte; those before it are forgotten, and later ones requested."""
+        while self._blocks and self._blocks[0].end <= at:
+            self._blocks.popleft()
+        if not self._blocks or at < self._blocks[0].start:
+            return None
+        while len(self._blocks) < self._most_blocks and self._blocks[-1].end < self._end:
+            start = self._blocks[-1].end
+            end = min(start + self._block_bytes, self._end)
+            self._blocks.append(
+                _Block(start, end, request_threads().submit(self._load, start, end))
+            )
+        return self._blocks[0]
+
+    def _begin_at(self, at: int, nbytes: int) -> _Block | None:
+        """A block from this byte on; None where the reader does not go in order, or wants more than a block."""
+        is_in_order = 0 <= at - self._expected <= self._block_bytes // GAP_SHARE
+        if not is_in_order or nbytes >= self._block_bytes or at >= self._end:
+            return None
+        self._forget()
+        loaded: Future[memoryview] = Future()
+        end = min(at + self._block_bytes, self._end)
+        loaded.set_result(
+            self._load(at, end)
+        )  # later blocks have the version that this request finds
+        self._blocks.append(_Block(at, end, loaded))
+        return self._blocks[0]
+
+    def _forget(self) -> None:
+        for block in self._blocks:
+            block.data.cancel()
+        wait([block.data for block in self._blocks])
+        self._blocks.clear()
+
+    def _load(self, start: int, end: int) -> memoryview:
+        out = memoryview(bytearray(end - start))
+        return out[: self._file.fill(start, out)]
