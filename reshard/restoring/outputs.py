@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from reshard.errors import LayoutError, ReshardError
+from reshard.errors import FormatError, LayoutError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.regions import Region
@@ -188,9 +188,9 @@ class Key(Struct, frozen=True):
         try:
             return jax.random.wrap_key_data(self.data.assemble(placed), impl=self.implementation)
         except (ValueError, TypeError) as error:
-            raise ReshardError(
+            raise FormatError(
                 f"{self.name!r} has PRNG keys of the kind {self.implementation!r}, which jax does not "
-                f"make of this data: {error}"
+                f"make of this data: {error}; leave it out (drop), or restore with the jax that saved it"
             ) from error
 
 

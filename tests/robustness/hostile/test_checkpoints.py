@@ -219,6 +219,27 @@ def test_links_that_stay_inside_are_followed(specimens, tmp_path):
     assert reshard.api.verify(specimens / "raw-zarr2", tmp_path / "dst").differences == 0
 
 
+def test_keys_of_an_unknown_type_stay_keys(specimens, tmp_path):
+    """Their data would come back as plain numbers."""
+    src = Path(shutil.copytree(specimens / "plain-zarr2", tmp_path / "src"))
+    tree = json.loads((src / "_METADATA").read_bytes())
+    tree["tree_metadata"]["('key',)"]["value_metadata"]["value_type"] = "jax.Arrayjax.Array"
+    (src / "_METADATA").write_text(json.dumps(tree))
+    reshard.api.convert(src, tmp_path / "dst")
+    assert reshard.api.verify(src, tmp_path / "dst").differences == 0
+
+
+def test_keys_of_a_kind_that_jax_does_not_make_of_their_data(specimens, tmp_path):
+    src = Path(shutil.copytree(specimens / "plain-zarr2", tmp_path / "src"))
+    edit("array_metadatas/process_0", b"threefry2x32", b"rbg")(src)
+    with pytest.raises(
+        FormatError,
+        match=r"^'key' has PRNG keys of the kind 'rbg', which jax does not make of this data: .*; leave it out \(drop\)",
+    ):
+        reshard.api.restore(src)
+    assert "key" not in reshard.api.restore(src, drop=["^key$"])
+
+
 def test_a_restore_that_no_memory_holds(specimens, tmp_path):
     src = Path(shutil.copytree(specimens / "raw-zarr2", tmp_path / "src"))
     metadata_with(store_array_data_equal_to_fill_value=False)(src)

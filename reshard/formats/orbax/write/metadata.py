@@ -54,13 +54,15 @@ def _joined(start: str, entries: Iterable[str], end: str) -> bytes:
 def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
     """The entry of the leaf in ``_METADATA``: the source's, updated.
 
-    A numpy array whose target layout splits it becomes a jax.Array, since only those are restored with a sharding.
+    A numpy array whose target layout splits it becomes a jax.Array, since only those are restored with a sharding. So do
+    PRNG keys, which are never anything else.
     """
     recorded = dict(written.leaf.meta.get("value_metadata") or _default(written))
     target = written.target
     if target is None:
         return recorded
-    if recorded.get("value_type") == _NUMPY and _is_split(target):
+    is_split = recorded.get("value_type") == _NUMPY and _is_split(target)
+    if is_split or written.leaf.meta.get("ext_metadata"):
         recorded["value_type"] = _JAX_ARRAY
     if recorded.get("value_type") == _JAX_ARRAY or "write_shape" in recorded:
         recorded["write_shape"] = _chunk_shape(target)
