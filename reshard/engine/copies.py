@@ -21,32 +21,63 @@ class _Copies(Struct, frozen=True):
     name: str
     extents: tuple[Extent, ...]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(extent.length for extent in self.extents)
 
-def differing_copies(
+
+class ComparedCopies(Struct, frozen=True):
+    """The copies of one slice of a tensor.
+
+    Attributes:
+        nbytes: of all copies together.
+        difference: why some copy is not what the first one is, or cannot be read; "" where all are equal.
+    """
+
+    name: str
+    nbytes: int
+    difference: str
+
+
+def bytes_of_copies(reader: Reader, names: Collection[str]) -> int:
+    """The bytes that ``compared_copies`` reads."""
+    return sum(copies.nbytes for copies in _listed(reader, names))
+
+
+def compared_copies(
     reader: Reader, names: Collection[str], limits: Limits
-) -> Iterator[tuple[str, str]]:
-    """Tensors of which some copy is not what the first copy is or cannot be read, and why; the first one is read
-    and checked as the tensor."""
-    tasks = (_Copies(name, extents) for name in names for extents in reader.copies(name))
+) -> Iterator[ComparedCopies]:
+    """Compares all copies of each slice with the first one, which is also read and checked as the tensor."""
     results = run_tasks(
-        tasks, _compared, lambda _: READ_BYTES, limits.max_memory, limits.workers, limits.executor
+        _listed(reader, names),
+        _compared,
+        lambda _: READ_BYTES,
+        limits.max_memory,
+        limits.workers,
+        limits.executor,
     )
     with closing(results):
-        for name, difference in results:
-            if difference:
-                yield name, difference
+        yield from results
 
 
-def _compared(copies: _Copies) -> tuple[str, str]:
+def _listed(reader: Reader, names: Collection[str]) -> Iterator[_Copies]:
+    return (_Copies(name, extents) for name in names for extents in reader.copies(name))
+
+
+def _compared(copies: _Copies) -> ComparedCopies:
+    return ComparedCopies(copies.name, copies.nbytes, _difference(copies))
+
+
+def _difference(copies: _Copies) -> str:
     first, *others = copies.extents
     try:
         expected = _crc32c(first)
         other = next((extent for extent in others if _crc32c(extent) != expected), None)
     except StorageError as error:
-        return copies.name, str(error)
+        return str(error)
     if other is None:
-        return copies.name, ""
-    return copies.name, (
+        return ""
+    return (
         f"tensor {copies.name!r}: {other.path} holds other bytes at {other.offset:,} than {first.path} at "
         f"{first.offset:,}, but both should hold the same slice; restore the damaged file from a copy"
     )

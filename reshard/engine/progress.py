@@ -48,3 +48,18 @@ def tell_files(
         done, count = done + sizes[name], count + 1
 
     return read
+
+
+def tell_bytes(
+    total_bytes: int, stage: Stage, progress: Callable[[Progress], None] | None
+) -> Callable[[str, int], None]:
+    """To be called with a tensor and the bytes that a task has read of it; the number of tasks is not known before."""
+    done, count = 0, 0
+
+    def tell(tensor: str, nbytes: int) -> None:
+        nonlocal done, count
+        done, count = done + nbytes, count + 1
+        if progress is not None:
+            progress(Progress(done, total_bytes, count, count, tensor, stage))
+
+    return tell

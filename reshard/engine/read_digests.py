@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
-from reshard.engine.copies import differing_copies
+from reshard.engine.copies import bytes_of_copies, compared_copies
 from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
 from reshard.engine.decode.chunk_memory import (
     ChunkBuffers,
@@ -29,7 +29,7 @@ from reshard.engine.decode.chunk_memory import (
 from reshard.engine.decode.chunk_parts import PartReader
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
-from reshard.engine.progress import Progress, Stage
+from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.task import SourceChunk
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
@@ -128,10 +128,10 @@ def digests_with_casts(
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
     check_memory(((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts))
-    total = sum(stored[n].spec.nbytes for n in listed)
+    total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
     crcs = dict.fromkeys(listed, 0)
     cast_crcs = {n: 0 for n in listed if n in casts}
-    done_bytes = 0
+    tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
     work = digest_chunks if damage is None else digest_or_damage
     pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
@@ -144,19 +144,19 @@ def digests_with_casts(
         limits.executor,
     )
     with closing(results):
-        for done_tasks, result in enumerate(results, 1):
+        for result in results:
             crcs[result.name] ^= result.crc
             if result.name in cast_crcs:
                 cast_crcs[result.name] ^= result.cast_crc
             if damage is not None and result.damage:
                 damage.setdefault(result.name, result.damage)
-            done_bytes += result.nbytes
-            if progress is not None:
-                progress(Progress(done_bytes, total, done_tasks, done_tasks, result.name, stage))
-    for name, difference in differing_copies(reader, listed, limits):
-        if damage is None:
-            raise CorruptError(difference)
-        damage.setdefault(name, difference)
+            tell(result.name, result.nbytes)
+    for copies in compared_copies(reader, listed, limits):
+        tell(copies.name, copies.nbytes)
+        if copies.difference and damage is None:
+            raise CorruptError(copies.difference)
+        if copies.difference and damage is not None:
+            damage.setdefault(copies.name, copies.difference)
     lost = damage or {}
     return Digests(
         {n: _finished(c, stored[n].spec) for n, c in crcs.items() if n not in lost},

@@ -289,3 +289,19 @@ def test_progress_grows_to_the_end(tree, tmp_path):
         steps = list(group)
         assert all(a.moved_bytes <= b.moved_bytes for a, b in itertools.pairwise(steps))
         assert steps[-1].moved_bytes == steps[-1].total_bytes
+
+
+def test_progress_counts_every_copy_of_a_slice(tmp_path):
+    """Files of ranks hold what is replicated once for each device; reading back compares all of them."""
+    source, seen = save_standard(tmp_path / "source", {"w": np.ones((64, 32), np.float32)}), []
+    layout = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": []}
+    options = {"layout": layout, "to": "safetensors", "files": "ranks", "check": "readback"}
+    api.convert(source, tmp_path / "target", progress=seen.append, **options)
+    once, copies = 64 * 32 * 4, 4
+    back = [p for p in seen if p.stage == "reading back"]
+    assert {p.total_bytes for p in back} == {once + copies * once}
+    assert [back[0].moved_bytes, back[-1].moved_bytes] == [once, once + copies * once]
+    seen.clear()
+    api.verify(tmp_path / "target", progress=seen.append)
+    read = [p for p in seen if p.stage == "reading"]
+    assert (read[-1].moved_bytes, read[-1].total_bytes) == (5 * once, 5 * once)
