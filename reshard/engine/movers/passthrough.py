@@ -99,7 +99,7 @@ def _only_file(copy: _Copy, target: TargetChunk) -> str:
     if len(target.places) != 1 or target.places[0].offset is not None:
         raise VerificationError(
             f"{copy.task.placement.target!r}: chunk {list(target.index)} was to be copied as it is to a place in a shared "
-            "file; this is a defect of the program, please report it with the plan"
+            "file, or to several; this is a defect of the program, please report it with the plan"
         )
     return target.places[0].file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from awscrt.checksums import crc32c
 
 import reshard
 from reshard.engine.movers.passthrough import _copy_range
-from reshard.errors import CorruptError, StorageError
-from reshard.formats.base import Extent
+from reshard.errors import CorruptError, StorageError, VerificationError
+from reshard.formats.base import Extent, Place
+from reshard.formats.orbax.write.writer import OrbaxWriter
 from tests.orbax_trees import put, save_pytree
 
 
@@ -87,3 +89,27 @@ def test_a_checksum_that_does_not_fit_is_not_passed_on(packed, tmp_path):
         CorruptError, match=r"tensor 'w', chunk \[\d, 0\]: its bytes do not have the CRC32C"
     ):
         reshard.convert(tmp_path / "first", tmp_path / "again", compression="keep")
+
+
+@pytest.mark.parametrize(
+    "places", [lambda file: (Place(file, 0),), lambda file: (Place(file), Place("too"))]
+)
+def test_an_encoded_chunk_is_not_put_into_a_shared_file_or_several(
+    packed, tmp_path, monkeypatch, places
+):
+    """No writer has such places for chunks whose size is known only once they are written."""
+    usual = OrbaxWriter.places
+
+    def shared(writer, name, index):
+        (place,) = usual(writer, name, index)
+        return places(place.file)
+
+    monkeypatch.setattr(OrbaxWriter, "places", shared)
+    with pytest.raises(VerificationError) as caught:
+        reshard.convert(packed, tmp_path / "target", compression="keep")
+    assert re.fullmatch(
+        r"'\w+': chunk \[\d+(, \d+)?\] was to be copied as it is to a place in a shared file, or to several; this is a "
+        r"defect of the program, please report it with the plan",
+        str(caught.value),
+    )
+    assert not (tmp_path / "target").exists()

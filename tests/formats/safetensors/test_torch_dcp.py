@@ -13,6 +13,7 @@ import pytest
 import reshard
 from reshard.errors import FormatError
 from tests.formats.safetensors.described import described, stock_orbax
+from tests.formats.safetensors.from_torch import orbax_of_each
 from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("torch")
@@ -47,10 +48,7 @@ def saved(torch: Oracle, folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def orbax(saved: dict[str, Any], folder: Path) -> dict[str, Path]:  # noqa: ARG001  saves them first
     """An Orbax checkpoint of each form."""
-    made = {form: folder / "orbax" / form for form in FORMS}
-    for form, path in made.items():
-        reshard.convert(folder / form, path, to="orbax", layout=LAYOUT)
-    return made
+    return orbax_of_each({form: folder / form for form in FORMS}, folder, LAYOUT)
 
 
 @pytest.fixture(scope="module")

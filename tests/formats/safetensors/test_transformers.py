@@ -10,6 +10,7 @@ import pytest
 
 import reshard
 from tests.formats.safetensors.described import by_torch, stock_orbax
+from tests.formats.safetensors.from_torch import orbax_of_each
 from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("torch")
@@ -42,10 +43,7 @@ def logits(torch: Oracle, root: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def orbax(logits: dict[str, Any], root: Path) -> dict[tuple[str, str], Path]:  # noqa: ARG001  saves them first
     """An Orbax checkpoint of each model, made from each form."""
-    made = {case: root / "orbax" / "-".join(case) for case in CASES}
-    for (model, form), path in made.items():
-        reshard.convert(root / model / form, path, to="orbax", layout=LAYOUT)
-    return made
+    return orbax_of_each({case: root.joinpath(*case) for case in CASES}, root, LAYOUT)
 
 
 @pytest.mark.parametrize(("model", "form"), CASES)
