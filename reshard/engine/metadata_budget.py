@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from reshard.errors import ReshardError
 from reshard.formats.base import Reader
-from reshard.formats.registry import open_reader, price_of_opening
+from reshard.formats.registry import find_checkpoint
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
-from reshard.storage.location import locate
 
 BYTES_PER_MOVE = 2600
 """What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
@@ -25,8 +26,9 @@ def open_to_convert(uri: str, max_memory: int, targets: int = 1) -> Reader:
     Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
     its metadata and the targets' leave nothing of ``max_memory``.
     """
-    _check_leaves([uri], max_memory, BYTES_PER_MOVE * targets)
-    return open_reader(uri)
+    found = find_checkpoint(uri)
+    _check_leaves([uri], [found.price()], max_memory, BYTES_PER_MOVE * targets)
+    return found.open()
 
 
 BYTES_PER_DIFFERENCE = 1800
@@ -37,7 +39,11 @@ def check_leaves_to_read(
     max_memory: int, *uris: str, bytes_per_tensor: int = BYTES_PER_DIGEST
 ) -> None:
     """Raises MemoryBudgetError where checkpoints of which all is read have too many leaves."""
-    _check_leaves(uris, max_memory, bytes_per_tensor)
+    prices = []
+    for uri in uris:
+        with suppress(ReshardError):  # opening it says why
+            prices.append(find_checkpoint(uri).price())
+    _check_leaves(uris, prices, max_memory, bytes_per_tensor)
 
 
 def left_to_read(
@@ -53,8 +59,12 @@ def left_to_read(
     return bytes_beside(metadata, max_memory, what, LEAST_BUFFERS)
 
 
-def _check_leaves(uris: Sequence[str], max_memory: int, bytes_per_tensor: int) -> None:
-    prices = [price_of_opening(locate(uri)) for uri in uris]
+def _check_leaves(
+    uris: Sequence[str],
+    prices: Sequence[tuple[int, int]],
+    max_memory: int,
+    bytes_per_tensor: int,
+) -> None:
     leaves = sum(count for count, _ in prices)
     need = sum(nbytes for _, nbytes in prices) + leaves * bytes_per_tensor
     bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)

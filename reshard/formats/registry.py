@@ -9,11 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
-    ReshardError,
     TargetExistsError,
 )
 from reshard.formats.base import Item, Reader, Record
@@ -31,6 +32,28 @@ FORMATS = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""
 
 
+class FoundCheckpoint(Struct, frozen=True):
+    """A checkpoint of a known format that is not opened yet.
+
+    Attributes:
+        uri: as the user named it.
+        root: viewed as one checkpoint.
+    """
+
+    uri: str
+    known: KnownFormat
+    root: Location
+
+    def open(self, record: Record = "checked") -> Reader:
+        """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
+        return self.known.open(self.root, record, self.uri)
+
+    def price(self) -> tuple[int, int]:
+        """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
+        leaves = self.known.count_leaves(self.root)
+        return leaves, leaves * self.known.leaf_bytes
+
+
 def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -> Reader:
     """Open the checkpoint at ``uri`` with the reader of its format.
 
@@ -44,11 +67,17 @@ def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -
         IncompleteCheckpointError: it is in the staging folder of an unfinished run.
         NotACheckpointError: no known format; for a folder with steps the message names the latest.
     """
+    return find_checkpoint(uri, staged=staged).open(record)
+
+
+def find_checkpoint(uri: str, *, staged: bool = False) -> FoundCheckpoint:
+    """The checkpoint at ``uri``, without reading its metadata. Raises as ``open_reader``."""
     root = locate(uri)
     if not staged:
         _refuse_staged(uri, root)
-    # Looked up before it is viewed, since a bucket lists all of what is viewed.
-    return _recognise(uri, root).open(_viewed(root), record, source_text(uri))
+    known = _recognise(uri, root)
+    # Recognised before it is viewed, since a bucket lists all of what is viewed.
+    return FoundCheckpoint(source_text(uri), known, _viewed(root))
 
 
 def _viewed(root: Location) -> Location:
@@ -164,16 +193,6 @@ def items_of(root: Location) -> tuple[Item, ...]:
     """The items of a checkpoint; none for a format without items."""
     known = _matching(root)
     return () if known is None else known.items(root)
-
-
-def price_of_opening(root: Location) -> tuple[int, int]:
-    """About how many leaves a checkpoint has, and the bytes that they take once opened; 0 of none."""
-    try:
-        known = _matching(root)
-    except ReshardError:  # opening it says why
-        return 0, 0
-    leaves = 0 if known is None else known.count_leaves(root)
-    return leaves, leaves * (0 if known is None else known.leaf_bytes)
 
 
 def committed_format(root: Location) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, TypeVar
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
 
 _BLOCK_BYTES = 1 << 20
 _FOLLOWED_DEPTH = 1 << 20
@@ -33,8 +33,7 @@ def read_bytes(file: Location, max_bytes: int = MAX_JSON_BYTES, what: str = "") 
     """
     found = file.status(what) or FileStatus("file")  # opening says that it is not there
     _refuse_unfit(found, file, max_bytes)
-    with closing(file.open(found.version, what)) as opened:
-        return opened.read(0, found.nbytes)
+    return read_part(file, found, 0, found.nbytes, what)
 
 
 def _refuse_unfit(found: FileStatus, file: Location, max_bytes: int) -> None:

@@ -47,7 +47,12 @@ def is_orbax(folder: Location) -> bool:
 
 def is_marked(folder: Location) -> bool:
     """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    return any((folder / m).exists() for m in MARKERS)
+    if folder.store.range_bytes == 0:
+        return any((folder / m).exists() for m in MARKERS)
+    # In a bucket two requests look up a file that is not there, and one lists what is at the top.
+    if (folder / TREE_METADATA).exists():
+        return True
+    return folder.is_folder() and any(entry.name in MARKERS for entry in folder.entries())
 
 
 def is_finished(folder: Location) -> bool:

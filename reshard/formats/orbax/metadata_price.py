@@ -5,12 +5,11 @@ The leaves are counted in ``_METADATA``, read piece by piece: each has one list 
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from reshard.errors import ReshardError
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
 
 LEAF_BYTES = 300
 TENSOR_BYTES = 650
@@ -42,10 +41,11 @@ def _count(file: Location) -> int:
         return 0
     found, done, rest = 0, 0, b""
     piece_bytes = max(_PIECE_BYTES, file.store.range_bytes)
-    with closing(file.open(status.version)) as opened:
-        while done < status.nbytes and (piece := opened.read(done, piece_bytes)):
-            text = rest + piece
-            found += text.count(_KEYS)
-            rest = text[1 - len(_KEYS) :]
-            done += len(piece)
+    while done < status.nbytes:
+        # A file of one piece is read as it is when it is opened, so that it is requested once.
+        piece = read_part(file, status, done, min(piece_bytes, status.nbytes - done))
+        text = rest + piece
+        found += text.count(_KEYS)
+        rest = text[1 - len(_KEYS) :]
+        done += len(piece) or status.nbytes
     return found

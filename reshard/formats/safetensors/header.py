@@ -17,7 +17,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 from msgspec import Struct
@@ -38,6 +37,7 @@ from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
 
 LENGTH_BYTES = 8
 
@@ -94,8 +94,7 @@ def is_safetensors(file: Location) -> bool:
         found = file.status()
         if found is None or found.kind != "file":
             return False
-        with closing(file.open(found.version)) as opened:
-            start = opened.read(0, min(found.nbytes, LENGTH_BYTES + 1))
+        start = read_part(file, found, 0, min(found.nbytes, LENGTH_BYTES + 1))
     except ReshardError:
         return False
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
@@ -127,10 +126,10 @@ def _header_text(file: Location) -> tuple[bytes, FileStatus]:
     if found.kind != "file":
         raise FormatError(f"{file} should be a safetensors file, but is no plain file")
     first_bytes = min(file.store.range_bytes, FIRST_BYTES) or LENGTH_BYTES
-    with closing(file.open(found.version, _WHAT)) as opened:
-        start = opened.read(0, min(first_bytes, found.nbytes))
-        end = LENGTH_BYTES + _header_length(start, str(file), found.nbytes)
-        rest = b"" if end <= len(start) else opened.read(len(start), end - len(start))
+    start = read_part(file, found, 0, min(first_bytes, found.nbytes), _WHAT)
+    end = LENGTH_BYTES + _header_length(start, str(file), found.nbytes)
+    more = end - len(start)
+    rest = read_part(file, found, len(start), more, _WHAT) if more > 0 else b""
     return (start + rest)[LENGTH_BYTES:end], found
 
 

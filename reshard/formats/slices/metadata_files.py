@@ -60,6 +60,7 @@ class MetadataFiles:
         for name, recorded in self._recorded.items():
             if name not in self._digests:
                 check_file(self.folder / name, recorded, _WHAT)
+                self._digests[name] = recorded
 
     def _known(self, recorded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for name, digest in recorded.items():

@@ -1,0 +1,65 @@
+"""Small reads of metadata, kept for a while where a version names their content.
+
+A checkpoint is looked at several times before it is read: its leaves are counted to price them, its record is compared, a plan
+is made and then carried out. On a disk the kernel keeps what was read. In a bucket each read is a request, and what a
+version named can be kept here without ever being stale.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import closing
+
+from reshard.storage.base import FileStatus
+from reshard.storage.location import Location
+
+MOST_BYTES = 16 << 20
+"""Kept in this process at most."""
+
+_LARGEST_BYTES = 4 << 20
+"""A longer read is not kept: it would drive out all others."""
+
+_Key = tuple[str, str, int, int]
+
+
+class _RecentReads:
+    """The latest reads; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> bytes | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: _Key, data: bytes) -> None:
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = data
+                self._nbytes += len(data)
+            while self._nbytes > MOST_BYTES:
+                self._nbytes -= len(self._kept.popitem(last=False)[1])
+
+
+_READS = _RecentReads()
+
+
+def read_part(file: Location, found: FileStatus, offset: int, nbytes: int, what: str = "") -> bytes:
+    """The bytes of a file from ``offset``, fewer only at its end; ``found`` is its status, ``what`` what it is for.
+
+    Raises StorageError where it cannot be read, FormatError where it is not a plain file.
+    """
+    key = (str(file), found.version, offset, nbytes)
+    is_kept = bool(found.version) and nbytes <= _LARGEST_BYTES
+    if is_kept and (kept := _READS.get(key)) is not None:
+        return kept
+    with closing(file.open(found.version, what)) as opened:
+        data = opened.read(offset, nbytes)
+    if is_kept:
+        _READS.keep(key, data)
+    return data

@@ -1,0 +1,184 @@
+"""Checkpoints in buckets are read like local ones, in few requests, and never while they change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+
+import reshard
+from reshard.errors import IncompleteCheckpointError, SourceChangedError, StorageError
+from tests.checkpoint_files import files_without_times
+from tests.conformance.forms import FORMS, Form
+from tests.emulators.buckets import Bucket
+from tests.equal import assert_same_trees
+from tests.orbax_trees import Save, save_manager_items, save_modes, save_pytree, small_tree
+from tests.public.buckets.uploads import upload
+
+LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
+
+
+def tree(layers: int) -> dict[str, Any]:
+    return {
+        f"layer_{i}": {
+            "kernel": np.arange(24, dtype="float32").reshape(4, 6) + i,
+            "bias": np.arange(6, dtype="int32"),
+        }
+        for i in range(layers)
+    }
+
+
+def in_form(folder: Path, form: Form, layers: int = 8) -> Path:
+    """A local checkpoint of ``tree`` in one of the forms."""
+    source = save_pytree(folder / f"saved{layers}", tree(layers))
+    target = folder / f"local{layers}{form.ending}"
+    reshard.convert(source, target, layout=LAYOUT, workers=1, **form.options)
+    return target
+
+
+def requests_of(bucket: Bucket, url: str) -> Counter[str]:
+    """The requests of opening a checkpoint; no part of a file is asked for twice."""
+    log = bucket.emulator.log
+    log.clear()
+    reshard.open_checkpoint(url)
+    parts = Counter((one.key, one.range) for one in log.of("get"))
+    assert set(parts.values()) <= {1}, parts
+    return log.counts()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
+@pytest.mark.parametrize("lent", ["gcs_bucket", "s3_bucket"])
+def test_every_form_is_read_as_from_a_disk(
+    form: Form, lent: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    bucket: Bucket = request.getfixturevalue(lent)
+    local = in_form(tmp_path, form)
+    url = upload(bucket, local, f"run/7{form.ending}")
+    found, expected = reshard.inspect(url), reshard.inspect(local)
+    assert (found.uri, found.format) == (url, expected.format)
+    assert found.tensors == expected.tensors
+    assert_same_trees(reshard.restore(url), reshard.restore(local))
+    verified = reshard.verify(url, local)
+    assert verified.differences == 0
+    assert not verified.damage
+    assert reshard.verify(url).differences == 0
+    for source, target in (local, "from_disk"), (url, "from_bucket"):
+        reshard.convert(source, tmp_path / target, workers=1, to="safetensors", files="shards")
+    assert reshard.verify(tmp_path / "from_disk", tmp_path / "from_bucket").differences == 0
+    assert reshard.convert(
+        url, tmp_path / "from_bucket", workers=1, to="safetensors", files="shards"
+    ).already_done
+
+
+@pytest.mark.parametrize(
+    ("mode", "save"), [m for m in save_modes() if "manager" not in m[0]], ids=lambda v: v if isinstance(v, str) else ""
+)  # fmt: skip
+def test_what_stock_orbax_saves_is_read(
+    mode: str, save: Save, gcs_bucket: Bucket, tmp_path: Path
+) -> None:
+    local = save(tmp_path / "saved", small_tree())
+    url = upload(gcs_bucket, local, "saved")
+    assert_same_trees(reshard.restore(url), reshard.restore(local))
+    for source, target in (local, "a"), (url, "b"):
+        reshard.convert(source, tmp_path / target, workers=1)
+    made = [files_without_times(tmp_path / name) for name in "ab"]
+    for files in made:
+        for name in [n for n in files if n.endswith("slices.json")]:
+            del files[name]  # names the conversion, and so the source
+    assert made[0] == made[1], mode
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
+def test_a_checkpoint_opens_in_few_requests(form: Form, gcs_bucket: Bucket, tmp_path: Path) -> None:
+    found = []
+    for layers in (4, 40):
+        local = in_form(tmp_path, form, layers)
+        counts = requests_of(gcs_bucket, upload(gcs_bucket, local, f"{layers}{form.ending}"))
+        files = [local] if local.is_file() else [p for p in local.rglob("*") if p.is_file()]
+        arrays = sum(p.name == "zarr.json" for p in files)
+        found.append(counts.total() - arrays)
+    # One for each metadata file; what remains does not grow with the tensors, nor beyond the few that look around.
+    more_files = 40 if form.title == "safetensors, shards" else 0
+    assert found[1] <= found[0] + more_files
+    assert found[0] <= 40
+
+
+def test_a_single_tree_has_few_look_ups(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(2)), "run/1")
+    assert requests_of(gcs_bucket, url).total() <= 12
+
+
+@pytest.mark.usefixtures("gcs_bucket")
+def test_without_its_marker_nothing_is_a_checkpoint(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    local = save_pytree(tmp_path / "c", tree(1))
+    url = upload(gcs_bucket, local, "run/1", marker=False)
+    upload(gcs_bucket, local, "run/2")
+    with pytest.raises(IncompleteCheckpointError, match=r"run/1 has no commit_success\.txt"):
+        reshard.inspect(url)
+    assert not reshard.is_checkpoint(url)
+    assert reshard.steps(f"{gcs_bucket.url}/run") == {2: "2"}
+    found = reshard.inspect(f"{gcs_bucket.url}/run", step="latest")
+    assert found.uri == f"{gcs_bucket.url}/run/2"
+
+
+def test_items_travel_and_open_with_their_own_marker(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    local = save_manager_items(tmp_path / "run", tree(1))
+    url = upload(gcs_bucket, local, "run/3")
+    reshard.convert(url, tmp_path / "out", workers=1)
+    assert reshard.verify(tmp_path / "out", local).differences == 0
+    assert (tmp_path / "out/meta/metadata").read_bytes() == (local / "meta/metadata").read_bytes()
+    assert_same_trees(reshard.restore(url, item="state"), tree(1))
+    obstore.delete(gcs_bucket.store(), "run/3/state/commit_success.txt")
+    with pytest.raises(IncompleteCheckpointError, match=r"state has no commit_success\.txt"):
+        reshard.restore(url, item="state")
+    assert_same_trees(reshard.restore(url), tree(1))
+
+
+def test_a_source_that_changes_is_refused(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    form = FORMS[0]
+    url = upload(gcs_bucket, in_form(tmp_path, form), "c")
+    opened = reshard.open_checkpoint(url)
+    key = "c/layer_3.kernel/c.0.0"
+    data = bytes(obstore.get(gcs_bucket.store(), key).bytes())
+    obstore.put(gcs_bucket.store(), key, data[::-1], use_multipart=False)
+    with pytest.raises(SourceChangedError, match="changed after it was first looked at"):
+        opened.restore(workers=1)
+
+
+def test_a_source_that_is_written_anew_is_not_published(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(1)), "c")
+
+    def add(_: object) -> None:
+        obstore.put(gcs_bucket.store(), "c/late", b"x", use_multipart=False)
+
+    with pytest.raises(SourceChangedError, match=r"the source .*/c' changed while it was read"):
+        reshard.convert(url, tmp_path / "out", workers=1, progress=add)
+    assert not (tmp_path / "out").exists()
+
+
+def test_streams_read_ranges_and_name_their_state(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(2)), "c")
+    stream = reshard.open_checkpoint(url).stream("layer_1/kernel", "1:3,2:5")
+    assert b"".join(stream) == tree(2)["layer_1"]["kernel"][1:3, 2:5].tobytes()
+
+
+def test_files_beside_the_weights_are_carried(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    form = next(form for form in FORMS if form.title == "safetensors, shards")
+    local = in_form(tmp_path, form)
+    (local / "config.json").write_text('{"dtype": "float32"}')
+    (local / "slices.json").unlink()
+    url = upload(gcs_bucket, local, "hf", marker=False)
+    reshard.convert(url, tmp_path / "out", workers=1, to="safetensors", carry=True)
+    assert (tmp_path / "out/config.json").read_text() == '{"dtype": "float32"}'
+
+
+def test_nothing_is_written_beside_the_source(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(1)), "c")
+    with pytest.raises(StorageError, match="writing to gs:// is not supported yet"):
+        reshard.fingerprint(url)
+    with pytest.raises(StorageError, match="writing to gs:// is not supported yet"):
+        reshard.convert(tmp_path / "c", f"{gcs_bucket.url}/out")

@@ -1,0 +1,117 @@
+"""Only ``reshard.storage`` touches files of checkpoints: every other module reads them as locations.
+
+The list of exceptions gives each module's reason. It shrinks as writers move to the store; a module that needs its
+exception no longer makes the test fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent / "reshard"
+
+FILE_MODULES = (
+    "pathlib",
+    "shutil",
+    "glob",
+    "tempfile",
+    "reshard.storage.inside",
+    "reshard.storage.local",
+)
+OS_CALLS = frozenset(
+    ["access", "chmod", "close", "copy_file_range", "fstat", "ftruncate", "link", "listdir", "lseek", "lstat", "makedirs", "mkdir", "open", "pread", "preadv", "pwrite", "read", "readlink", "remove", "removedirs", "rename", "renames", "replace", "rmdir", "scandir", "sendfile", "stat", "statvfs", "symlink", "sync", "truncate", "unlink", "walk", "write"]
+)  # fmt: skip
+PATH_CALLS = frozenset(
+    [
+        "exists",
+        "getmtime",
+        "getsize",
+        "isdir",
+        "isfile",
+        "islink",
+        "ismount",
+        "lexists",
+        "realpath",
+        "samefile",
+    ]
+)
+
+EXCEPTIONS = {
+    "reads or writes files that users name, such as layouts": (
+        "cli.commands.convert", "cli.commands.demo", "cli.commands.layout", "cli.commands.serve", "cli.options", "cli.remote",
+        "cli.streams", "cli.targets", "layout.layout_text", "layout.read_layout",
+    ),
+    "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
+    "has the staging folder, the journal or the lock of a run": (
+        "conversion.convert", "conversion.read_back", "conversion.space", "conversion.target_job",
+        "conversion.resume.already_done", "conversion.resume.check_chunks", "conversion.resume.resume",
+    ),
+    "writes targets, which are on local disks": (
+        "conversion.completeness", "conversion.prepare", "engine.movers.passthrough", "engine.movers.stream",
+        "engine.write.chunk_files", "engine.write.sinks", "formats.base", "formats.orbax.write.copy_items",
+        "formats.orbax.write.finish", "formats.orbax.write.writer", "formats.registry", "formats.safetensors.write.writer",
+        "saving.orbax_manager", "saving.run", "saving.step_folder",
+    ),
+    "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),
+    "writes slices.json beside a local source": ("formats.slices.record_files", "verification.fingerprint"),
+}  # fmt: skip
+"""Why these modules may touch files."""
+
+EXCEPTED = frozenset(name for names in EXCEPTIONS.values() for name in names)
+
+
+def uses_files(source: str) -> Iterator[str]:
+    """What a module does with files by itself."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module in FILE_MODULES:
+                yield f"imports {module}"
+            case ast.Import(names=names):
+                yield from (f"imports {n.name}" for n in names if n.name in FILE_MODULES)
+            case ast.Attribute(value=ast.Name(id="os"), attr=attr) if attr in OS_CALLS:
+                yield f"calls os.{attr}"
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attr
+            ) if attr in PATH_CALLS:
+                yield f"calls os.path.{attr}"
+            case ast.Call(func=ast.Name(id="open")):
+                yield "calls open"
+
+
+def modules() -> dict[str, str]:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not name.startswith("storage."):
+            found[name] = path.read_text("utf-8")
+    return found
+
+
+def test_other_modules_use_no_files() -> None:
+    found = {name: sorted(set(uses_files(source))) for name, source in modules().items()}
+    using = {name: uses for name, uses in found.items() if uses}
+    assert {n: u for n, u in using.items() if n not in EXCEPTED} == {}
+    assert sorted(EXCEPTED - using.keys()) == [], "these need no exception any more"
+
+
+def test_the_checker_sees_each_use() -> None:
+    source = textwrap.dedent(
+        """
+        import os, shutil
+        from pathlib import Path
+        from reshard.storage.local import write_file
+        from reshard.storage.location import locate
+        os.stat("a"), os.path.realpath("a"), open("a"), locate("a").open(), os.fspath("a"), os.path.join("a", "b")
+        """
+    )
+    assert list(uses_files(source)) == [
+        "imports shutil",
+        "imports pathlib",
+        "imports reshard.storage.local",
+        "calls open",
+        "calls os.stat",
+        "calls os.path.realpath",
+    ]
