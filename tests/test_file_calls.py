@@ -55,6 +55,7 @@ EXCEPTIONS = {
         "formats.orbax.write.finish", "formats.orbax.write.writer", "formats.registry", "formats.safetensors.write.writer",
         "saving.orbax_manager", "saving.run", "saving.step_folder",
     ),
+    "starts processes of its own program": ("engine.processes",),
     "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),
     "writes slices.json beside a local source": ("formats.slices.record_files", "verification.fingerprint"),
 }  # fmt: skip
