@@ -164,7 +164,7 @@ def plan(
     from reshard.conversion.check_target import check_target
     from reshard.conversion.prepare import plan_all, plan_without_target
 
-    limits = limits_of(max_memory, workers)
+    limits = limits_of(max_memory, workers, source)
     checked = check_target(Target("" if target is None else target, **options), limits)
     source = _chosen("source", source, step, item)
     if target is None:
@@ -189,7 +189,7 @@ def plan_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.prepare import plan_all
 
-    checked = check_targets(targets, limits_of(max_memory, workers))
+    checked = check_targets(targets, limits_of(max_memory, workers, source))
     return plan_all(_chosen("source", source, step, item), checked)
 
 
@@ -248,7 +248,7 @@ def convert(
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert_all
 
-    checked = check_target(Target(target, **options), limits_of(max_memory, workers))
+    checked = check_target(Target(target, **options), limits_of(max_memory, workers, source))
     source = _chosen("source", source, step, item)
     return convert_all(source, [checked], executor, progress, before_publish).reports[0]
 
@@ -287,7 +287,7 @@ def convert_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.convert import convert_all
 
-    checked = check_targets(targets, limits_of(max_memory, workers))
+    checked = check_targets(targets, limits_of(max_memory, workers, source))
     source = _chosen("source", source, step, item)
     return convert_all(source, checked, executor, progress, before_publish)
 
@@ -388,7 +388,7 @@ def verify(
     """
     from reshard.verification.verify import made_by, verify_checkpoints
 
-    limits = limits_of(max_memory, workers)
+    limits = limits_of(max_memory, workers, a, b)
     other = None if b is None else path_of("checkpoint", b)
     rules = made_by(other, select, drop, rename, cast)
     return verify_checkpoints(_chosen("checkpoint", a, step, item), other, limits, progress, rules)
@@ -431,7 +431,7 @@ def diff(
     from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())
-    limits = limits_of(max_memory, workers)
+    limits = limits_of(max_memory, workers, a, b)
     one, other = _chosen("checkpoint", a, step, item), path_of("checkpoint", b)
     return diff_checkpoints(one, other, changes, limits, progress)
 
@@ -462,7 +462,7 @@ def fingerprint(
     """
     from reshard.verification.fingerprint import fingerprint_checkpoint
 
-    limits = limits_of(max_memory, workers)
+    limits = limits_of(max_memory, workers, path)
     return fingerprint_checkpoint(
         _chosen("checkpoint", path, step, item), limits, overwrite, progress
     )

@@ -71,7 +71,7 @@ class OpenedCheckpoint:
         restore.
         """
         arguments = RestoreArguments(**options)
-        request = restore_request(like, layout, partition, select, cast, arguments)
+        request = restore_request(self.path, like, layout, partition, select, cast, arguments)
         return restore(self._reader, request, arguments, self._check_unchanged)
 
     def stream(

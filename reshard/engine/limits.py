@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_positive
+from reshard.storage.location import is_in_bucket
 
 
 class Limits(Struct, frozen=True):
@@ -23,15 +24,25 @@ class Limits(Struct, frozen=True):
     executor: Executor | None = None
 
 
-def limits_of(max_memory: int | str | None, workers: int | None) -> Limits:
-    """Budget and workers, the host's own where they are None; PlanError for what makes no sense."""
+WAITING_WORKERS = 12
+WAITING_WORKER_BYTES = 64 << 20
+"""Where sources are in buckets, so many workers by default, if each has so much memory: most of them wait for answers."""
+
+
+def limits_of(max_memory: int | str | None, workers: int | None, *sources: object) -> Limits:
+    """Budget and workers, the host's own where they are None; PlanError for what makes no sense.
+
+    ``sources`` are what is read, as users name it: buckets get more workers by default.
+    """
     from reshard.storage.host import default_max_memory, default_workers
 
     memory = bytes_of("max_memory", max_memory)
-    limits = Limits(
-        default_max_memory() if memory is None else memory,
-        default_workers() if workers is None else workers,
-    )
+    memory = default_max_memory() if memory is None else memory
+    if workers is None:
+        workers = default_workers()
+        if any(map(is_in_bucket, sources)):
+            workers = max(workers, min(WAITING_WORKERS, memory // WAITING_WORKER_BYTES))
+    limits = Limits(memory, workers)
     check_limits(limits.max_memory, limits.workers)
     return limits
 

@@ -41,6 +41,7 @@ class RestoreRequest(Struct, frozen=True):
 
 
 def restore_request(
+    source: str,
     like: Any,
     layout: Any,
     partition: Any,
@@ -68,7 +69,7 @@ def restore_request(
     )
     if not (like is None and layout is None and partition is None):
         require_jax("like, a layout and a partition make jax arrays")
-    limits = limits_of(options.max_memory, options.workers)
+    limits = limits_of(options.max_memory, options.workers, source)
     shardings, changes = shardings_of(layout)
     return RestoreRequest(
         limits,

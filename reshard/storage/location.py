@@ -185,6 +185,12 @@ def _refuse_odd(path: str) -> None:
         )
 
 
+def is_in_bucket(source: object) -> bool:
+    """Whether what a user gave as a source names a place in a bucket."""
+    match = _SCHEME.match(source) if isinstance(source, str) else None
+    return match is not None and is_bucket_scheme(match[1])
+
+
 def open_file(text: str, version: str = "", what: str = "") -> OpenFile:
     """Opens the file that the text of a location names, in that version if one is given."""
     if "://" not in text:

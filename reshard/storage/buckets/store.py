@@ -77,7 +77,9 @@ class BucketStore(Struct, frozen=True):
         return BucketFile(self.client(path), path, self.text(path), version, what=what)
 
     def view(self, folder: str) -> Store:
-        return BucketView(self, folder, self.listing(folder))
+        from reshard.storage.buckets.view import BucketView
+
+        return BucketView.of(self, folder)
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         found = self.listing(path)
@@ -102,80 +104,6 @@ class BucketStore(Struct, frozen=True):
         client = self.client(folder)
         with bucket_errors("list", self.text(folder)):
             return list_objects(client, folder, self.text(folder))
-
-
-class BucketView(Struct, frozen=True):
-    """A folder of a bucket as it was when it was listed; implements ``base.Store``.
-
-    What is outside of the folder is asked of the bucket.
-    """
-
-    store: BucketStore
-    folder: str
-    listing: Listing
-
-    @property
-    def range_bytes(self) -> int:
-        return RANGE_BYTES
-
-    @property
-    def renames(self) -> bool:
-        return False
-
-    def text(self, path: str) -> str:
-        return self.store.text(path)
-
-    def status(self, path: str, what: str = "") -> FileStatus | None:
-        below = self._below(path)
-        found = None if below is None else self.listing.status(below)
-        if found is None and (below is None or not below):
-            return self.store.status(path, what)  # the folder may be an object
-        return found
-
-    def entries(self, folder: str) -> Sequence[Entry]:
-        below = self._below(folder)
-        if below is None:
-            return self.store.entries(folder)
-        found = self.listing.entries(below)
-        if not found:
-            raise nothing_there("list", self.text(folder))
-        return found
-
-    def files(self, folder: str) -> Iterator[str]:
-        below = self._below(folder)
-        return self.store.files(folder) if below is None else self.listing.files(below)
-
-    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
-        below = self._below(path)
-        if not below:
-            return self.store.open(path, version, what)
-        found = self.listing.status(below)
-        if found is None or found.kind != "file":
-            raise nothing_there("read", self.text(path), what)
-        client = self.store.client(path)
-        return BucketFile(
-            client, path, self.text(path), version or found.version, found.nbytes, what
-        )
-
-    def view(self, folder: str) -> Store:
-        return self if self._below(folder) is not None else self.store.view(folder)
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        return self.store.tensorstore_spec(folder)
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        below = self._below(path)
-        if below is None or not self.listing.paths:
-            return self.store.state(path, but)
-        return self.listing.lines(below, but)
-
-    def _below(self, path: str) -> str | None:
-        """The path from the folder; None for what is outside."""
-        path = path.rstrip("/")
-        if path == self.folder:
-            return ""
-        begin = f"{self.folder}/" if self.folder else ""
-        return path[len(begin) :] if path.startswith(begin) else None
 
 
 def nothing_there(action: str, url: str, what: str = "") -> MissingError:

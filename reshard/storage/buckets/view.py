@@ -1,0 +1,95 @@
+"""A folder of a bucket as it was when it was listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
+from reshard.storage.buckets.listing import Listing
+from reshard.storage.buckets.small_files import SMALL_BYTES, SmallFiles
+from reshard.storage.buckets.store import BucketStore, nothing_there
+
+
+class BucketView(Struct, frozen=True):
+    """A folder of a bucket as it was when it was listed; implements ``base.Store``.
+
+    What is outside of the folder is asked of the bucket.
+    """
+
+    store: BucketStore
+    folder: str
+    listing: Listing
+    small: SmallFiles
+
+    @classmethod
+    def of(cls, store: BucketStore, folder: str) -> BucketView:
+        """The folder as it is now."""
+        listing = store.listing(folder)
+        return cls(store, folder, listing, SmallFiles(store, folder, listing))
+
+    @property
+    def range_bytes(self) -> int:
+        return RANGE_BYTES
+
+    @property
+    def renames(self) -> bool:
+        return False
+
+    def text(self, path: str) -> str:
+        return self.store.text(path)
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        below = self._below(path)
+        found = None if below is None else self.listing.status(below)
+        if found is None and (below is None or not below):
+            return self.store.status(path, what)  # the folder may be an object
+        return found
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        below = self._below(folder)
+        if below is None:
+            return self.store.entries(folder)
+        found = self.listing.entries(below)
+        if not found:
+            raise nothing_there("list", self.text(folder))
+        return found
+
+    def files(self, folder: str) -> Iterator[str]:
+        below = self._below(folder)
+        return self.store.files(folder) if below is None else self.listing.files(below)
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        below = self._below(path)
+        if not below:
+            return self.store.open(path, version, what)
+        found = self.listing.status(below)
+        if found is None or found.kind != "file":
+            raise nothing_there("read", self.text(path), what)
+        if version in ("", found.version) and found.nbytes <= SMALL_BYTES:
+            return self.small.open(below, what)
+        client, version = self.store.client(path), version or found.version
+        return BucketFile(client, path, self.text(path), version, found.nbytes, what)
+
+    def view(self, folder: str) -> Store:
+        return self if self._below(folder) is not None else self.store.view(folder)
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        return self.store.tensorstore_spec(folder)
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        below = self._below(path)
+        if below is None or not self.listing.paths:
+            return self.store.state(path, but)
+        return self.listing.lines(below, but)
+
+    def _below(self, path: str) -> str | None:
+        """The path from the folder; None for what is outside."""
+        path = path.rstrip("/")
+        if path == self.folder:
+            return ""
+        begin = f"{self.folder}/" if self.folder else ""
+        return path[len(begin) :] if path.startswith(begin) else None
