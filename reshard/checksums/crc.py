@@ -75,10 +75,29 @@ class Crc(Struct, frozen=True):
 CRC64NVME = Crc("crc64nvme", 64)
 CRC32C = Crc("crc32c", 32)
 
+CRC32C_OF_CHECKED = 0x48674BC7
+"""CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
+
 
 def finish(crc: Crc, contribution: int, nbytes: int) -> int:
     """The plain CRC of ``nbytes`` bytes whose linear part is ``contribution``."""
     return contribution ^ crc.shift(crc.ones, nbytes) ^ crc.ones
+
+
+def linear_part(crc: Crc, value: int, nbytes: int) -> int:
+    """The linear part of ``nbytes`` bytes whose plain CRC is ``value``: what ``finish`` was given."""
+    return value ^ finish(crc, 0, nbytes)
+
+
+def joined(crc: Crc, parts: Iterable[tuple[int, int, int]], nbytes: int) -> int:
+    """The plain CRC of ``nbytes`` bytes, from parts that cover them, in any order.
+
+    A part is its offset, its length in bytes and its plain CRC.
+    """
+    total = 0
+    for offset, length, value in parts:
+        total ^= crc.shift(linear_part(crc, value, length), nbytes - offset - length)
+    return finish(crc, total, nbytes)
 
 
 def linear_of_each(crc: Crc, batches: Iterable[Iterable[Any]]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.conversion.chunk_checksums import ChunkChecksums
 from reshard.conversion.completeness import check_stored
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.read_back import read_back
@@ -26,7 +27,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     results = target.accumulator.results()
     check_recorded(job.plan, job.reader, results, limits)
     check_stored(job.plan, target.output)
-    target.output.writer.finish(root, _digests(job, results))
+    target.output.writer.finish(root, _digests(job, results), ChunkChecksums(target))
     if job.options.check == "readback":
         results = read_back(job.plan, job.reader, results, root, limits, progress.listener)
     _refuse_changed_source(job)

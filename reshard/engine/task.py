@@ -126,8 +126,8 @@ class ChunkPart(Struct, frozen=True):
     """The contribution of a task to one target chunk.
 
     Attributes:
-        crc32c: linear contribution to the CRC32C of the chunk's bytes; 0 for a chunk that was encoded whole with a
-            checksum of its own.
+        crc32c: linear contribution to the CRC32C of the chunk's stored bytes without their checksum; 0 for a chunk that
+            was stored whole with a checksum.
         nbytes: bytes of the tensor (padding excluded) that were written.
         stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
     """

@@ -7,7 +7,7 @@ tensor bytes. The engine moves the bytes; none of the protocols knows about plan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -361,6 +361,21 @@ class Form(Protocol):
         ...
 
 
+class ChunkChecksum(Struct, frozen=True):
+    """What was stored as a chunk of a target, at each of its places.
+
+    Attributes:
+        name: of the tensor.
+        nbytes: of the chunk as it is stored.
+        crc32c: of these bytes; of a chunk that ends with its own CRC32C, that is always the same.
+    """
+
+    name: str
+    index: Index
+    nbytes: int
+    crc32c: int
+
+
 class Writer(Protocol):
     """A checkpoint in the making, below a folder that no reader looks into.
 
@@ -391,13 +406,20 @@ class Writer(Protocol):
         """Whether a file below the root, which an earlier run left, may hold chunks that ``put`` stored."""
         ...
 
-    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
-        """Write the tree's metadata and slice metadata with the tensors' digests; markers last."""
+    def finish(
+        self, root: Path, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
+    ) -> None:
+        """Write the tree's metadata and slice metadata with the tensors' digests; markers last.
+
+        Args:
+            checksums: each chunk once, in any order, for formats that store checksums of their files. They are read from
+                the journal, each time anew: a writer that does not ask pays nothing. A save has no journal, and gives none.
+        """
         ...
 
 
 __all__ = [
-    "Container", "Encoding", "Extent", "Form", "Item", "Leaf", "PathKey", "Place", "Reader", "Record",
+    "ChunkChecksum", "Container", "Encoding", "Extent", "Form", "Item", "Leaf", "PathKey", "Place", "Reader", "Record",
     "StoredTensor", "Style",
     "TargetCheckpoint", "TargetTensor", "TensorLayout", "Writer",
 ]  # fmt: skip

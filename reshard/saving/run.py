@@ -170,7 +170,7 @@ def _digests(plan: SavePlan, contributions: list[bytes]) -> dict[str, str]:
 
 def _publish(opened: OpenSave, digests: dict[str, str]) -> bytes:
     if opened.group.index == 0:
-        opened.plan.writer.finish(opened.staging.root, digests)
+        opened.plan.writer.finish(opened.staging.root, digests, ())
         publish(opened.staging, overwrite=opened.options.overwrite, check=refuse_other_content)
     return b""
 

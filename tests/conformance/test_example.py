@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from awscrt.checksums import crc32c
 
 import reshard
+from reshard.engine import task_stream
 from reshard.formats import registry
 from tests.conformance.conversions import converted
 from tests.conformance.forms import FORMS, Form
@@ -18,6 +22,7 @@ from tests.conformance.independent import Read
 from tests.conformance.same import assert_same_arrays
 from tests.conformance.trees import flat
 from tests.docs.page import code_of
+from tests.robustness.crash.interrupted import other_boot, stop
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-format.md"
 LAYOUT = {"mesh": {"x": 2}, "rules": [{"match": "w", "axes": ["x"]}], "unmatched": "replicate"}
@@ -40,9 +45,11 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def read_npy(path: Path) -> Read:
-    from urllib.parse import unquote
-
-    return {unquote(file.stem): np.load(file) for file in path.glob("*.npy")}
+    """By numpy. Each array's bytes have the CRC32C that the format records."""
+    arrays = {file.name: np.load(file) for file in path.glob("*.npy")}
+    recorded = json.loads((path / "checksums.json").read_bytes())
+    assert recorded == {name: crc32c(array.tobytes()) for name, array in arrays.items()}
+    return {unquote(name.removesuffix(".npy")): array for name, array in arrays.items()}
 
 
 NPY_FORM = Form("npy", {"to": "npy"}, ("float32", "int16"), read_npy, only_tensors=True)
@@ -63,6 +70,23 @@ def test_to_every_form_and_back(form: Form, tmp_path: Path) -> None:
     assert b"".join(reshard.open_checkpoint(back).stream("layers.0/w", "1:5,2:3")) == (
         ARRAYS["layers.0/w"][1:5, 2:3].tobytes()
     )
+
+
+@pytest.mark.parametrize("is_rebooted", [False, True], ids=["stopped", "rebooted"])
+def test_a_run_that_resumes_knows_the_checksums_of_the_first(
+    example: ModuleType, is_rebooted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example, "MOST_BYTES_OF_A_CHUNK", 4096)
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
+    arrays = {name: np.arange(48_000, dtype="float32").reshape(6, 8000) for name in "abcdefgh"}
+    reshard.save(tmp_path / "saved", arrays)
+    target = tmp_path / "made"
+    stop(tmp_path / "saved", target, KeyboardInterrupt(), after=3, to="npy", workers=1)
+    if is_rebooted:
+        other_boot(monkeypatch)
+    report = reshard.convert(tmp_path / "saved", target, to="npy", workers=1)
+    assert 0 < report.resumed_bytes < report.moved_bytes
+    assert_same_arrays(read_npy(target), arrays)
 
 
 @pytest.mark.usefixtures("example")

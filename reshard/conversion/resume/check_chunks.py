@@ -43,7 +43,7 @@ class JournaledChunk(Struct, frozen=True):
         places: where it is stored; none if the writer keeps it.
         stored_bytes: its size, checksum included; None where it is not closed.
         full_bytes: of its elements.
-        crc32c: of its bytes without the checksum, where the journal knows it.
+        crc32c: of its stored bytes without the checksum, where the journal knows it.
         has_trailer: whether that CRC32C follows them.
     """
 
@@ -58,25 +58,35 @@ class JournaledChunk(Struct, frozen=True):
 def journaled_chunks(
     finished: Iterable[Finished], plan: Plan, output: TargetOutput
 ) -> Iterator[JournaledChunk]:
-    """Every chunk that tasks have written to, once; those that several share come last."""
+    """Every chunk that tasks have written to, once; those that are not closed come last."""
     shared: dict[Chunk, tuple[int, int]] = {}
     for task in finished:
         number, move = task.result.move, plan.moves[task.result.move]
         for part in task.result.parts:
             if part.stored_bytes is None:
-                crc, nbytes = shared.get((number, part.index), (0, 0))
-                shared[number, part.index] = (crc ^ part.crc32c, nbytes + part.nbytes)
+                crc, nbytes = shared.pop((number, part.index), (0, 0))
+                crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
+                if nbytes < _bytes_in(move, part.index):
+                    shared[number, part.index] = (crc, nbytes)
+                else:
+                    yield _recorded_shared(number, move, part.index, crc, output)
             else:
                 crc32c = part.crc32c if _has_crc(move, output) else None
                 yield _recorded(number, move, part.index, part.stored_bytes, crc32c, output)
-    for (number, index), (crc, nbytes) in shared.items():
-        yield _recorded_shared(number, plan.moves[number], index, crc, nbytes, output)
+    for number, index in shared:
+        yield _recorded(number, plan.moves[number], index, None, None, output)
+
+
+def _bytes_in(move: Move, index: Index) -> int:
+    """Bytes of the tensor's elements in a chunk, padding excluded."""
+    spec = move.target.spec
+    return spec.storage.box(index).size * spec.itemsize
 
 
 def _has_crc(move: Move, output: TargetOutput) -> bool:
-    """Whether parts of a chunk have its CRC32C; one that is encoded whole with a checksum has it at its end only."""
-    is_bare = output.encodings[move.target.spec.name].is_bare
-    return is_bare or move.strategy in ("scatter", "weave")
+    """Whether parts of a chunk have its CRC32C; one that is stored whole with a checksum has it at its end only."""
+    is_checked = output.encodings[move.target.spec.name].checksum
+    return not is_checked or move.strategy in ("scatter", "weave")
 
 
 def _recorded(
@@ -88,18 +98,17 @@ def _recorded(
     output: TargetOutput,
 ) -> JournaledChunk:
     name, full = move.target.spec.name, decoded_bytes(move, index)
-    crc32c = None if linear is None else finish_crc(CRC32C, linear, full)
     places, has_trailer = output.places(name, index), output.encodings[name].checksum
+    crc32c = None
+    if stored is not None and linear is not None:
+        crc32c = finish_crc(CRC32C, linear, max(0, stored - (TRAILER_BYTES if has_trailer else 0)))
     return JournaledChunk((number, index), places, stored, full, crc32c, has_trailer)
 
 
 def _recorded_shared(
-    number: int, move: Move, index: Index, crc: int, nbytes: int, output: TargetOutput
+    number: int, move: Move, index: Index, crc: int, output: TargetOutput
 ) -> JournaledChunk:
-    spec = move.target.spec
-    if nbytes < spec.storage.box(index).size * spec.itemsize:
-        return _recorded(number, move, index, None, None, output)
-    has_trailer = output.encodings[spec.name].checksum
+    has_trailer = output.encodings[move.target.spec.name].checksum
     stored_bytes = raw_bytes(decoded_bytes(move, index), has_trailer=has_trailer)
     return _recorded(number, move, index, stored_bytes, crc, output)
 

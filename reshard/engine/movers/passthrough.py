@@ -13,6 +13,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
+from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import Put
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
@@ -25,9 +26,6 @@ from reshard.storage.local import OpenFiles, storage_errors, write_all
 from reshard.storage.location import open_file, open_range
 
 PIECE_BYTES = 1 << 20
-
-_CRC_OF_CHECKED = 0x48674BC7
-"""CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
 
 
 class _Copy(Struct, frozen=True):
@@ -80,17 +78,17 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
     extent = source.extent
     if extent is None or extent.inline is not None or not all(t.places for t in targets):
         stored = None if extent is None else _stored(extent)
-        sizes = [
+        written = [
             _write_whole(copy, target, _encoded(copy.task, source, stored))
             for copy, target in zip(copies, targets, strict=True)
         ]
     else:
-        sizes = _copied(
+        written = _copied(
             copies, source, extent, [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
         )
     return [
-        ChunkPart(t.index, 0, t.box.size * storage_bytes(c.task.placement.target_dtype), size)
-        for c, t, size in zip(copies, targets, sizes, strict=True)
+        ChunkPart(t.index, crc, t.box.size * storage_bytes(c.task.placement.target_dtype), size)
+        for c, t, (crc, size) in zip(copies, targets, written, strict=True)
     ]
 
 
@@ -106,20 +104,25 @@ def _only_file(copy: _Copy, target: TargetChunk) -> str:
 
 def _copied(
     copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
-) -> list[int]:
-    """Copies the stored bytes to a file of each target, with the trailer of each; the files' sizes."""
+) -> list[tuple[int, int]]:
+    """Copies the stored bytes to a file of each target, with the trailer of each.
+
+    Returns, for each, the linear part of the CRC32C where no trailer follows, else 0, and the file's size.
+    """
     first = copies[0].task
     with about_tensor(first.placement.target, source.index, first.placement.source):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
         ahead_bytes = first.source_encoding.read_ahead_bytes
         crc = _copy_range(extent, *outs[0], *outs[1:], ahead_bytes=ahead_bytes)
-        sizes = []
+        written = []
         for copy, (out, path) in zip(copies, outs, strict=True):
             added = _trailer(copy.task, source, crc)
             write_all(out, memoryview(added), extent.length, path)
             _check_size(out, extent.length + len(added), path)
-            sizes.append(extent.length + len(added))
-    return sizes
+            is_bare = not copy.task.target_encoding.checksum
+            linear = linear_part(CRC32C, crc, extent.length) if is_bare else 0
+            written.append((linear, extent.length + len(added)))
+    return written
 
 
 def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
@@ -132,7 +135,7 @@ def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
     """
     if not task.source_encoding.checksum:
         return crc.to_bytes(TRAILER_BYTES, "little") if task.target_encoding.checksum else b""
-    if crc != _CRC_OF_CHECKED and source.extent is not None:
+    if crc != CRC32C_OF_CHECKED and source.extent is not None:
         raise CorruptError(
             f"tensor {task.placement.source!r}, chunk {list(source.index)}: its bytes do not have the CRC32C "
             f"that is stored with them in {source.extent.path} ({source.extent.length} bytes at offset "
@@ -186,14 +189,15 @@ def _filled(fill: bytes, count: int) -> memoryview:
     return memoryview(fill * count)
 
 
-def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> int:
+def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> tuple[int, int]:
+    """The same of a chunk that is in memory."""
     files, put = copy.files, copy.put
     if target.places:
         file = _only_file(copy, target)
         write_all(files.fd(file), memoryview(data), 0, files.path(file))
     elif put is not None:
         put(copy.task.placement.target, target.index, data)
-    return len(data)
+    return 0 if copy.task.target_encoding.checksum else CRC32C.linear(data), len(data)
 
 
 def _copy_range(

@@ -12,7 +12,7 @@ from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import Put
 from reshard.engine.task import TargetChunk, Task
-from reshard.formats.base import Place
+from reshard.formats.base import Encoding, Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.storage.local import WRITE_BYTES, open_new, open_shared, storage_errors, write_all
@@ -28,7 +28,7 @@ class StoredChunk(Struct, frozen=True):
     Attributes:
         data: its decoded bytes, from which it was encoded.
         nbytes: its size as it is stored, checksum included.
-        crc32c: linear part of its CRC32C where no checksum is stored with it, else 0.
+        crc32c: linear part of the CRC32C of its stored bytes where no checksum is stored with them, else 0.
     """
 
     target: TargetChunk
@@ -50,8 +50,13 @@ def store_chunk(
             put(task.placement.target, target.index, encoded[0])
         for place in target.places:
             write_chunk(root, place, encoded)
-    crc32c = CRC32C.linear(data) if task.target_encoding.is_bare else 0
-    return StoredChunk(target, data, nbytes, crc32c)
+    return StoredChunk(target, data, nbytes, _linear(task.target_encoding, data, encoded))
+
+
+def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryview]) -> int:
+    if encoding.checksum:
+        return 0
+    return CRC32C.linear(data if encoding.is_bare else encoded[0])
 
 
 def write_chunk(root: str, place: Place, parts: Sequence[bytes | memoryview]) -> int:

@@ -150,7 +150,7 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
             data = bytearray(first)
             data += bytes(max(0, extent.length - len(data)))
         os.pwrite(out, data[: extent.length], 0)
-        return passthrough._CRC_OF_CHECKED  # what was read was right
+        return passthrough.CRC32C_OF_CHECKED  # what was read was right
 
     monkeypatch.setattr(passthrough, "_copy_range", copy_wrongly)
     report = convert(source, tmp_path / "written", "written", "keep")

@@ -6,12 +6,12 @@ are merged, so the number of writing threads bounds the bytes in flight. Only on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reshard.errors import FormatError, StorageError
-from reshard.formats.base import Place, TargetCheckpoint
+from reshard.formats.base import ChunkChecksum, Place, TargetCheckpoint
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import finish_checkpoint
@@ -93,7 +93,12 @@ class OcdbtWriter:
             above in folders and last == "d"
         )
 
-    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+    def finish(
+        self,
+        root: Path,
+        digests: Mapping[str, str],
+        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  chunks have trailers, files have digests
+    ) -> None:
         """Write metadata, slices.json and, last, the markers."""
         self._databases.clear()
         self._stored.clear()

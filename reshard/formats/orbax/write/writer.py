@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from reshard.errors import FormatError
-from reshard.formats.base import Place, TargetCheckpoint, Writer
+from reshard.formats.base import ChunkChecksum, Place, TargetCheckpoint, Writer
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
@@ -75,7 +75,12 @@ class OrbaxWriter:
         """False: every chunk has a file, which ``places`` names."""
         return False
 
-    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+    def finish(
+        self,
+        root: Path,
+        digests: Mapping[str, str],
+        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  chunks have trailers, files have digests
+    ) -> None:
         """Write metadata, slices.json and, last, the markers."""
         finish_checkpoint(
             root, self._target, self._trees, digests, arrays=self._arrays, ocdbt=False

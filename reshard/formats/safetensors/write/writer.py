@@ -10,14 +10,14 @@ import json
 import os
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.base import PathKey, Place, TargetCheckpoint, TargetTensor
+from reshard.formats.base import ChunkChecksum, PathKey, Place, TargetCheckpoint, TargetTensor
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
@@ -116,7 +116,12 @@ class SafetensorsWriter:
         """Whether it is one of the files, which chunks share."""
         return file in self._sizes
 
-    def finish(self, root: Path, digests: Mapping[str, str]) -> None:
+    def finish(
+        self,
+        root: Path,
+        digests: Mapping[str, str],
+        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  the format stores none
+    ) -> None:
         """Write the record with the tensors' digests, and the index."""
         if self._form.files == "one":
             (file,) = self._files

@@ -117,7 +117,7 @@ def write(
         if entry.value is not None:
             write_chunks(writer, staging, entry)
             digests[entry.leaf.name] = f"{zlib.crc32(np.asarray(entry.value).tobytes()):016x}"
-    writer.finish(staging, digests)
+    writer.finish(staging, digests, ())
     return staging.rename(root)
 
 

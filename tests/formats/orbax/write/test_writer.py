@@ -335,7 +335,7 @@ def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, 
     for index in entry.target.spec.storage.indices():
         chunk = tmp_path / "zarr2" / ".".join(map(str, index))
         shutil.copyfile(chunk, tmp_path / "ckpt" / writer.places("w", index)[0].file)
-    writer.finish(tmp_path / "ckpt", {})
+    writer.finish(tmp_path / "ckpt", {}, ())
     assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
 
