@@ -325,7 +325,7 @@ def test_a_single_safetensors_file_takes_no_record(plain, tmp_path):
         reshard.fingerprint(file)
     assert str(error.value) == (
         f"{file} is a single safetensors file, which has no room for a record of digests; put it into a folder and record "
-        "that, or convert it, which records them"
+        "that, or convert it, which records them; a file that reshard wrote has its record in the header"
     )
     assert reshard.inspect(file).warnings == (
         f"{str(file)!r} carries no checksum of its data, so damage from before now cannot be seen; compare the files "

@@ -23,7 +23,7 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     if not root.is_folder():
         raise FormatError(
             f"{reader.uri} is a single safetensors file, which has no room for a record of digests; put it into a folder and "
-            "record that, or convert it, which records them"
+            "record that, or convert it, which records them; a file that reshard wrote has its record in the header"
         )
     names = [file.name for file in files_beside(root)]
     index = files_of(root).index
