@@ -31,6 +31,7 @@ from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.task import SourceChunk
+from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Encoding, Reader
@@ -199,7 +200,8 @@ def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iter
     # Without threads that share buffers, filling new memory would cost more than decoding at once gains.
     share = limits.max_memory // limits.workers if limits.executor is None else 0
     memory = quickest_memory(tensor.encoding, spec.chunk_bytes, share, is_cast=cast is not None)
-    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, spec.chunk_bytes)))
+    per_chunk = spec.chunk_bytes + (REQUEST_WEIGHT if tensor.encoding.read_ahead_bytes else 0)
+    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, per_chunk)))
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)

@@ -25,6 +25,9 @@ BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
 
+REQUEST_WEIGHT = 1 << 20
+"""Where requests take long, so much for each task: workers should wait side by side."""
+
 
 def task_batches(
     plan: MultiPlan, reader: Reader, targets: Sequence[TargetRun | None]
@@ -63,7 +66,7 @@ def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
     weight = 0
     for nbytes, task in tasks:
         batch.append(task)
-        weight += nbytes
+        weight += nbytes + (REQUEST_WEIGHT if task.source_encoding.read_ahead_bytes else 0)
         if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
             yield tuple(batch)
             batch, weight = [], 0

@@ -6,6 +6,7 @@ plain files of those names (``orbax/plain_files``) or in an OCDBT database (``oc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
@@ -35,6 +36,15 @@ class Values(Protocol):
     def metadata_bytes(self) -> int:
         """Estimate of the memory of the look-up."""
         ...
+
+
+def read_extents(extents: Sequence[Extent]) -> dict[Extent, bytes]:
+    """The bytes of values in a bucket, many at once; those that cannot be read are left out."""
+    from reshard.storage.buckets.read_many import Part, read_many
+
+    parts = {e: Part(e.path, e.version, e.offset, e.length) for e in extents if e.inline is None}
+    found = read_many(parts.values())
+    return {extent: found[part] for extent, part in parts.items() if part in found}
 
 
 def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = None) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
+from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.formats.base import Reader
 from reshard.restoring.read_chunk import ChunkRead
 from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices
@@ -111,11 +112,17 @@ class _Batch:
         self.steps += steps
         self._staged += staged
         self._stream = max(self._stream, stream)
-        self._nbytes += sum(step.nbytes for step in steps)
+        self._nbytes += sum(step.nbytes + _waiting_weight(step) for step in steps)
 
     def job(self) -> Job:
         arena_bytes = max(step.opened.state.memory.arena for step in self.steps)
         return Job(tuple(self.steps), self._staged + self._stream, arena_bytes)
+
+
+def _waiting_weight(step: ReadStep) -> int:
+    """Where requests take long, workers should wait side by side."""
+    encoding = step.opened.state.read.stored.encoding
+    return REQUEST_WEIGHT if encoding.read_ahead_bytes and step.read is not None else 0
 
 
 def _bundles(

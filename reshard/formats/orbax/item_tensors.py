@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.base import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.base import Encoding, Extent, Item, Leaf, StoredTensor
 from reshard.formats.codecs import read_ahead
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
@@ -27,7 +27,7 @@ from reshard.formats.orbax.tree_metadata import (
 )
 from reshard.formats.slices.file_digests import check_bytes
 from reshard.formats.slices.metadata_files import MetadataFiles
-from reshard.formats.values import Values, read_extent
+from reshard.formats.values import Values, read_extent, read_extents
 from reshard.formats.zarr.codec_chains import BY_TENSORSTORE
 from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
 from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 
 _KEY_IMPLEMENTATION = "random_key_impl"
+
+FETCHED_AT_ONCE = 256
+MAX_FETCHED_BYTES = 64 << 10
+"""Where requests take long, the metadata of so many arrays is read at once, if it is no longer than this."""
 
 
 class ArrayFiles(Struct, frozen=True):
@@ -186,8 +190,11 @@ def _look_up(
 ) -> dict[str, ArrayFiles]:
     parse = _shared_parse()
     found = {}
-    for leaf in leaves:
-        array = _open_array(leaf, tree, values, parse, recorded)
+    fetched: dict[Extent, bytes] = {}
+    for number, leaf in enumerate(leaves):
+        if directory.store.range_bytes and number % FETCHED_AT_ONCE == 0:
+            fetched = _fetch(leaves[number : number + FETCHED_AT_ONCE], tree, values)
+        array = _open_array(leaf, tree, values, parse, recorded, fetched)
         if array is not None:
             found[leaf.param_name] = array
         elif must and "\\" in leaf.param_name and isinstance(values, PlainFiles):
@@ -222,18 +229,36 @@ def _shared_parse() -> Parse:
     return parse
 
 
+def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str, str, str]]:
+    """Where an array's metadata may be: key, name of the file, and what it is, for messages."""
+    prefix = f"{leaf.param_name}/" if leaf.param_name else ""
+    for name in (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE):
+        yield prefix + name, name, f"tensor {leaf.name!r}, {prefix}{name}"
+
+
+def _fetch(
+    leaves: Sequence[MetadataLeaf], tree: TreeMetadata, values: Values
+) -> dict[Extent, bytes]:
+    """Metadata of many arrays at once, where a request for each would take long. What it lacks is read alone."""
+    extents = []
+    for leaf in leaves:
+        looked_up = (values.find(key, where) for key, _, where in _metadata_keys(leaf, tree))
+        extent = next((extent for extent in looked_up if extent is not None), None)
+        if extent is not None and extent.length <= MAX_FETCHED_BYTES:
+            extents.append(extent)
+    return read_extents(extents)
+
+
 def _open_array(
     leaf: MetadataLeaf,
     tree: TreeMetadata,
     values: Values,
     parse: Parse,
     recorded: Mapping[str, str],
+    fetched: Mapping[Extent, bytes],
 ) -> ArrayFiles | None:
-    prefix = f"{leaf.param_name}/" if leaf.param_name else ""
-    names = (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE)
-    for file_name in names:
-        where = f"tensor {leaf.name!r}, {prefix}{file_name}"
-        extent = values.find(prefix + file_name, where)
+    for key, file_name, where in _metadata_keys(leaf, tree):
+        extent = values.find(key, where)
         if extent is None:
             continue
         if extent.length > MAX_ZARR_BYTES:
@@ -241,8 +266,8 @@ def _open_array(
                 f"{where}: an array's metadata of {extent.length:,} bytes is not read; expected at "
                 f"most {MAX_ZARR_BYTES:,}"
             )
-        data = read_extent(extent, where)
-        check_bytes(data, recorded, prefix + file_name, where)
+        data = fetched[extent] if extent in fetched else read_extent(extent, where)
+        check_bytes(data, recorded, key, where)
         array = parse(data, file_name, where)
         if array.encoding is BY_TENSORSTORE:
             spec = values.tensorstore_spec(leaf.param_name, where)

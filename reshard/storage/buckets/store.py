@@ -79,7 +79,7 @@ class BucketStore(Struct, frozen=True):
     def view(self, folder: str) -> Store:
         from reshard.storage.buckets.view import BucketView
 
-        return BucketView.of(self, folder)
+        return BucketView(self, folder, self.listing(folder))
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         found = self.listing(path)

@@ -10,7 +10,6 @@ from msgspec import Struct
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing
-from reshard.storage.buckets.small_files import SMALL_BYTES, SmallFiles
 from reshard.storage.buckets.store import BucketStore, nothing_there
 
 
@@ -23,13 +22,6 @@ class BucketView(Struct, frozen=True):
     store: BucketStore
     folder: str
     listing: Listing
-    small: SmallFiles
-
-    @classmethod
-    def of(cls, store: BucketStore, folder: str) -> BucketView:
-        """The folder as it is now."""
-        listing = store.listing(folder)
-        return cls(store, folder, listing, SmallFiles(store, folder, listing))
 
     @property
     def range_bytes(self) -> int:
@@ -69,8 +61,6 @@ class BucketView(Struct, frozen=True):
         found = self.listing.status(below)
         if found is None or found.kind != "file":
             raise nothing_there("read", self.text(path), what)
-        if version in ("", found.version) and found.nbytes <= SMALL_BYTES:
-            return self.small.open(below, what)
         client, version = self.store.client(path), version or found.version
         return BucketFile(client, path, self.text(path), version, found.nbytes, what)
 

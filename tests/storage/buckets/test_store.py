@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import time
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from reshard.storage.buckets import file as bucket_file
 from reshard.storage.buckets.file import split
 from reshard.storage.location import Location, locate, open_file
 from tests.emulators.buckets import Bucket
-from tests.emulators.link import Link
 
 
 def put(bucket: Bucket, **objects: bytes) -> None:
@@ -242,40 +240,3 @@ def test_a_forked_child_is_refused_instead_of_hanging(run: Location) -> None:
         ),
     ):
         pool.apply_async(_first_byte, (f"{run}/a/b",)).get(60)
-
-
-def test_small_files_of_one_name_are_fetched_many_at_once(bucket: Bucket) -> None:
-    """The metadata files of a thousand tensors would otherwise take a thousand round trips, one after another."""
-    for number in range(100):
-        put(bucket, **{f"run/t{number:03}/zarr.json": b"%d" % number, f"run/t{number:03}/c": b"x"})
-    view = locate(f"{bucket.url}/run").view()
-    bucket.emulator.log.clear()
-    bucket.emulator.link = Link(0.020)
-    began = time.monotonic()
-    for number in range(100):
-        file = (view / f"t{number:03}" / "zarr.json").open(what="metadata")
-        assert file.read(0, 99) == b"%d" % number
-        assert file.read(0, 99) == b"%d" % number
-    assert time.monotonic() - began < 1.5
-    assert bucket.emulator.log.counts() == {"get": 100}
-    assert {request.key.rpartition("/")[2] for request in bucket.emulator.log.requests} == {
-        "zarr.json"
-    }
-    again = pickle.loads(pickle.dumps(view))
-    assert (again / "t001" / "zarr.json").open().read(0, 99) == b"1"
-
-
-def test_a_small_file_that_changed_or_is_forbidden_is_refused(bucket: Bucket) -> None:
-    for number in range(9):
-        put(bucket, **{f"run/{number}/zarr.json": b"%d" % number})
-    view = locate(f"{bucket.url}/run").view()
-    put(bucket, **{"run/5/zarr.json": b"other"})
-    for number in range(5):
-        (view / f"{number}/zarr.json").open().read(0, 9)
-    with pytest.raises(SourceChangedError, match=r"/run/5/zarr.json: the object changed"):
-        (view / "5/zarr.json").open().read(0, 9)
-    with pytest.raises(SourceChangedError):
-        (view / "5/zarr.json").open('"another"').read(0, 9)
-    out = bytearray(9)
-    assert (view / "6/zarr.json").open().fill(0, memoryview(out)) == 1
-    assert out[:1] == b"6"
