@@ -141,7 +141,12 @@ class Settings(BaseSettings):
     max_memory: int = Field(
         1024 * MIB, ge=16 * MIB, description="Most bytes of memory that one conversion may ask for."
     )
-    workers: int = Field(2, ge=1, le=256, description="Most threads that one conversion may use.")
+    workers: int = Field(
+        2,
+        ge=1,
+        le=256,
+        description="Tasks that one conversion runs at once; with more than 4, a large one uses several processes.",
+    )
     run_seconds: float = Field(
         0, ge=0, description="Most seconds that one conversion may run; 0: no limit."
     )

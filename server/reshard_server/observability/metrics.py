@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -108,24 +109,21 @@ class _Children(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        pids = list(_children())
+        pids = list(filter(_is_worker, _children("self")))
         yield GaugeMetricFamily(
             "reshard_workers", "Child processes that convert or answer questions.", value=len(pids)
         )
         yield GaugeMetricFamily(
             "reshard_workers_resident_bytes",
-            "Resident memory of all child processes.",
-            value=sum(map(_resident_bytes, pids)),
+            "Resident memory of all child processes, and of those that a large conversion starts.",
+            value=sum(_resident_bytes(each) for pid in pids for each in (pid, *_children(pid))),
         )
 
 
-def _children() -> Iterator[str]:
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = task.read_text().split()
-        except OSError:  # the thread ended meanwhile
-            continue
-        yield from filter(_is_worker, pids)
+def _children(of: str) -> Iterator[str]:
+    for task in Path(f"/proc/{of}/task").glob("*/children"):
+        with suppress(OSError):  # the thread ended meanwhile
+            yield from task.read_text().split()
 
 
 def _is_worker(pid: str) -> bool:
