@@ -16,6 +16,7 @@ from tests.checkpoint_files import files_without_times
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
+from tests.in_processes import OPTIONS, run_in_processes
 from tests.orbax_trees import Save, save_manager_items, save_modes, save_pytree, small_tree
 from tests.public.buckets.uploads import upload
 
@@ -183,3 +184,14 @@ def test_nothing_is_written_beside_the_source(gcs_bucket: Bucket, tmp_path: Path
         reshard.fingerprint(url)
     with pytest.raises(StorageError, match="writing to gs:// is not supported yet"):
         reshard.convert(tmp_path / "c", f"{gcs_bucket.url}/out")
+
+
+def test_a_large_conversion_from_a_bucket_stays_in_one_process(
+    gcs_bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process would load the library for buckets, which the memory of a process does not count."""
+    run_in_processes(monkeypatch)
+    local = save_pytree(tmp_path / "saved", tree(2))
+    url = upload(gcs_bucket, local, "run")
+    assert reshard.plan(local, **OPTIONS).plan.processes == 2
+    assert reshard.plan(url, **OPTIONS).plan.processes == 0
