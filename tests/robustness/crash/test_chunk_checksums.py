@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from reshard import api
 from reshard.errors import StorageError
 from reshard.formats.base import ChunkChecksum
 from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.orbax.write.ocdbt_writer import OcdbtWriter
 from reshard.formats.orbax.write.writer import OrbaxWriter
 from reshard.formats.safetensors.write.writer import SafetensorsWriter
+from reshard.formats.zarr.zarr3_json import chunk_key
 from reshard.storage.local_transaction import LocalTransaction
 from tests.robustness.crash.cases import CASES, Case, case
 from tests.robustness.crash.interrupted import other_boot, stop
@@ -31,7 +33,7 @@ SHARED_FILES = {name: CASES[name] for name in ("one", "shards", "ranks", "dcp")}
 def told(monkeypatch: pytest.MonkeyPatch) -> list[ChunkChecksum]:
     """What a writer was told, once it is held against the files."""
     heard: list[ChunkChecksum] = []
-    for kind in (OrbaxWriter, SafetensorsWriter):
+    for kind in (OrbaxWriter, OcdbtWriter, SafetensorsWriter):
         monkeypatch.setattr(kind, "finish", checking(kind.finish, heard))
     return heard
 
@@ -49,13 +51,23 @@ def checking(finish: Any, heard: list[ChunkChecksum]) -> Any:
         assert {(each.name, each.index) for each in heard} == chunks
         assert len(heard) == len(chunks)
         for each in heard:
-            for place in self.places(each.name, each.index):
-                data = (root / place.file).read_bytes()
-                assert place.offset is not None or len(data) == each.nbytes
-                assert crc32c(data[place.start : place.start + each.nbytes]) == each.crc32c, each
+            for data in stored(self, root, each):
+                assert (len(data), crc32c(data)) == (each.nbytes, each.crc32c), each
         finish(self, root, digests, checksums)
 
     return checked
+
+
+def stored(writer: Any, root: Path, chunk: ChunkChecksum) -> Iterator[bytes]:
+    """The bytes at each place of a chunk, or in the database."""
+    places = writer.places(chunk.name, chunk.index)
+    for place in places:
+        data = (root / place.file).read_bytes()
+        yield data if place.offset is None else data[place.start : place.start + chunk.nbytes]
+    if not places:
+        item, param = writer._keys[chunk.name]
+        key = chunk_key(writer._target.tensors[chunk.name].spec.storage, chunk.index)
+        yield writer._databases[item].read(f"{param}/{key}").result().value
 
 
 def without_trailers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +116,20 @@ def test_chunks_in_shared_files(name, interruption, sources, tmp_path, monkeypat
     # After a reboot chunks that are not closed are not believed; here that may be all of them.
     assert bool(resumed) == (interruption == "stopped") or interruption == "reboot"
     assert len({each.crc32c for each in told}) > 1
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("interruption", ["none", "stopped"])
+@pytest.mark.parametrize("trailers", [True, False], ids=["trailers", "bare"])
+def test_chunks_in_a_database(trailers, interruption, sources, tmp_path, monkeypatch, told):
+    if not trailers:
+        without_trailers(monkeypatch)
+    made = CASES["ocdbt"]
+    resumed = converted_in_parts(
+        made, sources[made.source], tmp_path / "t", monkeypatch, interruption
+    )
+    assert bool(resumed) == (interruption != "none")
+    assert (len({each.crc32c for each in told}) == 1) == trailers
 
 
 @pytest.mark.usefixtures("told")
