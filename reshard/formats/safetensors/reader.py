@@ -28,6 +28,7 @@ from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.at_once import each_at_once
 from reshard.storage.base import Store
 from reshard.storage.location import Location
 
@@ -79,7 +80,7 @@ def open_safetensors(
     """
     uri = uri or str(root)
     files = files_of(root)
-    headers = [read_header(file) for file in files.files]
+    headers = list(each_at_once(root.store, read_header, files.files))
     _check_index(files, headers)
     cuts = cut_tensors(headers)
     known = read_record(files, headers, record)
@@ -91,7 +92,7 @@ def open_safetensors(
 def leaf_count(root: Location) -> int:
     """About how many tensors the headers name; 0 where the files cannot be found, which opening them reports."""
     try:
-        return sum(map(tensor_count, files_of(root).files))
+        return sum(each_at_once(root.store, tensor_count, files_of(root).files))
     except ReshardError:
         return 0
 

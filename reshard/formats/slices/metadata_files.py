@@ -8,6 +8,7 @@ from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.slices.file_digests import check_digest, check_file, missing_file
 from reshard.formats.slices.slice_file import digest_of
+from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
 
 _WHAT = "the file"
@@ -57,10 +58,13 @@ class MetadataFiles:
 
     def check_unread(self) -> None:
         """Raises CorruptError if a recorded file that nobody read is missing or has another digest."""
-        for name, recorded in self._recorded.items():
-            if name not in self._digests:
-                check_file(self.folder / name, recorded, _WHAT)
-                self._digests[name] = recorded
+        unread = [name for name in self._recorded if name not in self._digests]
+        for name in each_at_once(self.folder.store, self._checked, unread):
+            self._digests[name] = self._recorded[name]
+
+    def _checked(self, name: str) -> str:
+        check_file(self.folder / name, self._recorded[name], _WHAT)
+        return name
 
     def _known(self, recorded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for name, digest in recorded.items():

@@ -1,0 +1,38 @@
+"""Calls that wait for a store, several at once where requests take long."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from reshard.storage.base import Store
+
+REQUESTS_AT_ONCE = 32
+"""At 30 ms these make a thousand requests a second, which is what a new bucket of Google Cloud takes."""
+
+_AHEAD = 4 * REQUESTS_AT_ONCE
+"""Results that wait for the caller at most."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The function's result for each item, in order, as by ``map``; where short reads are cheap, one after the other."""
+    if not store.range_bytes:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, "reshard.metadata") as threads:
+        try:
+            for item in items:
+                waiting.append(threads.submit(function, item))
+                if len(waiting) >= _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
