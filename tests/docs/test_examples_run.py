@@ -7,6 +7,7 @@ the items model and ema. How-to pages, tutorials, README and the pages about the
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import reshard
 from tests.docs.examples import DOCS, HELP
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
+from tests.emulators.buckets import Bucket
 from tests.orbax_trees import put
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,7 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "demo") and "--server" not in line
+    if command not in ("serve", "demo", "doctor") and "--server" not in line
 ]
 
 
@@ -132,6 +134,18 @@ def test_the_example_of_the_help_works(line: str, runs: Path, tmp_path: Path) ->
     run(place(runs, tmp_path / "typed", line), line)
 
 
+@pytest.mark.parametrize("line", HELP["doctor"])
+def test_the_example_of_doctor_works(
+    line: str, gcs_bucket: Bucket, s3_bucket: Bucket, tmp_path: Path
+) -> None:
+    (scheme,) = re.findall(r"(\w+)://bucket", line)
+    bucket = {"gs": gcs_bucket, "s3": s3_bucket}[scheme]
+    typed = line.replace(f"{scheme}://bucket", bucket.url)
+    done = shell(tmp_path, typed.replace("AWS_ENDPOINT_URL=https://minio.example ", ""))
+    assert done.code == 0, done.said
+    assert "--json" in line or "fine: all that was tried holds" in done.out
+
+
 @pytest.mark.parametrize("page", DOCS)
 def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) -> None:
     folder = place(runs, tmp_path / "typed", DOCS[page][0])
@@ -144,7 +158,7 @@ def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) ->
 
 def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
-    assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {"serve", "demo"}
+    assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {"serve", "demo", "doctor"}
     assert any("--cast float=bfloat16" in line for line in HELP["convert"])
     assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)
     assert "layout-files.md" in DOCS

@@ -12,7 +12,7 @@ from reshard.cli.options import Json, examples
 EXAMPLES = examples(
     "reshard doctor gs://bucket/checkpoints",
     "AWS_ENDPOINT_URL=https://minio.example reshard doctor s3://bucket",
-    "reshard doctor az://container/run --json",
+    "reshard doctor s3://bucket/run --json",
 )
 
 Url = Annotated[
