@@ -216,10 +216,7 @@ def _by_status(action: str, error: Exception, text: str) -> _Reason:
     if status == 401 or name == "UnauthenticatedError":
         return _REFUSED
     if status == 403 or name == "PermissionDeniedError":
-        return _Reason(
-            "the credentials have no permission",
-            f"grant {_PERMISSIONS.get(action, _PERMISSIONS['read'])}",
-        )
+        return _forbidden(action, text)
     if status == 429:
         return _SLOW
     if 300 <= status < 400:
@@ -229,6 +226,14 @@ def _by_status(action: str, error: Exception, text: str) -> _Reason:
     if status >= 500:
         return _Reason("the store failed, and still did after all retries", "run again later")
     return _without_answer(text)
+
+
+def _forbidden(action: str, text: str) -> _Reason:
+    needed = f"grant {_PERMISSIONS.get(action, _PERMISSIONS['read'])}"
+    if _CODE.search(text) is None:  # an answer to HEAD does not say which
+        reason = "the store does not accept the credentials, or they have no permission"
+        return _Reason(reason, f"check them, and {needed}")
+    return _Reason("the credentials have no permission", needed)
 
 
 def _without_answer(text: str) -> _Reason:

@@ -81,6 +81,13 @@ class Listing(Struct, frozen=True):
         return first, bisect_left(self.paths, f"{begin[:-1]}0", first)
 
 
+def version_of(e_tag: str | None) -> str:
+    """An ETag in quotes, as requests need it: Azure lists them without."""
+    if not e_tag or e_tag.endswith('"'):
+        return e_tag or ""
+    return f'"{e_tag}"'
+
+
 def state_line(below: str, found: FileStatus | None) -> str:
     """One line of ``Store.state``."""
     return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
@@ -97,7 +104,7 @@ def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
         for found in page:
             paths.append(found["path"][skipped:])
             sizes.append(found["size"])
-            versions.append(found["e_tag"] or "")
+            versions.append(version_of(found["e_tag"]))
         if len(paths) > MOST_OBJECTS:
             raise StorageError(
                 f"cannot list {url}: more than {MOST_OBJECTS:,} objects are below it; give the path of one checkpoint"

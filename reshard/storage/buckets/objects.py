@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets.errors import bucket_error, bucket_errors, client_errors
+from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def put_parts(
         done = obstore.put(
             client, path, _filled(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=2
         )  # fmt: skip
-    return done["e_tag"] or ""
+    return version_of(done["e_tag"])
 
 
 def delete(store: BucketStore, paths: Iterable[str]) -> None:
@@ -146,7 +147,7 @@ def _put(store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode)
 
     with bucket_errors("write", store.text(path)):
         done = obstore.put(client, path, data, mode=mode, use_multipart=False)
-    return done["e_tag"] or ""
+    return version_of(done["e_tag"])
 
 
 def _writable(store: BucketStore, path: str) -> ObjectStore:

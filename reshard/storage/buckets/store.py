@@ -12,7 +12,7 @@ from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.clients import client_for, s3_endpoint
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
-from reshard.storage.buckets.listing import Listing, list_objects, state_line
+from reshard.storage.buckets.listing import Listing, list_objects, state_line, version_of
 from reshard.storage.buckets.settings import settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
 
@@ -50,7 +50,7 @@ class BucketStore(Struct, frozen=True):
             if path:
                 try:
                     found = obstore.head(client, path)
-                    return FileStatus("file", found["size"], found["e_tag"] or "")
+                    return FileStatus("file", found["size"], version_of(found["e_tag"]))
                 except FileNotFoundError:
                     pass
             page = next(iter(obstore.list(client, path or None, chunk_size=1)), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import obstore
+import obstore.exceptions
 import pytest
 
 from reshard.errors import MissingError, SourceChangedError, StorageError
@@ -240,3 +241,35 @@ def test_a_forked_child_is_refused_instead_of_hanging(run: Location) -> None:
         ),
     ):
         pool.apply_async(_first_byte, (f"{run}/a/b",)).get(60)
+
+
+def test_etags_without_quotes_are_those_with_them(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure lists them so."""
+    put(bucket, **{"run/a": b"0123456789"})
+    listed = obstore.list
+
+    def unquoted(*args: Any, **options: Any) -> Any:
+        for page in listed(*args, **options):
+            yield [{**found, "e_tag": found["e_tag"].strip('"')} for found in page]
+
+    monkeypatch.setattr(obstore, "list", unquoted)
+    view = locate(f"{bucket.url}/run").view() / "a"
+    assert view.open().read(0, 10) == b"0123456789"
+    assert view.status() == locate(f"{bucket.url}/run/a").status()
+
+
+def test_a_store_that_answers_nothing_behind_the_end(
+    run: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azurite, to which obstore says what it wanted."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise obstore.exceptions.GenericError(
+            "Generic MicrosoftAzure error: Wanted range starting at 10, but object was only 10 bytes long"
+        )
+
+    file = (run / "a/b").open()
+    monkeypatch.setattr(obstore, "get", refuse)
+    assert file.read(10, 10) == b""
