@@ -18,13 +18,14 @@ record of an unfinished deletion (``_CHECKPOINT_DELETION``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.base import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.storage.base import Entry
 from reshard.storage.location import Location
 
 TREE_METADATA = "_METADATA"
@@ -42,17 +43,24 @@ _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 def is_orbax(folder: Location) -> bool:
     """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
-    return is_marked(folder) or (folder.is_folder() and bool(_unnamed_items(folder)))
+    if (folder / TREE_METADATA).exists():
+        return True
+    entries = _entries(folder)
+    return _has_marker(entries) or bool(_unnamed_items(folder, entries))
 
 
 def is_marked(folder: Location) -> bool:
     """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    if folder.store.range_bytes == 0:
-        return any((folder / m).exists() for m in MARKERS)
-    # In a bucket two requests look up a file that is not there, and one lists what is at the top.
-    if (folder / TREE_METADATA).exists():
-        return True
-    return folder.is_folder() and any(entry.name in MARKERS for entry in folder.entries())
+    return (folder / TREE_METADATA).exists() or _has_marker(_entries(folder))
+
+
+def _entries(folder: Location) -> Sequence[Entry]:
+    """What is in a folder; nothing where there is none. In a bucket one listing is cheaper than several look-ups."""
+    return folder.entries() if folder.is_folder() else ()
+
+
+def _has_marker(entries: Sequence[Entry]) -> bool:
+    return any(entry.name in MARKERS for entry in entries)
 
 
 def is_finished(folder: Location) -> bool:
@@ -149,7 +157,7 @@ def _no_single_tree(root: Location, handler: str) -> Exception:
 
 
 def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
-    present = dict.fromkeys(_subdirectories(root))
+    present = dict.fromkeys(_subdirectories(root.entries()))
     for name in present:
         if TEMPORARY in name:
             raise IncompleteCheckpointError(
@@ -190,19 +198,19 @@ def _stores_tree(handler: str) -> bool:
     return handler.rpartition(".")[2] in _TREE_HANDLERS
 
 
-def _unnamed_items(root: Location) -> list[str]:
+def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
     """Items of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
 
     A folder with that file is a checkpoint of its own, and one with a number for a name is a step.
     """
     return [
         name
-        for name in _subdirectories(root)
+        for name in _subdirectories(entries)
         if not name.isdigit()
         and (root / name / TREE_METADATA).exists()
         and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
     ]
 
 
-def _subdirectories(root: Location) -> list[str]:
-    return [entry.name for entry in root.entries() if entry.is_folder]
+def _subdirectories(entries: Sequence[Entry]) -> list[str]:
+    return [entry.name for entry in entries if entry.is_folder]
