@@ -51,7 +51,7 @@ class FoundCheckpoint(Struct, frozen=True):
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.known.count_leaves(self.root)
-        return leaves, leaves * self.known.leaf_bytes
+        return leaves, leaves * self.known.leaf_bytes + self.root.store.memory_bytes
 
 
 def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -> Reader:

@@ -74,6 +74,11 @@ class Store(Protocol):
         """Whether a folder gets its name at once, when it is complete; else a file in it says that it is."""
         ...
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the store keeps in memory of its files: the listing of a view of a bucket."""
+        ...
+
     def text(self, path: str) -> str:
         """The path as users name it; ``locate`` gives the same location for it in any process."""
         ...

@@ -24,6 +24,7 @@ class LocalStore:
     """
 
     range_bytes = 0
+    memory_bytes = 0
     renames = True
 
     def __init__(self, inside: Inside | None = None) -> None:

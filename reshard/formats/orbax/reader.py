@@ -69,7 +69,8 @@ def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> O
         files.check_unread()
     top.check_unread()
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    return OrbaxReader(uri, replace(container, items=items), opened, records)
+    container = replace(container, items=items)
+    return OrbaxReader(uri, container, opened, records, folder.store.memory_bytes)
 
 
 _METADATA_FOLDERS = frozenset({ARRAY_METADATAS})
@@ -134,6 +135,7 @@ class OrbaxReader:
         container: Container,
         opened: Mapping[str, OpenItem],
         records: _Records,
+        store_bytes: int,
     ) -> None:
         items = list(opened.values())
         self.uri = uri
@@ -144,12 +146,12 @@ class OrbaxReader:
         self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
         self._records = records
         self._shards = ShardIndexes()
-        self._item_bytes = sum(item.metadata_bytes for item in items)
+        self._kept_bytes = store_bytes + sum(item.metadata_bytes for item in items)
 
     @property
     def metadata_bytes(self) -> int:
         """Estimate of the memory that the open checkpoint keeps, in bytes."""
-        return self._item_bytes + self._shards.max_bytes
+        return self._kept_bytes + self._shards.max_bytes
 
     @property
     def chunk_files(self) -> ChunkFiles:

@@ -34,6 +34,10 @@ class BucketStore(Struct, frozen=True):
     def renames(self) -> bool:
         return False
 
+    @property
+    def memory_bytes(self) -> int:
+        return 0
+
     def text(self, path: str) -> str:
         return format_url(self.scheme, self.bucket, path)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
-from reshard.storage.buckets.listing import Listing
+from reshard.storage.buckets.listing import BYTES_PER_OBJECT, Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
 
 
@@ -30,6 +30,10 @@ class BucketView(Struct, frozen=True):
     @property
     def renames(self) -> bool:
         return False
+
+    @property
+    def memory_bytes(self) -> int:
+        return BYTES_PER_OBJECT * len(self.listing.paths)
 
     def text(self, path: str) -> str:
         return self.store.text(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ import obstore.exceptions
 import pytest
 
 from reshard.errors import MissingError, SourceChangedError, StorageError
+from reshard.formats.registry import open_reader
 from reshard.storage.base import Entry, FileStatus
 from reshard.storage.buckets import file as bucket_file
 from reshard.storage.buckets.file import split
+from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import Location, locate, open_file
 from tests.emulators.buckets import Bucket
+from tests.orbax_trees import save_pytree
+from tests.public.buckets.uploads import upload
 
 
 def put(bucket: Bucket, **objects: bytes) -> None:
@@ -273,3 +278,17 @@ def test_a_store_that_answers_nothing_behind_the_end(
     file = (run / "a/b").open()
     monkeypatch.setattr(obstore, "get", refuse)
     assert file.read(10, 10) == b""
+
+
+def test_the_listing_of_a_view_counts_as_memory_of_the_open_checkpoint(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    local = save_pytree(tmp_path / "saved", {"a": np.zeros(3), "b": np.zeros(4)})
+    url = upload(bucket, local, "run/1")
+    view = locate(url).view()
+    assert view.store.memory_bytes == BYTES_PER_OBJECT * len(list(view.files()))
+    assert locate(url).store.memory_bytes == 0
+    assert (
+        open_reader(url).metadata_bytes - open_reader(str(local)).metadata_bytes
+        >= view.store.memory_bytes
+    )
