@@ -40,6 +40,6 @@ def test_steps_of_a_manager(served: Served, managed: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_listed(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot read"):
+    with pytest.raises(StorageError, match="cannot list"):
         steps(tmp_path / "none")
     assert not is_checkpoint(tmp_path / "none")
