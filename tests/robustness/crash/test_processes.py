@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reshard import api
@@ -22,6 +23,7 @@ from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.staging import staging_for
 from tests.in_processes import CODE, OPTIONS, run_in_processes
 from tests.living import is_running
+from tests.orbax_trees import save_pytree
 from tests.robustness.crash.killing import Point, run_killed
 
 HOLDING = """
@@ -104,10 +106,14 @@ def resumed(source: Path, target: Path, script: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
-def test_a_process_of_ours_that_is_killed(number, sources, tmp_path):
-    """As the kernel does where memory runs out: the run says so, and the next one resumes it."""
-    target = tmp_path / "t"
-    child = start_held(sources["raw"], target, *MANY, script=IN_PROCESSES)
+def test_a_process_of_ours_that_is_killed(number, tmp_path):
+    """As the kernel does where memory runs out: the run says so, and the next one resumes it.
+
+    Many more tasks than are handed out before the run is held, so that some meet the process that is gone.
+    """
+    tree = {f"w{i}": np.full(64, i, np.float32) for i in range(60)}
+    source, target = save_pytree(tmp_path / "source", tree, use_ocdbt=False), tmp_path / "t"
+    child = start_held(source, target, *MANY, script=IN_PROCESSES)
     first, other = children(child.pid)
     os.kill(first, number)
     _, err = child.communicate("\n", timeout=60)
@@ -116,8 +122,8 @@ def test_a_process_of_ours_that_is_killed(number, sources, tmp_path):
     assert "Traceback" not in err
     assert not Path(f"/proc/{other}").exists()
     assert not target.exists()
-    assert resumed(sources["raw"], target, IN_PROCESSES) > 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert resumed(source, target, IN_PROCESSES) > 0
+    assert api.verify(source, target).differences == 0
 
 
 def test_processes_of_a_holder_that_died_end_too(sources, tmp_path):
