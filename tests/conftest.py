@@ -104,6 +104,46 @@ def gcs_bucket(gcs_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """The address of moto, an emulator of S3 that is not this project's."""
+    from tests.emulators import processes
+
+    with processes.moto() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The address of Azurite, an emulator of Azure Blob Storage."""
+    from tests.emulators import processes
+
+    with processes.azurite() as url:
+        yield url
+
+
+@pytest.fixture
+def moto_bucket(moto: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket on moto, whose address and credentials are in the environment."""
+    from tests.emulators import buckets
+
+    bucket = buckets.Bucket("s3", buckets.next_name(), buckets.s3_environment(moto))
+    buckets.set_environment(bucket, monkeypatch)
+    buckets.create_on_moto(bucket)
+    return bucket
+
+
+@pytest.fixture
+def azurite_bucket(azurite: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty container on Azurite, whose address and credentials are in the environment."""
+    from tests.emulators import buckets
+
+    bucket = buckets.Bucket("az", buckets.next_name(), buckets.azure_environment(azurite))
+    buckets.set_environment(bucket, monkeypatch)
+    buckets.create_on_azurite(bucket)
+    return bucket
+
+
+@pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """``small_tree`` as the StandardCheckpointer saves it."""
     from tests.orbax_trees import save_standard, small_tree

@@ -14,6 +14,9 @@ each in a process of pytest, and set the environment variables by which obstore,
 TensorStore reach it, so that code in this process and programs started from it see the same bucket. The server is as at its
 start after each test.
 
+``moto_bucket`` and ``azurite_bucket`` are the same on moto and on Azurite (``processes.py``), which are others' and have no
+faults. Tests that take them belong to the xdist group ``moto`` or ``azurite``, so that each starts once.
+
 A bucket's ``emulator`` (``server.py``) has
 
 - ``faults``: ``add(fault, operation=, key=, header=, nth=, times=, chance=, seed=)`` gives the rule, which counts how often it

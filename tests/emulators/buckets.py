@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
+import http.client
 import itertools
+import urllib.request
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -48,6 +54,12 @@ class Bucket(msgspec.Struct, frozen=True):
         )
 
 
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
 def next_name() -> str:
     """A name that no other bucket of this process has."""
     return f"test-{next(_numbers)}"
@@ -69,6 +81,37 @@ def gcs_environment(url: str) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": url, "TENSORSTORE_GCS_HTTP_URL": url,
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": SECRETS["gs"], "GOOGLE_CLOUD_PROJECT": "tests",
     }  # fmt: skip
+
+
+def azure_environment(url: str) -> dict[str, str]:
+    """What users of Azure set; the account and its key are those of Azurite's documentation."""
+    return {
+        "AZURE_STORAGE_ACCOUNT_NAME": AZURITE_ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
+        "AZURE_STORAGE_ENDPOINT": f"{url}/{AZURITE_ACCOUNT}", "AZURE_ALLOW_HTTP": "true",
+    }  # fmt: skip
+
+
+def create_on_moto(bucket: Bucket) -> None:
+    url = f"{bucket.environment['AWS_ENDPOINT_URL']}/{bucket.name}"
+    request = urllib.request.Request(url, method="PUT")  # noqa: S310 - a server of the tests
+    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+
+
+def create_on_azurite(bucket: Bucket) -> None:
+    """Signed with the shared key, as Azure wants it."""
+    path = f"/{AZURITE_ACCOUNT}/{bucket.name}"
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
+    lines = [f"{name}:{value}" for name, value in headers.items()]
+    resource = f"/{AZURITE_ACCOUNT}{path}\nrestype:container"
+    text = "PUT" + "\n" * 12 + "\n".join([*lines, resource])
+    signed = hmac.digest(base64.b64decode(AZURITE_KEY), text.encode(), "sha256")
+    headers["Authorization"] = f"SharedKey {AZURITE_ACCOUNT}:{base64.b64encode(signed).decode()}"
+    at = urlsplit(bucket.environment["AZURE_STORAGE_ENDPOINT"]).netloc
+    connection = http.client.HTTPConnection(at, timeout=60)
+    connection.request("PUT", f"{path}?restype=container", headers=headers)
+    answer = connection.getresponse()
+    assert answer.status == 201, answer.read().decode()
+    connection.close()
 
 
 ENVIRONMENTS = {"s3": s3_environment, "gs": gcs_environment}

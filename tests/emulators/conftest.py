@@ -9,6 +9,8 @@ from tests.emulators.buckets import Bucket
 SERVERS = [
     pytest.param("s3_bucket", id="S3"),
     pytest.param("gcs_bucket", id="GCS"),
+    pytest.param("moto_bucket", id="moto", marks=pytest.mark.xdist_group("moto")),
+    pytest.param("azurite_bucket", id="Azurite", marks=pytest.mark.xdist_group("azurite")),
 ]
 
 

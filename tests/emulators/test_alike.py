@@ -9,7 +9,12 @@ import msgspec
 import numpy as np
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    GenericError,
+    NotSupportedError,
+    PreconditionError,
+)
 
 from tests.emulators.buckets import Bucket
 
@@ -54,7 +59,7 @@ def test_objects_of_any_size(bucket: Bucket, nbytes: int) -> None:
     ("asked", "found"),
     [
         ((0, 4), b"0123"), ((3, 4), b"3"), ((6, 10), b"6789"), ((6, 99), b"6789"),
-        ({"offset": 7}, b"789"), ({"suffix": 4}, b"6789"), ({"suffix": 99}, b"0123456789"),
+        ({"offset": 7}, b"789"),
     ],
 )  # fmt: skip
 def test_ranges(bucket: Bucket, asked: Any, found: bytes) -> None:
@@ -64,9 +69,20 @@ def test_ranges(bucket: Bucket, asked: Any, found: bytes) -> None:
     assert got.meta["size"] == 10
 
 
+@pytest.mark.parametrize("last", [4, 99])
+def test_the_last_bytes(bucket: Bucket, last: int) -> None:
+    obstore.put(bucket.store(), "a", b"0123456789")
+    if bucket.scheme == "az":
+        with pytest.raises(NotSupportedError, match="suffix range"):
+            obstore.get(bucket.store(), "a", options={"range": {"suffix": last}})
+        return
+    got = obstore.get(bucket.store(), "a", options={"range": {"suffix": last}})
+    assert bytes(got.bytes()) == b"0123456789"[-last:]
+
+
 def test_a_range_behind_the_end_is_refused(bucket: Bucket) -> None:
     obstore.put(bucket.store(), "a", b"0123456789")
-    with pytest.raises(GenericError, match="416"):
+    with pytest.raises(GenericError, match=r"416|Wanted range starting at 10"):
         obstore.get(bucket.store(), "a", options={"range": (10, 12)})
 
 
@@ -126,7 +142,12 @@ def test_listings(bucket: Bucket) -> None:
     objects = {one["path"]: one for one in found["objects"]}
     assert sorted(objects) == ["1000/a", "1000/z", "1000/é &<>'%"]
     head = obstore.head(store, "1000/a")
-    assert (objects["1000/a"]["e_tag"], objects["1000/a"]["size"]) == (head["e_tag"], 6)
+    listed, told = objects["1000/a"]["e_tag"], head["e_tag"]
+    assert listed is not None
+    assert told is not None
+    # Azure lists ETags without their quotes.
+    assert listed == (told.strip('"') if bucket.scheme == "az" else told)
+    assert objects["1000/a"]["size"] == 6
     assert sorted(names(bucket.store(prefix="1000"))) == sorted(k[5:] for k in keys[1:])
 
 

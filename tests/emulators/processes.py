@@ -1,0 +1,67 @@
+"""Emulators that others made, each a process on a free port of 127.0.0.1: moto for S3, Azurite for Azure."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ORACLES = Path(__file__).parents[2] / ".oracles"
+PYTHON = ORACLES / "cloud/bin/python"
+AZURITE = ORACLES / "azurite/node_modules/azurite/dist/src/blob/main.js"
+NODE = Path(sys.executable).with_name("node")
+SECONDS = 60
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[str]:
+    """The address of a running moto."""
+    assert PYTHON.exists(), f"{PYTHON} is missing: run make oracles"
+    port = free_port()
+    with running([str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def azurite() -> Iterator[str]:
+    """The address of a running Azurite, which keeps everything in memory."""
+    assert AZURITE.exists(), f"{AZURITE} is missing: run make oracles"
+    port = free_port()
+    command = [
+        str(NODE), str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent",
+        "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
+    ]  # fmt: skip
+    with running(command, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[None]:
+    """Runs a server from when it listens to the end of the block."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not listens(port):
+            assert process.poll() is None, f"{command} ended with {process.returncode}"
+            assert time.monotonic() < deadline, f"{command} did not listen within {SECONDS} s"
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
