@@ -78,7 +78,7 @@ def s3_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[Server]:
-    """GCS in both of its APIs, with faults, in this process."""
+    """GCS by its XML API, with faults, in this process."""
     from tests.emulators.buckets import fake_gcs
 
     with fake_gcs() as server:

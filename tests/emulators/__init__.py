@@ -10,9 +10,9 @@ Fixtures, for every test (``tests/conftest.py``)::
         assert gcs_bucket.emulator.log.count("get") < 40
 
 The fixtures ``s3_bucket`` and ``gcs_bucket`` lend an empty bucket of the servers ``s3_server`` and ``gcs_server``, one of
-each in a process of pytest, and set the environment variables by which obstore, boto3, gcsfs, google-cloud-storage and
-TensorStore reach it, so that code in this process and programs started from it see the same bucket. The server is as at its
-start after each test.
+each in a process of pytest, and set the environment variables by which clients reach it, so that code in this process and programs started from it see the same bucket. The server is as at its
+start after each test. GCS is served by its XML API, which obstore speaks; its JSON API (gcsfs, TensorStore, stock Orbax) is not
+there yet.
 
 ``moto_bucket`` and ``azurite_bucket`` are the same on moto and on Azurite (``processes.py``), which are others' and have no
 faults. Tests that take them belong to the xdist group ``moto`` or ``azurite``, so that each starts once.

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from tests.emulators.apis.gcs import Gcs
+from tests.emulators.apis.gcs_xml import GcsXml
 from tests.emulators.apis.s3 import S3
 from tests.emulators.server import Server
 
@@ -75,7 +75,7 @@ def s3_environment(url: str) -> dict[str, str]:
 
 
 def gcs_environment(url: str) -> dict[str, str]:
-    """What reaches an emulator of GCS: the first two for obstore, then gcsfs and google-cloud-storage, TensorStore."""
+    """What reaches an emulator of GCS: the first two are for obstore, the rest for clients of its JSON API."""
     return {
         "GOOGLE_BASE_URL": url, "GOOGLE_BEARER_TOKEN": SECRETS["gs"],
         "STORAGE_EMULATOR_HOST": url, "TENSORSTORE_GCS_HTTP_URL": url,
@@ -122,7 +122,7 @@ def fake_s3() -> Server:
 
 
 def fake_gcs() -> Server:
-    return Server(Gcs)
+    return Server(GcsXml)
 
 
 @contextlib.contextmanager

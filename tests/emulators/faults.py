@@ -13,71 +13,69 @@ import msgspec
 from tests.emulators.apis.error_answers import ErrorAnswer
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class Refuse(msgspec.Struct, frozen=True):
     """Answers an error, and does nothing."""
 
     error: ErrorAnswer
 
 
-class Delay(msgspec.Struct, frozen=True, tag=True):
+class Delay(msgspec.Struct, frozen=True):
     """Does the request after a time, and answers then."""
 
     seconds: float
 
 
-class Hang(msgspec.Struct, frozen=True, tag=True):
+class Hang(msgspec.Struct, frozen=True):
     """Never answers; ``done`` if the request is done all the same."""
 
     done: bool = False
 
 
-class Disconnect(msgspec.Struct, frozen=True, tag=True):
+class Disconnect(msgspec.Struct, frozen=True):
     """Closes the connection without an answer; ``done`` if the request is done all the same."""
 
     done: bool = False
 
 
-class BreakAnswer(msgspec.Struct, frozen=True, tag=True):
+class BreakAnswer(msgspec.Struct, frozen=True):
     """Closes the connection when so many bytes of the answer's body have been sent."""
 
     after_bytes: int
 
 
-class BreakUpload(msgspec.Struct, frozen=True, tag=True):
+class BreakUpload(msgspec.Struct, frozen=True):
     """Closes the connection when so many bytes of the request's body have arrived, and does nothing."""
 
     after_bytes: int
 
 
-class Flip(msgspec.Struct, frozen=True, tag=True):
+class Flip(msgspec.Struct, frozen=True):
     """Flips one bit of the answer's body, or of the request's."""
 
     at_byte: int
     upload: bool = False
 
 
-class DoTwice(msgspec.Struct, frozen=True, tag=True):
+class DoTwice(msgspec.Struct, frozen=True):
     """Does the request twice, as a proxy that repeats it, and answers what came of the second time."""
 
 
-class DoLater(msgspec.Struct, frozen=True, tag=True):
+class DoLater(msgspec.Struct, frozen=True):
     """Closes the connection, and does the request when so many later ones have been answered."""
 
     requests: int = 1
 
 
-class Call(msgspec.Struct, frozen=True, tag=True):
+class Call(msgspec.Struct, frozen=True):
     """Calls a function of the test, before the request is done or between that and the answer."""
 
     function: Callable[[], object]
     done: bool = False
 
 
-SentFault: TypeAlias = (
-    Refuse | Delay | Hang | Disconnect | BreakAnswer | BreakUpload | Flip | DoTwice | DoLater
+Fault: TypeAlias = (
+    Refuse | Delay | Hang | Disconnect | BreakAnswer | BreakUpload | Flip | DoTwice | DoLater | Call
 )  # fmt: skip
-"""What the control URL takes: everything but functions."""
-Fault: TypeAlias = SentFault | Call
 
 
 class Rule(msgspec.Struct):
@@ -100,12 +98,6 @@ class Rule(msgspec.Struct):
     struck: int = 0
 
 
-class SentRule(Rule):
-    """A rule that came through the control URL."""
-
-    fault: SentFault
-
-
 class Faults:
     """The rules of a server; of those that strike a request, the first one counts."""
 
@@ -120,12 +112,9 @@ class Faults:
     ) -> Rule:  # fmt: skip
         """See ``Rule``, which is returned: its ``struck`` says how often it struck."""
         rule = Rule(fault, operation, key, header, nth, times, chance, seed)
-        self.add_rule(rule)
-        return rule
-
-    def add_rule(self, rule: Rule) -> None:
         with self._lock:
-            self._rules.append((rule, random.Random(rule.seed)))
+            self._rules.append((rule, random.Random(seed)))
+        return rule
 
     def clear(self) -> None:
         """Forgets every rule and lets go what hangs."""

@@ -61,7 +61,6 @@ class Server:
         self.options = Options()
         self.link = NO_LIMITS
         self.failures: list[str] = []
-        self.control: Callable[[Request], Response] | None = None
         self._totals = (Clock(), Clock())
         self._later: list[tuple[int, Request]] = []
         self._answered = 0
@@ -175,10 +174,6 @@ class _Exchange:
         self.incoming, self.outgoing = server.streams()
 
     def run(self, request: Request) -> None:
-        if self.server.control is not None and request.path.startswith("/_control/"):
-            self.read_body(request, None)
-            self.send(self.server.control(request), None)
-            return
         entry = self.server.logged(request)
         fault = self.server.faults.strike(
             entry.operation, f"{entry.bucket}/{entry.key}", request.headers
