@@ -222,6 +222,13 @@ def test_importing_reshard_loads_nothing_heavy() -> None:
     assert loaded(ROOT, ["reshard"]) == {"reshard": []}
 
 
+def test_importing_reshard_opens_no_store() -> None:
+    """Each module takes its time at every start, and most starts need a part of them."""
+    code = "import sys, reshard; print([n for n in sys.modules if n.startswith('reshard.storage')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_importing_every_module_loads_nothing_heavy() -> None:
     names = [name for name in modules(ROOT, "reshard") if not name.endswith("__main__")]
     assert {name: heavy for name, heavy in loaded(ROOT, names).items() if heavy} == {}

@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_positive
-from reshard.storage.location import is_in_bucket
 
 
 class Limits(Struct, frozen=True):
@@ -35,6 +34,7 @@ def limits_of(max_memory: int | str | None, workers: int | None, *sources: objec
     ``sources`` are what is read, as users name it: buckets get more workers by default.
     """
     from reshard.storage.host import default_max_memory, default_workers
+    from reshard.storage.location import is_in_bucket
 
     memory = bytes_of("max_memory", max_memory)
     memory = default_max_memory() if memory is None else memory
