@@ -173,7 +173,8 @@ def _open_side(
     root = locate(uri).view()
     records = folder_records(root)
     if not records:
-        return ComparedSide(uri, *_opened_alone(uri, is_file=root.is_file()))
+        reader, files, damage = _opened_alone(uri, is_file=root.is_file())
+        return ComparedSide(uri, reader, files, damage, None if reader is None else reader.made)
     reader, damage = _opened(uri, records)
     read = _file_progress(root, records, progress)
     is_chunk = None if reader is None else chunk_test(reader)

@@ -322,6 +322,20 @@ def test_without_a_record_names_are_compared(trained, tmp_path):
     assert reshard.verify(trained, tmp_path / "b", select=["^params/"]).differences == 0
 
 
+@pytest.mark.parametrize("files", ["one", "shards", "ranks", "dcp"])
+def test_every_form_of_safetensors_records_its_rules(trained, tmp_path, files):
+    """A single file has its record in its header, and not beside it."""
+    rules = {"drop": ["^opt/", "^key$"], "rename": [("^params/", "model/")]}
+    mesh = reshard.DeviceMesh((2,), ("x",))
+    target = tmp_path / "t"
+    reshard.convert(trained, target, to="safetensors", files=files, mesh=mesh, **rules)
+    found = reshard.verify(trained, target)
+    assert found.differences == 0
+    assert {t.source for t in found.tensors if t.name.startswith("model/")} == {
+        "params/dense/kernel", "params/dense/bias", "params/scale",
+    }  # fmt: skip
+
+
 def test_the_command(trained, tmp_path, capsys):
     source, b = str(trained), str(tmp_path / "b")
     flags = ["--select", "^params/", "--rename", "^params/=model/", "--cast", "kernel$=bfloat16"]
