@@ -80,7 +80,7 @@ def make_target(reader: Reader, options: CheckedOptions, form: Form) -> TargetPl
     form.refuse_unheld(checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
-    warnings = (*found.warnings, *form.warnings(checkpoint, reader))
+    warnings = (*found.warnings, *form.warnings(checkpoint))
     return TargetPlan(checkpoint, tuple(requests), dropped, warnings)
 
 

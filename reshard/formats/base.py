@@ -348,7 +348,7 @@ class Form(Protocol):
         """Raises FormatError, listing them, for leaves that the format has no place for."""
         ...
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
         """What a person should know about a target of this form, one sentence each."""
         ...
 

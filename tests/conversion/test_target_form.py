@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -162,3 +163,23 @@ def test_the_digest_of_a_header_is_that_of_its_bytes_with_zeros(
     digest = json.loads(header[8:])["__metadata__"]["reshard.crc64nvme"]
     assert re.fullmatch("[0-9a-f]{16}", digest)
     assert with_digest(header.replace(digest.encode(), b"0" * 16)) == header
+
+
+@pytest.mark.parametrize(
+    ("cast", "is_told"), [({"w": "bfloat16"}, True), ({"w": "float16"}, False), ({}, False)]
+)
+def test_a_cast_that_a_carried_config_contradicts_is_told(
+    tmp_path: Path, cast: dict[str, str], is_told: bool
+) -> None:
+    """Whatever dtypes the source has besides."""
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    tensors = {"w": np.ones((4, 2), np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"dtype": "float16"}')
+    report = reshard.convert(folder, tmp_path / "out", carry=True, cast=cast)
+    told = [text for text in report.warnings if "config.json" in text]
+    assert bool(told) == is_told
+    assert not told or told[0].startswith(
+        "floats were cast to bfloat16, but config.json, which is carried, says float16"
+    )

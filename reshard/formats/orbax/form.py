@@ -108,7 +108,7 @@ class OrbaxForm(Struct, frozen=True):
     def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
         """Nothing: Orbax holds every kind of leaf."""
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
         """None."""
         return iter(())
 

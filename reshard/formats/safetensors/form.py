@@ -105,7 +105,7 @@ class SafetensorsForm(Struct, frozen=True):
     def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
         refuse_others(target, source, "safetensors files")
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
         if target.copied:
             yield (
                 f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
@@ -114,7 +114,7 @@ class SafetensorsForm(Struct, frozen=True):
             yield from _torch_warning(target)
         config = next((path for path in self.carried if path.endswith("/config.json")), None)
         if config is not None:
-            yield from _dtype_warning(locate(config), target, source)
+            yield from _dtype_warning(locate(config), target)
 
     def open_writer(self, target: TargetCheckpoint) -> Writer:
         from reshard.formats.safetensors.write.writer import open_writer
@@ -176,7 +176,7 @@ def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
         )
 
 
-def _dtype_warning(config: Location, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+def _dtype_warning(config: Location, target: TargetCheckpoint) -> Iterator[str]:
     """transformers casts weights to the dtype of config.json when it loads them."""
     try:
         document = read_json(config)
@@ -187,8 +187,9 @@ def _dtype_warning(config: Location, target: TargetCheckpoint, source: Reader) -
     asked = document.get("dtype", document.get("torch_dtype"))
     if not isinstance(asked, str):
         return
-    floats = {t.spec.dtype for t in target.tensors.values() if kind_of(t.spec.dtype) == "float"}
-    cast = floats - {t.spec.dtype for t in source.tensors.values()} - {asked}
+    origins = {} if target.made is None else target.made.origins
+    made = {target.tensors[name].spec.dtype for name, origin in origins.items() if origin.dtype}
+    cast = {dtype for dtype in made if kind_of(dtype) == "float"} - {asked}
     if cast:
         yield (
             f"floats were cast to {', '.join(sorted(cast))}, but config.json, which is carried, says {asked}: transformers "
