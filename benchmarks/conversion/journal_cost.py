@@ -9,15 +9,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from reshard.conversion.check_target import CheckedOptions
+from msgspec import to_builtins
+
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.conversion.resume.journal import Journal, JournalHeader, read_finished
+from reshard.conversion.resume.journal import read_finished, record_of
 from reshard.engine.task import ChunkPart, Finished, TaskResult
 from reshard.formats.base import Container, TargetCheckpoint
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Price, Side
 from reshard.planning.placement import Placement
+from reshard.storage.journal_file import JournalHeader, new_journal, read_records
 
 TASKS = 100_000
 BATCH = 64
@@ -37,18 +40,20 @@ def _move(number: int) -> Move:
 def main() -> None:
     """Prints processor seconds and bytes."""
     plan = Plan(tuple(map(_move, range(TASKS))), 1 << 30, 3)
-    target = TargetCheckpoint(Container("v0", ()), {}, (), {})
+    target = TargetCheckpoint(Container("v0", ()), {}, (), {}, form=OrbaxForm())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
         before = time.process_time()
-        plan_digest(plan, target, CheckedOptions(1 << 30, 3))
+        plan_digest(plan, target)
         digested = time.process_time()
-        journal = Journal(path, JournalHeader(Identity("source", "files", {}), "host", "boot", 1))
+        identity = to_builtins(Identity("source", "files", {}))
+        journal = new_journal(path, JournalHeader(identity, "host", "boot", 1))
         for start in range(0, TASKS, BATCH):
-            journal.append([_finished(n) for n in range(start, min(start + BATCH, TASKS))])
+            batch = [_finished(n) for n in range(start, min(start + BATCH, TASKS))]
+            journal.append(record_of(batch))
         journal.close()
         written = time.process_time()
-        count = sum(1 for _ in read_finished(path, plan))
+        count = sum(1 for _ in read_finished(read_records(path), plan))
         read = time.process_time()
         assert count == TASKS
         print(

@@ -19,6 +19,7 @@ PARTS = (
 NO_FILES = frozenset((
     "fspath", "fsdecode", "fsencode", "getpid", "strerror", "sysconf", "sched_getaffinity", "walk", "fdopen", "minor",
     "major", "uname", "environ", "cpu_count", "register_at_fork", "kill",
+    "getppid", "_exit",
     "stat_result",
 ))  # fmt: skip
 """Of ``os``: what touches no file, or does so by other functions of it."""

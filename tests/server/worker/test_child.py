@@ -151,7 +151,7 @@ def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_pat
 
 
 def test_memory_that_runs_away_is_bounded(small_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(small_source, tmp_path / "out") | {"data_bytes": 150 << 20})
+    child = start_child(request(small_source, tmp_path / "out") | {"data_bytes": 80 << 20})
     assert not any("result" in m for m in heard(child))
     assert child.close() != 0
     assert not (tmp_path / "out").exists()
