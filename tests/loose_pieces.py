@@ -66,6 +66,8 @@ class LooseReader:
 
     format = "pieces"
     metadata_bytes = 10_000
+    conversion = ""
+    made = None
 
     def __init__(self, folder: Location, _record: Record = "checked", _uri: str = "") -> None:
         self.uri = str(folder)
