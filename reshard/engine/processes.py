@@ -87,7 +87,7 @@ class Processes(Executor):
             self._idle.put(channel)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the processes at once; whoever still runs a task there gets an error."""
+        """Ends the processes at once. A task that still runs there raises BrokenExecutor."""
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -113,7 +113,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def local_path(text: str, *, writing: bool = False) -> str:
     """The local path that a path or a ``file://`` URL names, as it is written.
 
-    Raises StorageError for what is no path, for another scheme, and for a URL that is not clean.
+    Raises StorageError if the text is empty or holds a NUL, for another scheme, and for a URL with any of ``%?#|``.
     """
     if "\0" in text or not text:
         wanted = "the folder to write" if writing else "the directory of a checkpoint"

@@ -18,8 +18,8 @@ class Earlier(Struct, frozen=True):
 
     Attributes:
         identity: what that run was, in its own words.
-        is_believed: whether all that its records speak of is stored, unless somebody removed it. Otherwise it must be
-            read before it is believed: the host was restarted since, or was another one.
+        is_believed: whether every chunk that its records name is stored, unless somebody removed it. False if the host
+            was restarted since, or is another one: then each chunk must be read and checked first.
     """
 
     identity: Mapping[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ class BucketFile:
             done += len(data)
         return done
 
-    def _body(self, offset: int, nbytes: int) -> list[Any] | Any:
+    def _body(self, offset: int, nbytes: int) -> Iterator[Any]:
         """The pieces of one range, as they arrive; none where the object ends before it."""
         import obstore
 

@@ -1,4 +1,4 @@
-"""What a writer is told at the end of the chunks: their sizes and CRC32Cs, as they are in the files, also after a resume."""
+"""``finish`` gets the size and the CRC32C of each chunk, as it is in its file; also after a resume."""
 
 from __future__ import annotations
 

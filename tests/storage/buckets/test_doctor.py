@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,11 +11,16 @@ import pytest
 from reshard.cli.app import run
 from reshard.cli.views.doctor import doctor_view
 from reshard.errors import StorageError
+from reshard.storage.buckets import objects
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport, examine_bucket
+from reshard.storage.buckets.file import BucketFile
+from reshard.storage.buckets.store import BucketStore
 from tests.cli.show import lines, show
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import SECRETS, Bucket
 from tests.emulators.faults import Flip, Refuse
+
+PUT = objects.put
 
 TRIED = [
     "write", "listing", "names", "ranges", "pinned reads", "create only", "replace known", "parts", "checksums", "deletion",
@@ -79,6 +85,27 @@ def test_what_is_forbidden(bucket: Bucket, operation: str, name: str, text: str)
     assert "the credentials have no permission; grant s3:" in check.found
     if operation == "put":
         assert list(held(found)) == ["write"]
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "said"),
+    [
+        ("objects.put", lambda *_: "", "objects have no ETag"),
+        ("objects.put_parts", lambda store, path, *_: PUT(store, path, b"x"), "an object in parts has other bytes"),
+        ("objects.delete_folder", lambda *_: 0, "objects are still listed"),
+        ("BucketStore.files", lambda *_: iter(()), "0 of 1 objects were listed"),
+        ("BucketFile.read", lambda *_: b"?", "other bytes for 10 bytes from 0"),
+    ],
+)  # fmt: skip
+def test_each_promise_that_a_store_breaks_is_named(
+    gcs_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, place: str, wrong: Any, said: str
+) -> None:
+    owners = {"objects": objects, "BucketStore": BucketStore, "BucketFile": BucketFile}
+    owner, _, name = place.partition(".")
+    monkeypatch.setattr(owners[owner], name, wrong)
+    found = examine_bucket(f"{gcs_bucket.url}/run")
+    assert not found.is_fine
+    assert any(said in check.found for check in found.checks if check.holds is False)
 
 
 def test_what_may_not_be_deleted_is_named(bucket: Bucket) -> None:
