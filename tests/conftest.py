@@ -68,6 +68,18 @@ def torch() -> Iterator[Oracle]:
 
 
 @pytest.fixture(scope="session")
+def cloud(s3_server: Server, gcs_server: Server) -> Iterator[Oracle]:
+    """The clients of clouds that users have, stock Orbax among them, which reach ``s3_server`` and ``gcs_server``."""
+    from tests.emulators.buckets import gcs_environment, s3_environment
+    from tests.oracles.oracle import Oracle
+
+    addresses = s3_environment(s3_server.url) | gcs_environment(gcs_server.url)
+    oracle = Oracle("cloud", variables=addresses)
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[Server]:
     """S3 with checked checksums and faults, in this process."""
     from tests.emulators.buckets import fake_s3
@@ -78,7 +90,7 @@ def s3_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[Server]:
-    """GCS by its XML API, with faults, in this process."""
+    """GCS in both of its APIs, with faults, in this process."""
     from tests.emulators.buckets import fake_gcs
 
     with fake_gcs() as server:

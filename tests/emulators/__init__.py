@@ -11,8 +11,12 @@ Fixtures, for every test (``tests/conftest.py``)::
 
 The fixtures ``s3_bucket`` and ``gcs_bucket`` lend an empty bucket of the servers ``s3_server`` and ``gcs_server``, one of
 each in a process of pytest, and set the environment variables by which clients reach it, so that code in this process and programs started from it see the same bucket. The server is as at its
-start after each test. GCS is served by its XML API, which obstore speaks; its JSON API (gcsfs, TensorStore, stock Orbax) is not
-there yet.
+start after each test. GCS is served by both of its APIs, over the same objects: the XML API, which obstore speaks, and the JSON API,
+which gcsfs, google-cloud-storage, TensorStore and stock Orbax speak.
+
+The servers are themselves checked. ``test_alike.py`` asks them, moto and Azurite the same by obstore. ``test_clients.py``
+asks them by gcsfs, google-cloud-storage, boto3 and TensorStore, through the fixture ``cloud`` (a process of
+``tests/oracles/cloud_process.py``), and ``tests/public/buckets/test_stock_orbax.py`` by stock Orbax.
 
 ``moto_bucket`` and ``azurite_bucket`` are the same on moto and on Azurite (``processes.py``), which are others' and have no
 faults. Tests that take them belong to the xdist group ``moto`` or ``azurite``, so that each starts once.

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from tests.emulators.apis.gcs_xml import GcsXml
+from tests.emulators.apis.gcs import Gcs
 from tests.emulators.apis.s3 import S3
 from tests.emulators.server import Server
 
@@ -122,7 +122,7 @@ def fake_s3() -> Server:
 
 
 def fake_gcs() -> Server:
-    return Server(GcsXml)
+    return Server(Gcs)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 
 OPERATIONS = (
-    "get", "head", "put", "copy", "delete", "delete_many", "list",
+    "get", "head", "put", "copy", "compose", "delete", "delete_many", "list",
     "start_upload", "put_part", "complete_upload", "abort_upload", "list_uploads", "list_parts",
     "bucket",
 )  # fmt: skip

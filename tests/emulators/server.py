@@ -158,6 +158,9 @@ class Server:
         self.log.add(entry)
         return entry
 
+    def place(self, request: Request) -> tuple[str, str]:
+        return self._api.place(request)
+
     def error(self, request: Request, error: ErrorAnswer) -> Response:
         return self._api.error(request, error)
 
@@ -182,6 +185,7 @@ class _Exchange:
         time.sleep(self.server.link.latency_s)
         self.read_body(request, fault)
         entry.bytes_in = len(request.body)
+        entry.bucket, entry.key = self.server.place(request)  # some bodies name what they are of
         response = self.respond(request, fault)
         if request.method == "HEAD":
             size = response.body_bytes if response.size is None else response.size

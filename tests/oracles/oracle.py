@@ -1,7 +1,7 @@
 """A library that tests ask for its answer: one process in an environment of its own, kept running.
 
-``make oracles`` makes the environments. Tests that ask TensorFlow share the xdist group ``tensorflow``, and those that
-ask torch the group ``torch``, so that only one worker starts it.
+``make oracles`` makes the environments. Tests that ask TensorFlow share the xdist group ``tensorflow``, those that
+ask torch the group ``torch``, and those that ask the clients of clouds the group ``cloud``, so that only one worker starts it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import select
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -31,9 +32,14 @@ class RefusedError(Exception):
 
 
 class Oracle:
-    """A running library, such as ``"tensorflow"``; ``ask`` calls one of the functions of ``tensorflow_process.py``."""
+    """A running library, such as ``"tensorflow"``; ``ask`` calls one of the functions of ``tensorflow_process.py``.
 
-    def __init__(self, library: str, environments: Path = ENVIRONMENTS) -> None:
+    ``variables`` are set in its environment.
+    """
+
+    def __init__(
+        self, library: str, environments: Path = ENVIRONMENTS, variables: Mapping[str, str] | None = None
+    ) -> None:  # fmt: skip
         self.library = library
         python = environments / library / "bin" / "python"
         assert python.exists(), f"{python} is missing, so nothing can be compared: run make oracles"
@@ -41,7 +47,7 @@ class Oracle:
         self.process = subprocess.Popen(
             [python, Path(__file__).with_name(f"{library}_process.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment, text=True,
+            env=environment | dict(variables or {}), text=True,
         )  # fmt: skip
 
     def ask(self, function: str, **arguments: Any) -> Any:
@@ -65,9 +71,13 @@ class Oracle:
 
 
 def encoded(value: Any) -> Any:
-    """Arrays and parts of an index as JSON."""
+    """Arrays, bytes and parts of an index as JSON."""
     if isinstance(value, list | tuple):
         return [encoded(v) for v in value]
+    if isinstance(value, dict):
+        return {name: encoded(v) for name, v in value.items()}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray):
         text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": text, "dtype": value.dtype.name, "shape": list(value.shape)}
@@ -79,10 +89,14 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """Arrays from their JSON form."""
+    """Arrays and bytes from their JSON form."""
     if isinstance(value, list):
         return [decoded(v) for v in value]
-    if isinstance(value, dict) and "array" in value:
+    if not isinstance(value, dict):
+        return value
+    if "bytes" in value:
+        return base64.b64decode(value["bytes"])
+    if "array" in value:
         data = np.frombuffer(base64.b64decode(value["array"]), value["dtype"])
         return data.reshape(value["shape"])
-    return value
+    return {name: decoded(v) for name, v in value.items()}

@@ -55,6 +55,8 @@ INVALID_PART_ORDER = ErrorAnswer(
 MALFORMED_XML = ErrorAnswer(
     400, "MalformedXML", "The XML you provided was not well-formed or did not validate"
 )
+PARSE_ERROR = ErrorAnswer(400, "ParseError", "Parse Error")
+"""A body that the JSON API of GCS cannot read."""
 NOT_IMPLEMENTED = ErrorAnswer(
     501, "NotImplemented", "A header you provided implies functionality that is not implemented"
 )
