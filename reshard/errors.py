@@ -29,6 +29,11 @@ A message says what was expected, what was found, where, and what to do.
 ``LayoutWarning`` is no error: see there.
 """
 
+from typing import Literal
+
+Fault = Literal["", "refused", "forbidden", "unavailable", "slow"]
+"""What is wrong with a bucket as a whole; see ``StorageError``."""
+
 
 class ReshardError(Exception):
     """Base of every error raised on purpose by this project.
@@ -86,7 +91,17 @@ class MemoryBudgetError(PlanError):
 
 
 class StorageError(ReshardError):
-    """The file system said no: missing, full, forbidden or busy."""
+    """The file system or the bucket said no: missing, full, forbidden or busy.
+
+    Attributes:
+        fault: what is wrong with a bucket as a whole, whatever is asked of it: ``"refused"`` (no such bucket, or credentials
+            that it does not take), ``"forbidden"`` (no permission for this request), ``"unavailable"`` or ``"slow"``
+            (the same may work later); "" for any other error.
+        finding: of a fault, the message without the remedy and without the store's own words.
+    """
+
+    fault: Fault = ""
+    finding: str = ""
 
 
 class MissingError(StorageError):

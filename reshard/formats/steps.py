@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
+from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
 
 _STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
@@ -66,13 +67,14 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count.
     ``any_prefix``: whether any word may be the prefix.
     """
-    found = sorted(
+    folder = folder.remembered()
+    named = [
         one
         for name in folder.folders()
-        if (one := step_name(name)) is not None
-        and (any_prefix or one.is_usual)
-        and _is_committed(folder / name)
-    )
+        if (one := step_name(name)) is not None and (any_prefix or one.is_usual)
+    ]
+    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
+    found = sorted(one for one, is_whole in zip(named, whole, strict=True) if is_whole)
     if len({one.prefix for one in found}) > 1:
         return [one for one in found if not one.prefix]
     return found
@@ -80,6 +82,7 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
 
 def uncommitted(folder: Location, step: int) -> str | None:
     """The name of a folder of a save of ``step`` that did not finish; None if there is none."""
+    folder = folder.remembered()
     for name in folder.folders():
         one = step_name(name.partition(TEMPORARY)[0])
         if one is not None and one.step == step and not _is_committed(folder / name):
@@ -89,6 +92,7 @@ def uncommitted(folder: Location, step: int) -> str | None:
 
 def committed(folder: Location) -> Iterator[str]:
     """Names of the finished checkpoints right below a folder, in order."""
+    folder = folder.remembered()
     return (name for name in folder.folders() if _is_committed(folder / name))
 
 

@@ -114,6 +114,13 @@ class Store(Protocol):
         """
         ...
 
+    def remembered(self, folder: str) -> Store:
+        """This store for looking through many folders below ``folder``: where requests take long, each is listed once.
+
+        It notices no change, so that it should not be kept.
+        """
+        ...
+
     def tensorstore_spec(self, folder: str) -> dict[str, Any]:
         """A TensorStore kvstore spec of the folder.
 

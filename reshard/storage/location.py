@@ -85,6 +85,10 @@ class Location(Struct, frozen=True):
         """The same location, read as one checkpoint; see ``Store.view``."""
         return Location(self.store.view(self.path), self.path)
 
+    def remembered(self) -> Location:
+        """The same location, to look through the folders below it; see ``Store.remembered``."""
+        return Location(self.store.remembered(self.path), self.path)
+
     def tensorstore_spec(self) -> dict[str, Any]:
         """A TensorStore kvstore spec of the folder; see ``Store.tensorstore_spec``."""
         return self.store.tensorstore_spec(self.path)

@@ -154,10 +154,12 @@ def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
             return {}
         return {"credential_provider": Boto3CredentialProvider(session)}
     except BotoCoreError as error:
-        raise StorageError(
+        problem = StorageError(
             f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        ) from None
+        )
+        problem.fault, problem.finding = "refused", "the AWS profile gives no credentials"
+        raise problem from None
 
 
 def _has_own_s3_credentials(config: Mapping[str, str]) -> bool:

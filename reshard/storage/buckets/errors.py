@@ -8,7 +8,13 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
+from reshard.errors import (
+    Fault,
+    MissingError,
+    SourceChangedError,
+    StorageError,
+    TargetExistsError,
+)
 
 _STATUS = re.compile(r"(?:non-2xx status code|HTTP status|status): (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
@@ -29,24 +35,36 @@ _WORDS = 300
 
 
 class _Reason(Struct, frozen=True):
-    """Why a request failed, and what to do. ``kind`` is the class of the error."""
+    """Why a request failed, and what to do. ``kind`` is the class of the error, and ``fault`` its attribute."""
 
     reason: str
     remedy: str
     kind: type[StorageError] = StorageError
+    fault: Fault = ""
 
 
 _CLOCK = _Reason(
-    "the store refuses the time of this machine's clock", "set the clock (NTP) and run again"
+    "the store refuses the time of this machine's clock",
+    "set the clock (NTP) and run again",
+    fault="refused",
 )
-_EXPIRED = _Reason("the credentials have expired", "renew them and run the same command again")
+_EXPIRED = _Reason(
+    "the credentials have expired", "renew them and run the same command again", fault="refused"
+)
 _REFUSED = _Reason(
-    "the store does not accept the credentials", "check them, and that they belong to this cloud"
+    "the store does not accept the credentials",
+    "check them, and that they belong to this cloud",
+    fault="refused",
 )
-_REGION = _Reason("the bucket is in another region", "set AWS_REGION to the region of the bucket")
+_REGION = _Reason(
+    "the bucket is in another region",
+    "set AWS_REGION to the region of the bucket",
+    fault="refused",
+)
 _SLOW = _Reason(
     "the store asks for fewer requests, and still did after all retries",
     "wait, use fewer workers, and run again",
+    fault="unavailable",
 )
 _LOCKED = _Reason(
     "a retention policy or a legal hold protects the object",
@@ -67,6 +85,7 @@ _NO_BUCKET = _Reason(
     "there is no such bucket",
     "check its name, and that the endpoint is the right one",
     MissingError,
+    "refused",
 )
 
 _BY_CODE = {
@@ -121,9 +140,11 @@ def bucket_error(action: str, url: str, error: Exception, what: str = "") -> Sto
     found = _reason(action, error)
     begin = f"{what}: " if what else ""
     who = "store" if status_of(error) else "client"
-    return found.kind(
-        f"{begin}cannot {action} {url}: {found.reason}; {found.remedy} (the {who} says: {_own_words(str(error))})"
-    )
+    finding = f"{begin}cannot {action} {url}: {found.reason}"
+    made = found.kind(f"{finding}; {found.remedy} (the {who} says: {_own_words(str(error))})")
+    if found.fault:
+        made.fault, made.finding = found.fault, finding
+    return made
 
 
 @contextmanager
@@ -178,6 +199,7 @@ def _special(action: str, text: str) -> _Reason | None:
             "no credentials were found",
             "set the variables of the cloud, log in with its command line, or run on a machine that has a role "
             "(see how-to/buckets)",
+            fault="refused",
         )
     if "worm protected" in lower or "object lock" in lower:
         return _LOCKED
@@ -224,7 +246,11 @@ def _by_status(action: str, error: Exception, text: str) -> _Reason:
     if status == 507 or "quota" in text.lower():
         return _Reason("a quota is used up", "raise it or free space, and run again")
     if status >= 500:
-        return _Reason("the store failed, and still did after all retries", "run again later")
+        return _Reason(
+            "the store failed, and still did after all retries",
+            "run again later",
+            fault="unavailable",
+        )
     return _without_answer(text)
 
 
@@ -232,31 +258,44 @@ def _forbidden(action: str, text: str) -> _Reason:
     needed = f"grant {_PERMISSIONS.get(action, _PERMISSIONS['read'])}"
     if _CODE.search(text) is None:  # an answer to HEAD does not say which
         reason = "the store does not accept the credentials, or they have no permission"
-        return _Reason(reason, f"check them, and {needed}")
-    return _Reason("the credentials have no permission", needed)
+        return _Reason(reason, f"check them, and {needed}", fault="forbidden")
+    return _Reason("the credentials have no permission", needed, fault="forbidden")
 
 
 def _without_answer(text: str) -> _Reason:
     lower = text.lower()
     if "dns error" in lower:
-        return _Reason("the name of the server is not known", "check the endpoint and the network")
+        return _Reason(
+            "the name of the server is not known",
+            "check the endpoint and the network",
+            fault="unavailable",
+        )
     if "timedout" in lower or "timed out" in lower or "operation timed" in lower:
         return _Reason(
             "no full answer came in time, also when it was asked again",
             "check the network, and run again",
+            fault="slow",
         )
     if "certificate" in lower:
         return _Reason(
             "the server's certificate is not trusted",
             "check the endpoint, and the certificates of this machine",
+            fault="refused",
         )
     if "connecterror" in lower or "tcp connect" in lower or "connection refused" in lower:
-        return _Reason("no connection to the server", "check the endpoint and the network")
+        return _Reason(
+            "no connection to the server",
+            "check the endpoint and the network",
+            fault="unavailable",
+        )
     if "http error" in lower or "kind: body" in lower or "incompletemessage" in lower:
         return _Reason(
             "the connection broke off, also when it was asked again",
             "check the network, and run again",
+            fault="unavailable",
         )
     if "allow_http" in lower or "scheme is not http" in lower:
-        return _Reason("the endpoint begins with http://", "set an https:// endpoint")
+        return _Reason(
+            "the endpoint begins with http://", "set an https:// endpoint", fault="refused"
+        )
     return _Reason("the request failed", "remove that cause and run again")

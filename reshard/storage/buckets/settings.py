@@ -131,4 +131,6 @@ def _value(path: str, entry: str, name: str, value: object) -> str:
 
 
 def _bad(path: str, problem: str) -> StorageError:
-    return StorageError(f"{path} (named by {VARIABLE}): {problem}")
+    error = StorageError(f"{path} (named by {VARIABLE}): {problem}")
+    error.fault, error.finding = "refused", "the file with the settings of buckets cannot be used"
+    return error

@@ -71,6 +71,9 @@ class BucketView(Struct, frozen=True):
     def view(self, folder: str) -> Store:
         return self if self._below(folder) is not None else self.store.view(folder)
 
+    def remembered(self, folder: str) -> Store:
+        return self if self._below(folder) is not None else self.store.remembered(folder)
+
     def tensorstore_spec(self, folder: str) -> dict[str, Any]:
         return self.store.tensorstore_spec(folder)
 

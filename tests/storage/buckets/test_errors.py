@@ -227,3 +227,38 @@ def test_recorded_answers(body: str, kind: type[StorageError], reason: str) -> N
 def test_secrets_are_removed_from_what_a_client_says(text: str) -> None:
     assert "S3CRET" not in without_secrets(text)
     assert "S3CRET" not in str(bucket_error("read", "az://c/x", ValueError(text)))
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("HTTP status: 404: <Error><Code>NoSuchBucket</Code></Error>", "refused"),
+        ("HTTP status: 400: <Error><Code>ExpiredToken</Code></Error>", "refused"),
+        ("HTTP status: 403: <Error><Code>RequestTimeTooSkewed</Code></Error>", "refused"),
+        ("HTTP status: 301: <Error><Code>PermanentRedirect</Code></Error>", "refused"),
+        ("HTTP status: 401: ", "refused"),
+        ("HTTP error: invalid peer certificate: UnknownIssuer", "refused"),
+        ("Error getting credentials from 169.254.169.254", "refused"),
+        ("HTTP status: 403: <Error><Code>AccessDenied</Code></Error>", "forbidden"),
+        ("HTTP status: 403: ", "forbidden"),
+        ("HTTP status: 503: <Error><Code>SlowDown</Code></Error>", "unavailable"),
+        ("HTTP status: 500: ", "unavailable"),
+        ("HTTP error: dns error", "unavailable"),
+        ("HTTP error: tcp connect error", "unavailable"),
+        ("HTTP error: kind: Body", "unavailable"),
+        ("HTTP error: operation timed out", "slow"),
+        ("HTTP status: 404: <Error><Code>NoSuchKey</Code></Error>", ""),
+        ("HTTP status: 412: ", ""),
+        ("HTTP status: 403: <Error><Code>InvalidObjectState</Code></Error>", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_bucket_as_a_whole(body: str, fault: str) -> None:
+    """Another object would fare the same, so a service can tell its clients; the finding has no words of the store."""
+    error = bucket_error("read", "s3://b/x", OSError(body), "the tree")
+    assert error.fault == fault
+    if fault:
+        assert error.finding.startswith("the tree: cannot read s3://b/x: ")
+        assert str(error).startswith(f"{error.finding}; ")
+        assert "says" not in error.finding
+    else:
+        assert error.finding == ""
