@@ -11,19 +11,32 @@ from tests.emulators.buckets import Bucket
 MARKER = "commit_success.txt"
 
 
-def upload(bucket: Bucket, source: Path, prefix: str, *, marker: bool = True) -> str:
-    """Puts a folder below a prefix, or a file at it; the URL. The marker of Orbax comes last, or not at all; it is made where the folder has
-    none."""
+def upload(
+    bucket: Bucket, source: Path, prefix: str, *, marker: bool = True, items: tuple[str, ...] = ()
+) -> str:
+    """Puts a folder below a prefix, or a file at it; the URL.
+
+    The markers of Orbax come last, that at the top behind those of items, or not at all. They are made where the folder and
+    its ``items`` have none.
+    """
     store = bucket.store()
     if source.is_file():
         obstore.put(store, prefix, source.read_bytes(), use_multipart=False)
         return f"{bucket.url}/{prefix}"
-    names = [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]
-    for name in sorted(names, key=lambda name: (name == MARKER, name)):
-        if name != MARKER or marker:
-            obstore.put(
-                store, f"{prefix}/{name}", (source / name).read_bytes(), use_multipart=False
-            )
-    if marker and MARKER not in names and not (source / "model.safetensors").exists():
-        obstore.put(store, f"{prefix}/{MARKER}", b"committed", use_multipart=False)
+    files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
+    markers = [f"{item}/{MARKER}" for item in items]
+    if not (source / "model.safetensors").exists():
+        markers.append(MARKER)
+    files = dict.fromkeys(markers, b"committed") | files
+    for name in sorted(files, key=_order):
+        if marker or not _is_marker(name):
+            obstore.put(store, f"{prefix}/{name}", files[name], use_multipart=False)
     return f"{bucket.url}/{prefix}"
+
+
+def _is_marker(name: str) -> bool:
+    return name.rpartition("/")[2] == MARKER
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    return (_is_marker(name), -name.count("/"), name)

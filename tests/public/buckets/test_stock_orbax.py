@@ -1,0 +1,178 @@
+"""Stock Orbax on gs:// is the referee: what it writes there is read, and what reshard writes is restored by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import obstore
+import pytest
+
+import reshard
+from reshard.errors import IncompleteCheckpointError
+from tests.emulators.buckets import Bucket
+from tests.equal import assert_same
+from tests.oracles.oracle import Oracle, RefusedError
+from tests.orbax_trees import (
+    random_array,
+    save_manager_items,
+    save_standard,
+    save_v1,
+)
+from tests.public.buckets.uploads import MARKER, upload
+
+pytestmark = pytest.mark.xdist_group("cloud")
+
+RNG = np.random.default_rng(0)
+LEAVES: list[tuple[str, np.ndarray]] = [
+    ("params/dense/kernel", RNG.normal(size=(64, 48)).astype(np.float32)),
+    ("params/dense/bias", RNG.normal(size=8).astype(ml_dtypes.bfloat16)),
+    ("params/odd", random_array(RNG, (7, 3, 5), "float8_e4m3fn")),
+    ("opt/mu/kernel", RNG.normal(size=(64, 48)).astype(np.float16)),
+    ("opt/count", np.array(7, np.int32)),
+    ("opt/mask", RNG.integers(0, 2, (16, 2)).astype(bool)),
+]
+STEP = 12
+
+
+def tree() -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for path, array in LEAVES:
+        *folders, name = path.split("/")
+        at = root
+        for folder in folders:
+            at = at.setdefault(folder, {})
+        at[name] = array
+    return root
+
+
+def assert_leaves(found: Any) -> None:
+    """What the oracle restored, a list of paths and arrays, has every bit of ``LEAVES``."""
+    assert sorted(path for path, _ in found) == sorted(path for path, _ in LEAVES)
+    for path, array in found:
+        assert_same(array, dict(LEAVES)[path], path)
+
+
+def assert_tree(found: Any) -> None:
+    for path, array in LEAVES:
+        at = found
+        for name in path.split("/"):
+            at = at[name]
+        assert_same(at, array, path)
+
+
+def saved_by_orbax(cloud: Oracle, bucket: Bucket, how: str) -> str:
+    """The URL of a checkpoint that stock Orbax wrote into a bucket."""
+    url = f"{bucket.url}/run/saved"
+    cloud.ask("save", how=how, url=url, leaves=LEAVES)
+    return f"{url}/{STEP}" if how == "manager" else url
+
+
+@pytest.mark.parametrize("how", ["standard", "plain", "ocdbt", "manager", "v1"])
+def test_what_stock_orbax_writes_is_read(
+    how: str, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
+) -> None:
+    url = saved_by_orbax(cloud, gcs_bucket, how)
+    keys = gcs_bucket.emulator.objects.bucket(gcs_bucket.name).keys
+    if how == "ocdbt":
+        assert sum("/d/" in key for key in keys) > 3  # several data files
+    assert reshard.is_checkpoint(url)
+    found = reshard.inspect(url)
+    shapes = {path: array.shape for path, array in LEAVES}
+    assert {path: one.spec.shape for path, one in found.tensors.items()} == shapes
+    assert_tree(reshard.restore(url))
+    reshard.plan(url, tmp_path / "out", workers=1)
+    reshard.convert(url, tmp_path / "out", workers=1)
+    assert reshard.verify(tmp_path / "out", url).differences == 0
+    assert_tree(reshard.restore(tmp_path / "out"))
+
+
+def test_steps_of_a_stock_manager_are_found(gcs_bucket: Bucket, cloud: Oracle) -> None:
+    url = saved_by_orbax(cloud, gcs_bucket, "manager").rpartition("/")[0]
+    assert reshard.steps(url) == {STEP: str(STEP)}
+    assert_tree(reshard.restore(url, step="latest", item="state"))
+    key = f"run/saved/{STEP}/{MARKER}"
+    assert bytes(obstore.get(gcs_bucket.store(), key).bytes()).startswith(b"Checkpoint commit was successful")  # fmt: skip
+    obstore.delete(gcs_bucket.store(), key)
+    assert reshard.steps(url) == {}
+    assert cloud.ask("steps", url=url) == []
+    with pytest.raises(IncompleteCheckpointError, match=rf"has no {MARKER}"):
+        reshard.inspect(f"{url}/{STEP}")
+
+
+Put = Callable[..., str]
+
+
+def copied(bucket: Bucket, source: Path, prefix: str, work: Path, items: tuple[str, ...], **options: Any) -> str:  # fmt: skip
+    """Converted to a local folder, which is copied under a prefix with the markers last."""
+    reshard.convert(source, work / "converted", workers=1, **options)
+    return upload(bucket, work / "converted", prefix, items=items)
+
+
+PUTS = [pytest.param(copied, id="copied")]
+"""How a checkpoint of reshard comes into a bucket."""
+
+FORMS: list[Any] = [
+    pytest.param({"to": "orbax"}, id="plain"),
+    pytest.param({"to": "orbax", "compression": "zstd", "chunk_bytes": 1000}, id="zstd"),
+    pytest.param({"to": "orbax", "ocdbt": True}, id="OCDBT"),
+]
+
+
+@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("save", "readers"),
+    [
+        pytest.param(save_standard, ["standard", "pytree"], id="v0"),
+        pytest.param(save_v1, ["v1"], id="v1"),
+    ],
+)
+def test_what_reshard_writes_is_restored(
+    save: Any, readers: list[str], form: dict[str, Any], put: Put, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
+) -> None:  # fmt: skip
+    source = save(tmp_path / "source", tree())
+    items = ("state",) if save is save_v1 else ()
+    url = put(gcs_bucket, source, "run/7", tmp_path, items, **form)
+    for how in readers:
+        assert_leaves(cloud.ask("restore", how=how, url=url, leaves=LEAVES))
+    assert_tree(reshard.restore(url))
+
+
+@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_manager_restores_steps_with_items(
+    form: dict[str, Any], put: Put, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
+) -> None:
+    source = save_manager_items(tmp_path / "source", tree())
+    url = put(gcs_bucket, source, f"run/{STEP}", tmp_path, ("state", "meta"), **form)
+    run = f"{gcs_bucket.url}/run"
+    assert cloud.ask("steps", url=run) == [STEP]
+    assert_leaves(cloud.ask("restore", how="manager", url=run, leaves=LEAVES))
+    # Items open by themselves, too.
+    assert_leaves(cloud.ask("restore", how="standard", url=f"{url}/state", leaves=LEAVES))
+    assert_tree(reshard.restore(url, item="state"))
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_without_the_marker_nobody_restores(
+    put: Put, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
+) -> None:
+    source = save_standard(tmp_path / "source", tree())
+    url = put(gcs_bucket, source, f"run/{STEP}", tmp_path, ())
+    obstore.delete(gcs_bucket.store(), f"run/{STEP}/{MARKER}")
+    for how in ("standard", "pytree", "v1"):
+        with pytest.raises(RefusedError, match=r"Found incomplete checkpoint|InvalidLayout"):
+            cloud.ask("restore", how=how, url=url, leaves=LEAVES)
+    assert cloud.ask("steps", url=f"{gcs_bucket.url}/run") == []
+    with pytest.raises(IncompleteCheckpointError, match=rf"run/{STEP} has no {MARKER}"):
+        reshard.restore(url)
+
+
+def test_what_reshard_saves_is_restored(gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path) -> None:
+    reshard.save(tmp_path / "c", tree())
+    url = upload(gcs_bucket, tmp_path / "c", "run/saved", items=("state",))
+    assert_leaves(cloud.ask("restore", how="v1", url=url, leaves=LEAVES))
