@@ -46,13 +46,12 @@ EXCEPTIONS = {
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
     "has the staging folder, the journal or the lock of a run": (
-        "conversion.convert", "conversion.read_back", "conversion.space", "conversion.target_job",
-        "conversion.resume.already_done", "conversion.resume.check_chunks", "conversion.resume.resume",
+        "conversion.resume.check_chunks", "conversion.resume.resume",
     ),
     "writes targets, which are on local disks": (
-        "conversion.completeness", "conversion.prepare", "engine.movers.passthrough", "engine.movers.stream",
-        "engine.write.chunk_files", "engine.write.sinks", "formats.base", "formats.orbax.write.copy_items",
-        "formats.orbax.write.finish", "formats.orbax.write.writer", "formats.registry", "formats.safetensors.write.writer",
+        "conversion.completeness", "engine.movers.passthrough", "engine.movers.stream",
+        "engine.write.chunk_files", "engine.write.sinks",
+        "formats.registry", "formats.safetensors.write.writer",
         "saving.orbax_manager", "saving.run", "saving.step_folder",
     ),
     "starts processes of its own program": ("engine.processes",),

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.resume.check_chunks import journaled_chunks
 from reshard.conversion.resume.journal import read_finished
+from reshard.conversion.resume.journaled_chunks import journaled_chunks
 from reshard.errors import StorageError
 from reshard.formats.base import ChunkChecksum
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from reshard.engine.output import TargetOutput
+from reshard.conversion.open_target import OpenTarget
+from reshard.conversion.resume.bucket_chunks import missing_in_bucket
+from reshard.conversion.resume.journal import read_finished
+from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Encoding, Place, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Plan
 from reshard.storage.local import has_data, size_if_there
 
 
-def check_stored(plan: Plan, output: TargetOutput) -> None:
+def check_stored(target: OpenTarget) -> None:
     """Raises StorageError, naming a tensor and its chunk, unless every chunk is below the output's root.
 
-    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
+    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest. In a bucket every object must be
+    the one that this run, or the one that it resumes, has put.
     """
+    plan, output = target.job.plan, target.output
+    if not output.is_local:
+        _check_put(target)
+        return
     for move in plan.moves:
         spec = move.target.spec
         encoding = output.encodings[spec.name]
@@ -31,6 +39,28 @@ def check_stored(plan: Plan, output: TargetOutput) -> None:
                         "nothing was published; leave that folder alone, give only executors whose workers share "
                         "this file system, and run again"
                     )
+
+
+def _check_put(target: OpenTarget) -> None:
+    plan, count = target.job.plan, 0
+
+    def journaled() -> Iterator[JournaledChunk]:
+        finished = read_finished(target.transaction.records(), plan)
+        return journaled_chunks(finished, plan, target.output)
+
+    missing = missing_in_bucket(journaled, target.transaction.root)
+    for number, index in sorted(missing):
+        raise StorageError(
+            f"tensor {plan.moves[number].target.spec.name!r}, chunk {list(index)}: it was put below {target.output.root}, but is not "
+            "there now, or is another object; nothing was published; see that nobody else writes there, and run again"
+        )
+    count = sum(1 for chunk in journaled() if chunk.stored_bytes is not None)
+    expected = sum(move.target.spec.storage.count for move in plan.moves)
+    if count != expected:
+        raise StorageError(
+            f"the records in {target.transaction.place} name {count} of {expected} finished chunks; nothing was published; leave "
+            "that folder alone, and run again"
+        )
 
 
 def _is_stored(path: str, place: Place, nbytes: int | None) -> bool:

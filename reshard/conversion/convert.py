@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -41,9 +40,8 @@ from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.registry import refuse_other_content
-from reshard.storage.local_transaction import held_target
 from reshard.storage.location import locate
-from reshard.storage.target_checks import check_new
+from reshard.storage.targets import check_new, held_target
 
 
 def convert_all(
@@ -127,7 +125,7 @@ def _start(
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
     source = str(locate(source))
-    targets = [replace(target, target=str(Path(target.target).absolute())) for target in targets]
+    targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return _Run(source, targets, executor, total, before_publish, time.monotonic())
 
@@ -145,7 +143,7 @@ def _find_finished(run: _Run) -> bool:
         if number in run.reports or target.options.overwrite:
             continue
         if (result := open_result(target.target, identity)) is not None:
-            remove_leftovers(Path(target.target), identity)
+            remove_leftovers(locate(target.target), identity)
             run.report_finished(number, result)
     return len(run.reports) > before
 
@@ -168,7 +166,7 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
         for job, output in zip(jobs, outputs, strict=True):
             with about_target(job.name):
-                transaction = locks.enter_context(held_target(job.path, job.file))
+                transaction = locks.enter_context(held_target(job.place, job.file))
                 if (result := _published_meanwhile(job)) is not None:
                     abort_own(transaction, job.identity)
                     run.report_finished(job.number, result)
@@ -182,7 +180,7 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
 
 def _published_meanwhile(job: TargetJob) -> Reader | None:
     """The target, where another run of this conversion published it while this one planned."""
-    return None if job.options.overwrite else open_result(str(job.path), job.identity)
+    return None if job.options.overwrite else open_result(str(job.place), job.identity)
 
 
 @contextmanager
@@ -192,7 +190,7 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
         for target in targets:
             with about_target(target.job.name):
                 job = target.job
-                check_new(job.path, overwrite=job.options.overwrite, is_file=bool(job.file))
+                check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
                 begin_or_resume(target)
             open_records.enter_context(closing(target.transaction))
         yield
@@ -205,9 +203,13 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
     for target in targets:
         runs[target.job.number] = target.run
     batches = task_batches(plan, planned.reader, runs)
-    run.read_bytes = run_batches(
-        batches, runs, plan.max_memory, plan.workers, run.executor, plan.processes
-    )
+    with ExitStack() as unfinished:
+        for target in targets:
+            if target.output.uploads is not None:
+                unfinished.callback(target.output.uploads.abort)
+        run.read_bytes = run_batches(
+            batches, runs, plan.max_memory, plan.workers, run.executor, plan.processes
+        )
 
 
 def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[MoveResult]:
@@ -220,7 +222,7 @@ def _publish(run: _Run, target: OpenTarget) -> None:
     job = target.job
     with about_target(job.name):
         if run.before_publish is not None:
-            run.before_publish(str(job.path))
+            run.before_publish(str(job.place))
         target.transaction.commit(overwrite=job.options.overwrite, check=refuse_other_content)
         removed_once_published(target)
 

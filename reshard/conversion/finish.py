@@ -23,13 +23,18 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
     that is not there, SourceChangedError where the source is not what it was.
     """
-    job, root = target.job, target.transaction.root
+    job, transaction = target.job, target.transaction
     results = target.accumulator.results()
     check_recorded(job.plan, job.reader, results, limits)
-    check_stored(job.plan, target.output)
-    target.output.writer.finish(root, _digests(job, results), ChunkChecksums(target))
+    check_stored(target)
+    markers = target.output.writer.finish(
+        transaction.root, _digests(job, results), ChunkChecksums(target)
+    )
+    transaction.mark(markers)
     if job.options.check == "readback":
-        results = read_back(job.plan, job.reader, results, root, limits, progress.listener)
+        results = read_back(
+            job.plan, job.reader, results, transaction.written(), limits, progress.listener
+        )
     _refuse_changed_source(job)
     progress.end("syncing")
     return results

@@ -49,7 +49,7 @@ def conversion_report(
     """What a conversion did, in this run and in those that it resumed."""
     return ConversionReport(
         job.summary.source,
-        str(job.path),
+        str(job.place),
         tuple(
             _tensor_report(move, result, _proof(result, job.options))
             for move, result in zip(job.plan.moves, results, strict=True)

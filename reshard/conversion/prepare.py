@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,17 +17,16 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unvouched
-from reshard.formats.registry import refuse_other_content, target_path
+from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.processes import plan_with_processes
 from reshard.planning.target_layouts import layout_warnings
-from reshard.storage.host import free_bytes
-from reshard.storage.local import storage_errors
 from reshard.storage.location import locate, source_text
-from reshard.storage.target_checks import check_apart, check_target
+from reshard.storage.target_checks import check_apart
+from reshard.storage.targets import check_target, target_text
 
 
 class Planned(Struct, frozen=True):
@@ -64,11 +62,11 @@ def plan_without_target(source: str, options: CheckedOptions) -> ConversionPlan:
 def local_paths(
     source: str, targets: Sequence[CheckedTarget]
 ) -> tuple[str, tuple[CheckedTarget, ...]]:
-    """The same with local paths instead of URLs. Refuses targets that are, or contain, one another."""
+    """The same with local paths instead of ``file://`` URLs. Refuses targets that are, or contain, one another."""
     source = source_text(source)
-    local = tuple(replace(target, target=target_path(target.target)) for target in targets)
-    check_apart([Path(target.target) for target in local])
-    return source, local
+    named = tuple(replace(target, target=target_text(target.target)) for target in targets)
+    check_apart([locate(target.target) for target in named])
+    return source, named
 
 
 def plan_targets(
@@ -86,16 +84,17 @@ def plan_targets(
     forms = []
     for number, target in enumerate(targets):
         with about_target(error_name(target, targets)):
-            form = form_of(reader, target.options)
+            form = form_of(reader, target.options, locate(target.target).store)
             forms.append(form)
             if number not in finished:
-                path, overwrite = Path(target.target), target.options.overwrite
-                check_target(path, locate(source), overwrite=overwrite, is_file=bool(form.file))
-                refuse_other_content(path)
+                place, overwrite = locate(target.target), target.options.overwrite
+                check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
+                refuse_other_content(place)
     target_plans = []
     for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
-            target_plans.append(make_target(reader, target.options, form))
+            store = locate(target.target).store
+            target_plans.append(make_target(reader, target.options, form, store))
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options, executor)
     summaries = tuple(
@@ -131,8 +130,9 @@ def _multi_plan(
 
 
 def _needs_library(reader: Reader, targets: Sequence[TargetPlan]) -> bool:
-    """Whether tasks read from a bucket or write to a database, by a library that takes much memory in each process."""
-    is_in_bucket = not locate(reader.uri).store.renames
+    """Whether tasks use a bucket or a database, by a library that takes much memory in each process."""
+    stores = [locate(reader.uri).store, *(target.store for target in targets)]
+    is_in_bucket = not all(store.writes_in_place for store in stores)
     return is_in_bucket or any(t.checkpoint.form.put_bytes(0) is not None for t in targets)
 
 
@@ -187,7 +187,6 @@ def _planned_tensor(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
     return PlannedTensor(source, move.target.spec, move, written.partition, slices)
 
 
-def space_left(target: str) -> int:
-    """Bytes that may still be written where ``target`` is or will be."""
-    with storage_errors("look at", target):
-        return free_bytes(Path(target).absolute().parent)
+def space_left(target: str) -> int | None:
+    """Bytes that may still be written where ``target`` is or will be; None where no limit is known."""
+    return locate(target).parent.free_bytes()

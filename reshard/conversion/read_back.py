@@ -7,7 +7,6 @@ were copied encoded were never decoded, so that their sources are read too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -18,9 +17,9 @@ from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import open_written
 from reshard.planning.move import Move, Plan
-from reshard.storage.syncing import forget_cached, sync_tree
+from reshard.storage.location import Location
 
 _DISCARDED = "the output was discarded; check the device that holds it, then run again"
 
@@ -36,14 +35,12 @@ def read_back(
     plan: Plan,
     reader: Reader,
     results: Sequence[MoveResult],
-    root: Path,
+    written: Location,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> list[MoveResult]:
     """The results, with a digest of every tensor; VerificationError where a tensor does not read back as written."""
-    sync_tree(root)
-    forget_cached(root)
-    found = _stored_digests(root, limits, progress)
+    found = _stored_digests(written, limits, progress)
     encoded = {
         move.placement.source
         for move, result in zip(plan.moves, results, strict=True)
@@ -57,11 +54,11 @@ def read_back(
 
 
 def _stored_digests(
-    root: Path, limits: Limits, progress: Callable[[Progress], None] | None
+    written: Location, limits: Limits, progress: Callable[[Progress], None] | None
 ) -> dict[str, str]:
-    """Digests of the staged output; where it cannot be read, the error names the output, not the source."""
+    """Digests of the unpublished output; where it cannot be read, the error names the output, not the source."""
     try:
-        return tensor_digests(open_reader(str(root), staged=True), limits, progress=progress)
+        return tensor_digests(open_written(written), limits, progress=progress)
     except FormatError as error:
         what = str(error).removesuffix(f"; {REMEDY}")
         raise VerificationError(

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from reshard.conversion.check_target import CheckedOptions, parsed_options
 from reshard.conversion.options import Target
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.registry import format_with, known_format
+from reshard.storage.base import Store
+from reshard.storage.local_store import LOCAL
 
 
-def form_of(reader: Reader, options: CheckedOptions) -> Form:
-    """The form of a target of the open source.
+def form_of(reader: Reader, options: CheckedOptions, store: Store = LOCAL) -> Form:
+    """The form of a target of the open source, in a store.
 
     Raises PlanError for options of another format, and for options that contradict each other or the source.
     """
     known = known_format(options.to or reader.format)
     _refuse_others(known, options)
-    return known.form({name: options.format_options[name] for name in known.options}, reader)
+    given = {name: options.format_options[name] for name in known.options}
+    if not store.writes_in_place:
+        given |= _of_objects(known, options, given)
+    return known.form(given, reader)
+
+
+def _of_objects(
+    known: KnownFormat, options: CheckedOptions, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options that are others by default where chunks are put as objects."""
+    defaults = parsed_options(Target(""))
+    return {
+        name: option.in_bucket(options.max_memory)
+        for name, option in known.options.items()
+        if option.in_bucket is not None and given[name] == defaults[name]
+    }
 
 
 def _refuse_others(known: KnownFormat, options: CheckedOptions) -> None:

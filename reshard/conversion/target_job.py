@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,9 +17,12 @@ from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
+from reshard.engine.write.uploads import Uploads
+from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.planning.move import Plan
-from reshard.storage.staging import Staging, staging_for
+from reshard.storage.location import Location, locate
+from reshard.storage.targets import has_leftovers, root_text
 
 
 class TargetJob(Struct, frozen=True):
@@ -37,7 +39,7 @@ class TargetJob(Struct, frozen=True):
 
     number: int
     name: str | None
-    path: Path
+    place: Location
     options: CheckedOptions
     restart: bool
     identity: Identity
@@ -50,19 +52,14 @@ class TargetJob(Struct, frozen=True):
         return self.summary.plan
 
     @property
-    def staging(self) -> Staging:
-        """Where its staging folder is, or will be."""
-        return staging_for(self.path, self.file)
-
-    @property
     def file(self) -> str:
         """Name of the staged file that becomes the target; "" where a folder does."""
         return self.checkpoint.form.file
 
     @property
-    def has_staging(self) -> bool:
-        """Whether a run that is unfinished, or writing now, has made the staging folder."""
-        return os.path.lexists(self.staging.folder)
+    def has_leftovers(self) -> bool:
+        """Whether a run that is unfinished, or writing now, has begun it."""
+        return has_leftovers(self.place, self.file)
 
 
 def target_jobs(
@@ -88,7 +85,7 @@ def _target_job(
     return TargetJob(
         number,
         name,
-        Path(target.target),
+        locate(target.target),
         target.options,
         target.restart,
         replace(identity, plan=plan_digest(summary.plan, checkpoint)),
@@ -110,4 +107,11 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         check_unseen_memory(job.plan, job.reader, limits)
         writer = checkpoint.form.open_writer(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    return TargetOutput(writer, encodings, str(job.staging.root), job.name)
+    is_in_order = any(move.target.in_order is not None for move in job.plan.moves)
+    uploads = Uploads(job.place, writer.shared_file) if is_in_order else None
+    if uploads is not None and not isinstance(limits.executor, ThreadPoolExecutor | None):
+        raise PlanError(
+            f"the files of {job.place} are uploaded in order by one process, but an executor was given, whose workers may be others; "
+            "leave it out (executor), or write an Orbax checkpoint (to)"
+        )
+    return TargetOutput(writer, encodings, root_text(job.place, job.file), job.name, uploads)

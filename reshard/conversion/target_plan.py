@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.errors import PlanError
 from reshard.formats.base import (
     Encoding,
     Form,
@@ -30,6 +31,9 @@ from reshard.planning.placement import Placement
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
+from reshard.storage.base import Store
+from reshard.storage.buckets.objects import put_memory_bytes
+from reshard.storage.local_store import LOCAL
 from reshard.storage.location import locate
 
 _PLACE = frozenset({"sharding", "memory_kind"})
@@ -40,6 +44,7 @@ class TargetPlan(Struct, frozen=True):
     """What is to be written, and a request to the planner per tensor.
 
     Attributes:
+        store: where it will be.
         dropped: names of the source's leaves that are left out.
         warnings: what a person should know of the changes, one sentence each.
     """
@@ -48,10 +53,14 @@ class TargetPlan(Struct, frozen=True):
     requests: tuple[Request, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    store: Store = LOCAL
 
 
-def make_target(reader: Reader, options: CheckedOptions, form: Form) -> TargetPlan:
-    """The target of converting ``reader``'s checkpoint; pure arithmetic over metadata."""
+def make_target(
+    reader: Reader, options: CheckedOptions, form: Form, store: Store = LOCAL
+) -> TargetPlan:
+    """The target of converting ``reader``'s checkpoint in a store; pure arithmetic over metadata."""
+    _refuse_database(form, store)
     refuse_unstored(options.changes.cast)
     kept = rewrites(
         options.changes,
@@ -68,7 +77,7 @@ def make_target(reader: Reader, options: CheckedOptions, form: Form) -> TargetPl
             stored = reader.tensors[rewrite.source]
             tensor = _target_tensor(stored, leaf, rewrite, options, form)
             tensors[leaf.name] = tensor
-            requests.append(_request(stored, tensor, form, saturate=rewrite.saturate))
+            requests.append(_request(stored, tensor, form, store, saturate=rewrite.saturate))
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
         tensors,
@@ -81,7 +90,15 @@ def make_target(reader: Reader, options: CheckedOptions, form: Form) -> TargetPl
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
     warnings = (*found.warnings, *form.warnings(checkpoint))
-    return TargetPlan(checkpoint, tuple(requests), dropped, warnings)
+    return TargetPlan(checkpoint, tuple(requests), dropped, warnings, store)
+
+
+def _refuse_database(form: Form, store: Store) -> None:
+    if not store.writes_in_place and form.put_bytes(0) is not None:
+        raise PlanError(
+            "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
+            "disk and copy the folder from there, commit_success.txt last"
+        )
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
@@ -135,9 +152,14 @@ def _partition(
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 
-def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate: bool) -> Request:
+def _request(
+    stored: StoredTensor, tensor: TargetTensor, form: Form, store: Store, *, saturate: bool
+) -> Request:
     source, target = stored.spec, tensor.spec
     put_bytes = form.put_bytes(target.chunk_bytes)
+    in_order = None if store.writes_in_place else form.packed_slices(tensor)
+    if not store.writes_in_place:
+        put_bytes = put_memory_bytes(target.chunk_bytes, in_parts=in_order is not None)
     return Request(
         Placement.whole(source, target, saturate=saturate),
         Side(
@@ -153,6 +175,7 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, *, saturate
             is_seekable(tensor.encoding) and put_bytes is None,
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
             copies=form.copies(tensor),
+            in_order=in_order,
         ),
         COPY_BYTES
         + stored.encoding.read_ahead_bytes

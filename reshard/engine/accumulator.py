@@ -115,10 +115,12 @@ class Accumulator:
         self._resumed_bytes += result.moved_bytes
 
     def add(self, result: TaskResult) -> list[StoredRange]:
-        """Counts a result of this run, and closes the chunks that are complete now; returns where they are."""
+        """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files."""
         complete = self._count(result, self._close)
         move = self._plan.moves[result.move]
         self.report_progress(move.placement.target)
+        if not self._output.is_local:
+            return []
         return [
             StoredRange(f"{self._output.root}/{place.file}", nbytes, place.start)
             for index, nbytes in complete

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Encoding, Place, Writer
 from reshard.geometry.grid import Index
 
@@ -17,14 +18,16 @@ class TaskOutput(Struct, frozen=True):
     """Where a task writes; travels to the workers with every batch.
 
     Attributes:
-        root: the folder below which chunk files are written.
+        root: text of the folder below which chunk files are written, a local path or a URL.
         put: stores whole chunks where the target is not made of plain files.
         target: named in errors where a run has several targets; None where it has one.
+        uploads: writes the files that chunks share where the store does not write in place.
     """
 
     root: str
     put: Put | None = None
     target: str | None = None
+    uploads: Uploads | None = None
 
 
 class TargetOutput(Struct, frozen=True):
@@ -32,14 +35,21 @@ class TargetOutput(Struct, frozen=True):
 
     Attributes:
         encodings: of the target's tensors, by name.
-        root: the folder below which chunk files are written.
+        root: text of the folder below which chunk files are written, a local path or a URL.
         name: of the target in errors, where a run has several; None where it has one.
+        uploads: as in TaskOutput.
     """
 
     writer: Writer
     encodings: Mapping[str, Encoding]
     root: str
     name: str | None = None
+    uploads: Uploads | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether chunks are written to local files."""
+        return "://" not in self.root
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
         """Where a chunk is stored, below ``root``; nowhere if the writer itself stores it."""
@@ -48,4 +58,5 @@ class TargetOutput(Struct, frozen=True):
     @property
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
-        return TaskOutput(self.root, self.writer.put, self.name)
+        put = self.writer.put if self.is_local else None
+        return TaskOutput(self.root, put, self.name, self.uploads)

@@ -130,12 +130,14 @@ class ChunkPart(Struct, frozen=True):
             was stored whole with a checksum.
         nbytes: bytes of the tensor (padding excluded) that were written.
         stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
+        versions: of the file at each of its places, where the store names versions and the file is complete now; else "".
     """
 
     index: Index
     crc32c: int
     nbytes: int
     stored_bytes: int | None = None
+    versions: tuple[str, ...] = ()
 
 
 class TaskResult(Struct, frozen=True):

@@ -13,7 +13,8 @@ from typing import TypeVar
 from reshard.engine.output import TargetOutput
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceChunk, TargetChunk, Task
-from reshard.formats.base import Reader
+from reshard.engine.write.file_order import in_order_of_files
+from reshard.formats.base import Place, Reader
 from reshard.geometry.box import Box
 from reshard.planning.move import Move
 from reshard.planning.multi_plan import MoveAt, MultiPlan
@@ -38,7 +39,9 @@ def task_batches(
     there are workers: two tasks of one move would wait for each other at the files they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
-    reads = [_Read(plan, read, reader, by_number) for read in plan.reads]
+    every = [_Read(plan, read, reader, by_number) for read in plan.reads]
+    yield from _by_file([read for read in every if read.is_in_order])
+    reads = [read for read in every if not read.is_in_order]
     reads.sort(key=lambda read: -read.decoded_bytes)
     streams = [_batched(r.tasks()) for r in reads if r.decoded_bytes > BATCH_BYTES]
     yield from _in_turn(streams, plan.workers)
@@ -61,17 +64,25 @@ def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
 
 
 def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
-    """Consecutive tasks, given with their bytes, until a batch is heavy or long enough."""
+    """Consecutive tasks, given with their weights, until a batch is heavy or long enough."""
     batch: list[Task] = []
     weight = 0
     for nbytes, task in tasks:
         batch.append(task)
-        weight += nbytes + (REQUEST_WEIGHT if task.source_encoding.read_ahead_bytes else 0)
+        weight += nbytes
         if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
             yield tuple(batch)
             batch, weight = [], 0
     if batch:
         yield tuple(batch)
+
+
+def _by_file(reads: Sequence[_Read]) -> Iterator[tuple[Task, ...]]:
+    """For each file that is written in order, its tasks in that order; files that share chunks go together."""
+    units = [(number, unit) for number, read in enumerate(reads) for unit in read.left()]
+    places = [reads[number].first_places(unit) for number, unit in units]
+    for group in in_order_of_files(places):
+        yield tuple(reads[number].task(unit) for number, unit in map(units.__getitem__, group))
 
 
 class _Read:
@@ -93,16 +104,50 @@ class _Read:
         self._open_files = max(8, open_files_per_task(plan.workers) // 2 // max(1, len(moves)))
         self.decoded_bytes = plan.move(moves[0]).price.decoded_bytes
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether its target's chunks must be written in order; then it has one target."""
+        return any(self._plan.move(at).target.in_order is not None for at in self._moves)
+
+    def left(self) -> Iterator[int]:
+        """The units that its one target lacks."""
+        (at,) = self._moves
+        count = self._plan.move(at).units.count
+        return (unit for unit in range(count) if not self._is_done(at, unit))
+
+    def first_places(self, unit: int) -> tuple[Place, ...]:
+        """Where the first chunk of a unit of its one target is stored."""
+        (at,) = self._moves
+        move, box = self._plan.move(at), self._box(at, unit)
+        spec = move.target.spec
+        index = tuple(r.start for r in spec.storage.overlapping(move.placement.to_target(box)))
+        return self._targets[at.target].output.places(spec.name, index)
+
+    def task(self, unit: int) -> Task:
+        """The task that fills a unit of its one target."""
+        return self._task(self._moves, unit, self._box(self._moves[0], unit))
+
+    def _box(self, at: MoveAt, unit: int) -> Box:
+        units = self._plan.move(at).units
+        return units.box(units.index_at(unit))
+
     def tasks(self) -> Iterator[tuple[int, Task]]:
-        """A task for each unit that any target lacks, each with about how many bytes it decodes."""
+        """A task for each unit that any target lacks, each with its weight: about how many bytes it decodes."""
         if not self._moves:
             return
         first = self._plan.move(self._moves[0])
         nbytes = self.decoded_bytes // max(1, first.price.tasks)
+        if self._waits_for_answers(first):
+            nbytes += REQUEST_WEIGHT
         for unit, index in enumerate(first.units.indices()):
             left = [at for at in self._moves if not self._is_done(at, unit)]
             if left:
                 yield nbytes, self._task(left, unit, first.units.box(index))
+
+    def _waits_for_answers(self, move: Move) -> bool:
+        source = self._reader.tensors[move.placement.source]
+        is_local = all(self._targets[at.target].output.is_local for at in self._moves)
+        return bool(source.encoding.read_ahead_bytes) or not is_local
 
     def _is_done(self, at: MoveAt, unit: int) -> bool:
         done = self._targets[at.target].done

@@ -8,7 +8,6 @@ tensor bytes. The engine moves the bytes; none of the protocols knows about plan
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
@@ -20,6 +19,7 @@ from reshard.geometry.grid import Grid, Index
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
 
 Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
 
@@ -255,6 +255,18 @@ class Place(Struct, frozen=True):
         return self.offset or 0
 
 
+class SharedFile(Struct, frozen=True):
+    """A file of a target that chunks share, for stores in which a file is written in order.
+
+    Attributes:
+        head: its first bytes; the chunks follow without gaps.
+        nbytes: of the whole file.
+    """
+
+    head: bytes
+    nbytes: int
+
+
 class TargetTensor(Struct, frozen=True):
     """A tensor to be written.
 
@@ -340,6 +352,11 @@ class Form(Protocol):
         """In how many places each of the tensor's chunks is stored."""
         ...
 
+    def packed_slices(self, tensor: TargetTensor) -> Grid | None:
+        """The slices of a tensor whose chunks follow one another in a file that they share, row-major; None where each chunk
+        has a file of its own, or none."""
+        ...
+
     def put_bytes(self, chunk_bytes: int) -> int | None:
         """Memory that the writer needs to store a chunk through ``put``; None where chunks have places."""
         ...
@@ -383,8 +400,9 @@ class Writer(Protocol):
     its ``places`` or, if it has none, through ``put``.
     """
 
-    def prepare(self, root: Path) -> None:
-        """Make the folders, the shared files, and the metadata that does not depend on the data.
+    def prepare(self, root: Location) -> None:
+        """Make the folders, the shared files where they can be written in place, and the metadata that does not depend on the
+        data.
 
         Called again when a run resumes: bytes of chunks that are there stay.
         """
@@ -392,6 +410,10 @@ class Writer(Protocol):
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """Every place that gets the encoded chunk; none if ``put`` must be used."""
+        ...
+
+    def shared_file(self, file: str) -> SharedFile:
+        """The file that ``places`` names with offsets."""
         ...
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
@@ -407,9 +429,12 @@ class Writer(Protocol):
         ...
 
     def finish(
-        self, root: Path, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
-    ) -> None:
-        """Write the tree's metadata and slice metadata with the tensors' digests; markers last.
+        self, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
+    ) -> Mapping[str, bytes]:
+        """Write the tree's metadata and slice metadata with the tensors' digests.
+
+        Returns the markers, the files that say that all of it is there, by path below the root: the transaction writes
+        them, in that order, after everything else.
 
         Args:
             checksums: each chunk once, in any order, for formats that store checksums of their files. They are read from

@@ -14,6 +14,12 @@ MERGE_BELOW_BYTES = 1 << 20
 SPLIT_ABOVE_BYTES = 256 << 20
 """With larger chunks readers can neither share the work nor bound their memory."""
 
+LARGEST_OBJECT_BYTES = 64 << 20
+SMALLEST_OBJECT_BYTES = 8 << 20
+OBJECTS_IN_MEMORY = 32
+"""In a bucket a chunk is put whole and by one request: several at once should fit the memory, and none be too small to be
+worth a request."""
+
 MAX_CHUNKS = 1 << 20
 """Per tensor. Each chunk is a file, and writing 1 GiB in chunks of one byte would never end."""
 
@@ -32,6 +38,17 @@ def chunk_shape(
     (1024, 256)
     """
     return _chunk_shape(slices.largest, slices.shape, itemsize, merge_below, split_above)
+
+
+def object_chunk_bytes(max_memory: int) -> int:
+    """The most bytes of a chunk of a target in a bucket, unless others are asked for.
+
+    >>> [object_chunk_bytes(mib << 20) >> 20 for mib in (128, 512, 1024, 8192)]
+    [8, 16, 32, 64]
+    """
+    share = max(max_memory, 1) // OBJECTS_IN_MEMORY
+    rounded = 1 << max(0, share.bit_length() - 1)
+    return min(LARGEST_OBJECT_BYTES, max(SMALLEST_OBJECT_BYTES, rounded))
 
 
 @lru_cache(maxsize=1024)

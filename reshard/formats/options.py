@@ -20,10 +20,12 @@ class FormatOption(Struct, frozen=True):
     Attributes:
         parse: the value that the format's form takes; PlanError for one that makes no sense with any checkpoint.
         show: a parsed value as text. Two conversions are the same only if the text is.
+        in_bucket: takes the place of the default for a target in a bucket, by the bytes of memory that are allowed.
     """
 
     parse: Callable[[Any], Any]
     show: Callable[[Any], str] = str
+    in_bucket: Callable[[int], Any] | None = None
 
 
 def choice(name: str, choices: tuple[Any, ...]) -> FormatOption:
@@ -37,7 +39,11 @@ def choice(name: str, choices: tuple[Any, ...]) -> FormatOption:
 
 
 def size(
-    name: str, example: str, default: int | None = None, show: Callable[[Any], str] = str
+    name: str,
+    example: str,
+    default: int | None = None,
+    show: Callable[[Any], str] = str,
+    in_bucket: Callable[[int], int] | None = None,
 ) -> FormatOption:
     """An option in bytes, or text such as ``"64MiB"``; None stands for the default."""
 
@@ -48,7 +54,7 @@ def size(
         check_positive(name, nbytes, f"bytes, such as {example}")
         return nbytes
 
-    return FormatOption(parse, show)
+    return FormatOption(parse, show, in_bucket)
 
 
 def flag() -> FormatOption:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice
@@ -24,8 +23,8 @@ from reshard.formats.orbax.known import ORBAX
 from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
-from reshard.storage.local import storage_errors
-from reshard.storage.location import Location, local_path, locate, source_text
+from reshard.storage.location import Location, locate, source_text
+from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.staging import staging_above
 
 FORMATS = (ORBAX, SAFETENSORS)
@@ -54,30 +53,36 @@ class FoundCheckpoint(Struct, frozen=True):
         return leaves, leaves * self.known.leaf_bytes + self.root.store.memory_bytes
 
 
-def open_reader(uri: str, record: Record = "checked", *, staged: bool = False) -> Reader:
+def open_reader(uri: str, record: Record = "checked") -> Reader:
     """Open the checkpoint at ``uri`` with the reader of its format.
 
     Args:
         uri: a path or a URL.
         record: how to use its slices.json.
-        staged: whether unpublished output of reshard can be opened too.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
         IncompleteCheckpointError: it is in the staging folder of an unfinished run.
         NotACheckpointError: no known format; for a folder with steps the message names the latest.
     """
-    return find_checkpoint(uri, staged=staged).open(record)
+    return find_checkpoint(uri).open(record)
 
 
-def find_checkpoint(uri: str, *, staged: bool = False) -> FoundCheckpoint:
+def open_written(place: Location) -> Reader:
+    """Opens what a transaction has written but not published. Raises as ``open_reader``."""
+    uri = str(place)
+    return FoundCheckpoint(uri, _recognise(uri, place), _viewed(place)).open()
+
+
+def find_checkpoint(uri: str) -> FoundCheckpoint:
     """The checkpoint at ``uri``, without reading its metadata. Raises as ``open_reader``."""
     root = locate(uri)
-    if not staged:
-        _refuse_staged(uri, root)
+    _refuse_staged(uri, root)
     known = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
-    return FoundCheckpoint(source_text(uri), known, _viewed(root))
+    viewed = _viewed(root)
+    _refuse_unfinished(uri, viewed)
+    return FoundCheckpoint(source_text(uri), known, viewed)
 
 
 def _viewed(root: Location) -> Location:
@@ -99,10 +104,19 @@ def _refuse_staged(uri: str, root: Location) -> None:
         )
 
 
+def _refuse_unfinished(uri: str, place: Location) -> None:
+    if is_left_unfinished(place):
+        raise IncompleteCheckpointError(
+            f"{uri} has {UNFINISHED_MARK} but no {COMMIT_MARKER}: a run of reshard is writing it, or was interrupted; run the same "
+            "command again to finish it, or remove what it left (reshard clean)"
+        )
+
+
 def _recognise(uri: str, root: Location) -> KnownFormat:
     refuse_missing(uri, root)
     if (known := _matching(root)) is not None:
         return known
+    _refuse_unfinished(uri, root)
     marks = ", ".join(known.marks for known in FORMATS)
     raise NotACheckpointError(
         f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, root)}"
@@ -201,18 +215,18 @@ def committed_format(root: Location) -> str | None:
     return known.name if known is not None and known.is_finished(root) else None
 
 
-def refuse_other_content(target: Path) -> None:
+def refuse_other_content(target: Location) -> None:
     """Raises TargetExistsError for a target with anything but a checkpoint in it: overwriting replaces all of it."""
-    with storage_errors("look at", target):
-        if not target.exists() or is_written(locate(target)):
-            return
-        if target.is_file():
-            raise TargetExistsError(
-                f"the target {str(target)!r} is a file that is not a checkpoint, and was left untouched; overwriting "
-                "replaces only checkpoints and empty folders: choose another target, or remove it"
-            )
-        if not any(target.iterdir()):
-            return
+    found = target.status()
+    if found is None or is_written(target) or is_left_unfinished(target):
+        return
+    if found.kind == "file":
+        raise TargetExistsError(
+            f"the target {str(target)!r} is a file that is not a checkpoint, and was left untouched; overwriting "
+            "replaces only checkpoints and empty folders: choose another target, or remove it"
+        )
+    if not target.entries():
+        return
     raise TargetExistsError(
         f"the target {str(target)!r} is a folder that contains something other than a checkpoint, and was left "
         "untouched; overwriting replaces only checkpoints and empty folders: choose another target, or empty it"
@@ -225,13 +239,6 @@ def refuse_missing(
     """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access."""
     if not root.exists() and files_of(root) is None:
         raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
-
-
-def target_path(target: str) -> str:
-    """The local path of a target; its last part is a name, so that a staging folder can be made beside it."""
-    path = local_path(target, writing=True)
-    # A path such as ``.`` or ``a/..`` has no name at its end; its real path has.
-    return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
 def _hint(uri: str, root: Location) -> str:

@@ -98,6 +98,14 @@ class Grid:
         """Every index in row-major order."""
         return itertools.product(*map(range, self.parts))
 
+    def index_at(self, number: int) -> Index:
+        """The index of a part by its number, counted row-major."""
+        index: list[int] = []
+        for parts in reversed(self.parts):
+            number, at = divmod(number, parts)
+            index.append(at)
+        return tuple(reversed(index))
+
     def boxes(self) -> Iterator[Box]:
         """Every box in row-major order of its index."""
         return map(self.box, self.indices())

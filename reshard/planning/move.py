@@ -36,6 +36,8 @@ class Side(Struct, frozen=True):
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
         encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
         copies: how often each chunk of a target is written.
+        in_order: the slices of a target within which chunks must be written one after the other, row-major; None where
+            they can be written in any order.
     """
 
     spec: TensorSpec
@@ -44,6 +46,7 @@ class Side(Struct, frozen=True):
     stream_bytes: int
     encoded_bytes: int = 0
     copies: int = 1
+    in_order: Grid | None = None
 
 
 class Price(Struct, frozen=True):

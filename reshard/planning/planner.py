@@ -234,6 +234,8 @@ def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: 
 
 
 def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room) -> _Read | None:
+    if any(requests[n].target.in_order for n in (*read.numbers, *alone.numbers)):
+        return None  # each goes through its own files in order
     numbers = (*read.numbers, *alone.numbers)
     most = max(read.choice[0].price.task_bytes, alone.choice[0].price.task_bytes)
     # If one of them already has all the memory for one task, the other may share it.
@@ -259,6 +261,7 @@ def _stored(side: Side) -> Hashable:
         side.raw,
         side.stream_bytes,
         side.encoded_bytes,
+        None if side.in_order is None else side.in_order.cuts,
     )
 
 

@@ -238,11 +238,16 @@ def _block(
         Grid.common,
         (f.placement.target_grid(f.target.spec.storage) for f in fills if f.strategy == "block"),
     )
-    units = _source_grid(requests).common(assembled)
+    slices = requests[0].target.in_order
+    if slices is None:
+        units = _source_grid(requests).common(assembled)
+    else:
+        units = requests[0].placement.target_grid(slices)
     while True:
         pace = _pace(fills, units, memory)
         fits = pace.task_bytes <= memory
-        halved = None if fits else _best_halving(requests[0], units, assembled)
+        halve = _best_halving if slices is None else _first_halving
+        halved = None if fits else halve(requests[0], units, assembled)
         if halved is None:
             break
         units = halved
@@ -260,6 +265,15 @@ def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None
         (decoded_bytes(request.placement, request.source, u), i) for i, u in enumerate(halvings)
     ]
     return halvings[min(decoded)[1]] if decoded else None
+
+
+def _first_halving(_: Request, units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the first dimension in which they have several chunks, so that the chunks of each follow one
+    another row-major; None at single chunks."""
+    for d, cuts in enumerate(units.cuts):
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts:
+            return Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+    return None
 
 
 @lru_cache(maxsize=4096)

@@ -32,6 +32,8 @@ from reshard.saving.step_folder import step_folder
 from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.host import free_bytes
 from reshard.storage.local import storage_errors
+from reshard.storage.local_store import LOCAL
+from reshard.storage.location import Location
 from reshard.storage.publishing import publish
 from reshard.storage.staging import Staging, staged, staging_for
 from reshard.storage.syncing import sync_files
@@ -123,7 +125,7 @@ def finish(opened: OpenSave) -> None:
 
 def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStack) -> Staging:
     check_new(target, overwrite=options.overwrite)
-    refuse_other_content(target)
+    refuse_other_content(Location(LOCAL, str(target)))
     _check_space(target, plan, options)
     return closing.enter_context(staged(target))
 
@@ -146,7 +148,7 @@ def _write(opened: OpenSave) -> bytes:
     """Writes this process's chunks; returns their contributions to the tensors' digests, as JSON."""
     plan, root, group = opened.plan, opened.staging.root, opened.group
     if group.index == 0:
-        plan.writer.prepare(root)
+        plan.writer.prepare(Location(LOCAL, str(root)))
     with Writeback() as writeback:
         writer = ChunkWriter(plan, str(root), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
@@ -170,7 +172,9 @@ def _digests(plan: SavePlan, contributions: list[bytes]) -> dict[str, str]:
 
 def _publish(opened: OpenSave, digests: dict[str, str]) -> bytes:
     if opened.group.index == 0:
-        opened.plan.writer.finish(opened.staging.root, digests, ())
+        root = Location(LOCAL, str(opened.staging.root))
+        for name, data in opened.plan.writer.finish(root, digests, ()).items():
+            (root / name).write(data)
         publish(opened.staging, overwrite=opened.options.overwrite, check=refuse_other_content)
     return b""
 

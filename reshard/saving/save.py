@@ -155,8 +155,9 @@ def _require_jax() -> None:
 
 def _target(path: str | os.PathLike[str]) -> str:
     """The absolute path, links kept: the caller may change its working directory during the save."""
-    from reshard.formats.registry import target_path
+    from reshard.storage.location import local_path
+    from reshard.storage.targets import target_text
 
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the path is {path!r}; expected a path")
-    return os.path.abspath(target_path(os.fsdecode(path)))  # noqa: PTH100  keeps links
+    return os.path.abspath(target_text(local_path(os.fsdecode(path), writing=True)))  # noqa: PTH100  keeps links

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.error_context import about_tensor
+from reshard.engine.output import TaskOutput
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
@@ -45,7 +46,7 @@ class ChunkWriter:
 
     def __init__(self, plan: SavePlan, root: str, max_memory: int, writeback: Writeback) -> None:
         self._plan = plan
-        self._root = root
+        self._output = TaskOutput(root)
         self._budget = _Budget(max_memory)
         self._writeback = writeback
         self._sums: dict[str, int] = defaultdict(int)
@@ -73,8 +74,9 @@ class ChunkWriter:
         if not places:
             self._plan.writer.put(own.name, own.index, b"".join(encoded))
         for place in places:
-            nbytes = write_chunk(self._root, place, encoded)
-            self._writeback.begin(f"{self._root}/{place.file}", nbytes, place.start)
+            write_chunk(self._output, place, encoded)
+            nbytes = sum(map(len, encoded))
+            self._writeback.begin(f"{self._output.root}/{place.file}", nbytes, place.start)
 
 
 def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:

@@ -1,12 +1,12 @@
-"""The protocol of a store, a place with files that can be read, and the records that it exchanges.
+"""The protocol of a store, a place with files, and the records that it exchanges.
 
-A store is the local file system or a bucket. Checkpoints are read through ``Location``, a path in a store, so that no
+A store is the local file system or a bucket. Checkpoints are read and written through ``Location``, a path in a store, so that no
 format knows where its files are. Paths are texts with slashes; every failure is a StorageError that names the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -75,6 +75,11 @@ class Store(Protocol):
         ...
 
     @property
+    def writes_in_place(self) -> bool:
+        """Whether a part of a file can be written, and written again; else a file is written whole, once, and in order."""
+        ...
+
+    @property
     def memory_bytes(self) -> int:
         """What the store keeps in memory of its files: the listing of a view of a bucket."""
         ...
@@ -119,6 +124,29 @@ class Store(Protocol):
 
         It notices no change, so that it should not be kept.
         """
+        ...
+
+    def write(self, path: str, data: bytes | memoryview) -> str:
+        """Writes a whole file; its version, "" where files have none. Nothing is synced.
+
+        Where files can be written in place, one that is there is replaced; else TargetExistsError is raised for it,
+        unless it has the same bytes.
+        """
+        ...
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
+        """Writes a whole file of ``nbytes`` from pieces, in order; its version. It appears as ``write`` says.
+
+        A store that does not write in place keeps some of them in memory (``buckets.objects.put_memory_bytes``).
+        """
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and missing parents, where the store has folders."""
+        ...
+
+    def free_bytes(self, path: str) -> int | None:
+        """Bytes that may still be written at a path, which may not exist yet; None where no limit is known."""
         ...
 
     def tensorstore_spec(self, folder: str) -> dict[str, Any]:

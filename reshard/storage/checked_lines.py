@@ -43,6 +43,15 @@ def read_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
+def believed_lines(content: bytes) -> Iterator[bytes]:
+    """Every line of a file's content before the first damaged one."""
+    for line in content.splitlines(keepends=True):
+        found = _believed(line)
+        if found is None:
+            return
+        yield found
+
+
 def _believed(line: bytes) -> bytes | None:
     data = line[_CRC_BYTES:-1]
     whole = line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % zlib.crc32(data)

@@ -1,32 +1,36 @@
-"""Copies a file of any store to a local file."""
+"""Copies a file from any store to any other."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
-from reshard.storage.local import open_new, storage_errors, write_all
+from reshard.errors import StorageError
+from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.location import Location
 
 PIECE_BYTES = 1 << 20
 
 
-def copy_file(source: Location, target: str | Path, version: str = "", what: str = "") -> None:
-    """Copies a file, in that version if one is given; nothing is synced.
+def copy_file(
+    source: Location, target: Location, status: FileStatus | None = None, what: str = ""
+) -> None:
+    """Copies a file in the version of its status, which is looked up if it is not given; nothing is synced.
 
-    Raises StorageError where one of the two refuses, FormatError where the source is not a plain file.
+    Raises StorageError where one of the two refuses or the file is gone, FormatError where the source is not a plain file.
     """
-    piece_bytes = max(PIECE_BYTES, source.store.range_bytes)
-    path, done = str(target), 0
-    with closing(source.open(version, what)) as file:
-        fd = open_new(path)
-        try:
-            while data := file.read(done, piece_bytes):
-                write_all(fd, memoryview(data), done, path)
-                done += len(data)
-            with storage_errors("write", path):
-                os.ftruncate(fd, done)  # an interrupted run may have left more
-        finally:
-            with storage_errors("close", path):
-                os.close(fd)
+    status = status or source.status(what)
+    if status is None:
+        raise StorageError(
+            f"{f'{what}: ' if what else ''}{source} is gone; keep it until it is copied, then run again"
+        )
+    with closing(source.open(status.version, what)) as file:
+        pieces = _pieces(file, max(PIECE_BYTES, source.store.range_bytes))
+        target.write_pieces(pieces, status.nbytes)
+
+
+def _pieces(file: OpenFile, nbytes: int) -> Iterator[bytes]:
+    done = 0
+    while data := file.read(done, nbytes):
+        yield data
+        done += len(data)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 DEFAULT_CAP_BYTES = 1 << 30
 MAX_DEFAULT_WORKERS = 16
@@ -87,3 +88,46 @@ def free_bytes(path: Path) -> int:
         path = path.parent
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
+
+
+def process_mark() -> dict[str, str | int]:
+    """What tells this process from every other one, on any host.
+
+    A process id alone is used again, and containers may share a host name.
+    """
+    return {
+        "host": host_name(),
+        "boot": boot_id(),
+        "namespace": _process_namespace(),
+        "pid": os.getpid(),
+        "started": _start_ticks(os.getpid()),
+    }
+
+
+def process_state(mark: Mapping[str, object]) -> Literal["runs", "gone", "unknown"]:
+    """Whether the process of a mark still runs; unknown where it is not of this boot of this host."""
+    own = process_mark()
+    if not own["boot"] or any(mark.get(k) != own[k] for k in ("host", "boot", "namespace")):
+        return "unknown"
+    pid = mark.get("pid")
+    if not isinstance(pid, int):
+        return "unknown"
+    started = _start_ticks(pid)
+    return "runs" if started and started == mark.get("started") else "gone"
+
+
+def _process_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a text, no path
+    except OSError:
+        return ""
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process began, in ticks of the kernel's clock (proc(5), field 22); 0 where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    after_name = text.rpartition(")")[2].split()
+    return int(after_name[19])

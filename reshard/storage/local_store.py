@@ -5,15 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from reshard.errors import FormatError
 from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
+from reshard.storage.host import free_bytes
 from reshard.storage.inside import Inside, blobs_of_snapshot
-from reshard.storage.local import close_after_reading, read_at, storage_error, storage_errors
+from reshard.storage.local import (
+    close_after_reading,
+    make_folder,
+    open_new,
+    read_at,
+    storage_error,
+    storage_errors,
+    write_all,
+    write_file,
+)
 
 
 class LocalStore:
@@ -26,6 +36,7 @@ class LocalStore:
     range_bytes = 0
     memory_bytes = 0
     renames = True
+    writes_in_place = True
 
     def __init__(self, inside: Inside | None = None) -> None:
         self._inside = inside
@@ -84,6 +95,31 @@ class LocalStore:
 
     def remembered(self, folder: str) -> LocalStore:  # noqa: ARG002  a look costs nothing
         return self
+
+    def write(self, path: str, data: bytes | memoryview) -> str:
+        write_file(path, data)
+        return ""
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:  # noqa: ARG002
+        done = 0
+        fd = open_new(path)
+        try:
+            for piece in pieces:
+                write_all(fd, memoryview(piece), done, path)
+                done += len(piece)
+            with storage_errors("write", path):
+                os.ftruncate(fd, done)  # an interrupted run may have left more
+        finally:
+            with storage_errors("close", path):
+                os.close(fd)
+        return ""
+
+    def make_folder(self, path: str) -> None:
+        make_folder(path)
+
+    def free_bytes(self, path: str) -> int | None:
+        with storage_errors("look at", path):
+            return free_bytes(Path(path).absolute())
 
     def tensorstore_spec(self, folder: str) -> dict[str, Any]:
         return {"driver": "file", "path": f"{folder.rstrip('/')}/"}

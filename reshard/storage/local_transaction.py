@@ -16,10 +16,12 @@ from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile
 from reshard.storage.host import boot_id, host_name
 from reshard.storage.journal_file import JournalHeader, new_journal, read_header, read_records
-from reshard.storage.local import storage_errors
+from reshard.storage.local import storage_errors, write_file
+from reshard.storage.local_store import LOCAL
+from reshard.storage.location import Location
 from reshard.storage.publishing import publish
 from reshard.storage.staging import Staging, dissolve, emptied, held, identified
-from reshard.storage.syncing import fsync
+from reshard.storage.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.transaction import Earlier
 
 
@@ -50,7 +52,11 @@ class LocalTransaction:
         return str(self._staging.folder)
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Location:
+        return Location(LOCAL, str(self._staging.root))
+
+    @property
+    def _root(self) -> Path:
         return self._staging.root
 
     def left_by(self) -> Mapping[str, Any] | None:
@@ -59,7 +65,7 @@ class LocalTransaction:
 
     def earlier(self) -> Earlier | None:
         header = read_header(self._staging.journal)
-        if header is None or not self.root.is_dir() or self.root.is_symlink():
+        if header is None or not self._root.is_dir() or self._root.is_symlink():
             return None
         if not self._is_own(header) or not self._has_records():
             return None
@@ -103,7 +109,10 @@ class LocalTransaction:
         folders = [""]
         while folders:
             below = folders.pop()
-            with storage_errors("list", self.root / below), os.scandir(self.root / below) as found:
+            with (
+                storage_errors("list", self._root / below),
+                os.scandir(self._root / below) as found,
+            ):
                 entries = list(found)
             for entry in entries:
                 name = f"{below}/{entry.name}" if below else entry.name
@@ -113,11 +122,20 @@ class LocalTransaction:
                     yield name
 
     def remove(self, file: str) -> None:
-        path = self.root / file
+        path = self._root / file
         with storage_errors("remove", path):
             path.unlink(missing_ok=True)
 
-    def commit(self, *, overwrite: bool, check: Callable[[Path], None] | None = None) -> None:
+    def mark(self, files: Mapping[str, bytes]) -> None:
+        for name, data in files.items():
+            write_file(str(self._root / name), data)
+
+    def written(self) -> Location:
+        sync_tree(self._root)
+        forget_cached(self._root)
+        return self.root
+
+    def commit(self, *, overwrite: bool, check: Callable[[Location], None] | None = None) -> None:
         publish(self._staging, overwrite=overwrite, check=check)
 
     def is_committed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,22 @@ class Location(Struct, frozen=True):
     def open(self, version: str = "", what: str = "") -> OpenFile:
         """Opens it for reading."""
         return self.store.open(self.path, version, what)
+
+    def write(self, data: bytes | memoryview) -> str:
+        """Writes it as a whole file; its version. See ``Store.write``."""
+        return self.store.write(self.path, data)
+
+    def write_pieces(self, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
+        """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write_pieces``."""
+        return self.store.write_pieces(self.path, pieces, nbytes)
+
+    def make_folder(self) -> None:
+        """Makes the folder and missing parents, where the store has folders."""
+        self.store.make_folder(self.path)
+
+    def free_bytes(self) -> int | None:
+        """Bytes that may still be written here; None where no limit is known."""
+        return self.store.free_bytes(self.path)
 
     def view(self) -> Location:
         """The same location, read as one checkpoint; see ``Store.view``."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.storage.local import libc, storage_errors
+from reshard.storage.local_store import LOCAL
+from reshard.storage.location import Location
 from reshard.storage.staging import Staging
 from reshard.storage.syncing import checked, fsync, sync_tree
 from reshard.storage.target_checks import is_empty_folder, refuse_other_kind, target_exists
@@ -23,7 +25,7 @@ _RENAME_EXCHANGE = 2
 
 
 def publish(
-    staging: Staging, *, overwrite: bool, check: Callable[[Path], None] | None = None
+    staging: Staging, *, overwrite: bool, check: Callable[[Location], None] | None = None
 ) -> None:
     """Syncs and renames what is staged to the target, in one step that replaces nothing but an empty folder.
 
@@ -37,7 +39,7 @@ def publish(
         if overwrite and os.path.lexists(staging.target):
             refuse_other_kind(staging.target, is_file=bool(staging.file))
             if check is not None:
-                check(staging.target)
+                check(Location(LOCAL, str(staging.target)))
             _exchange(staging)
         else:
             _rename_new(staging)

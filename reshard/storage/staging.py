@@ -23,7 +23,7 @@ from reshard.storage.local import close_after_reading, storage_error, storage_er
 from reshard.storage.syncing import fsync
 
 _LOCK = "lock"
-_PARTIAL = ".reshard-partial"
+PARTIAL = ".reshard-partial"
 
 _HOLDER_SECONDS = 0.5
 """The longest time, on a busy machine, between taking a lock and writing the holder into it."""
@@ -64,14 +64,14 @@ class Staging(Struct, frozen=True):
 
 def staging_for(target: Path, file: str = "") -> Staging:
     """The staging paths of ``target``, which is a folder unless ``file`` names the file; nothing is made."""
-    folder = target.parent / f".{target.name}{_PARTIAL}"
+    folder = target.parent / f".{target.name}{PARTIAL}"
     return Staging(target, folder, folder / "checkpoint", file)
 
 
 def staging_above(path: Path) -> Path | None:
     """The staging folder that a path is, or is inside of; None for any other path."""
     whole = path.absolute()
-    folders = (p for p in (whole, *whole.parents) if p.name.endswith(_PARTIAL))
+    folders = (p for p in (whole, *whole.parents) if p.name.endswith(PARTIAL))
     return next((p for p in folders if p.name.startswith(".")), None)
 
 

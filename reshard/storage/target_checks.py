@@ -1,11 +1,11 @@
-"""Checks the path of a target before a run."""
+"""Checks the path of a local target before a run, and that source and targets lie apart."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local import storage_errors
@@ -13,47 +13,55 @@ from reshard.storage.local_store import LocalStore
 from reshard.storage.location import Location
 
 
-def check_target(target: Path, source: Location, *, overwrite: bool, is_file: bool = False) -> None:
-    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
-
-    Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
-    """
-    if isinstance(source.store, LocalStore):
-        _refuse_overlap(target, Path(source.path))
-    check_new(target, overwrite=overwrite, is_file=is_file)
-
-
-def _refuse_overlap(target: Path, source: Path) -> None:
+def refuse_overlap(target: Location, source: Location) -> None:
+    """Refuses a target that is the source, contains it, or is inside it."""
     real_target, real_source = _real(target), _real(source)
     if real_target == real_source:
         raise StorageError(
-            f"the target {str(target)!r} is the source itself; choose another target"
+            f"the target {_shown(target)} is the source itself; choose another target"
         )
     if real_source in real_target.parents:
         raise StorageError(
-            f"the target {str(target)!r} is inside the source {str(source)!r}; choose a target outside of it"
+            f"the target {_shown(target)} is inside the source {_shown(source)}; choose a target outside of it"
         )
     if real_target in real_source.parents:
         raise StorageError(
-            f"the source {str(source)!r} is inside the target {str(target)!r}; choose another target"
+            f"the source {_shown(source)} is inside the target {_shown(target)}; choose another target"
         )
 
 
-def check_apart(targets: Sequence[Path]) -> None:
+def check_apart(targets: Sequence[Location]) -> None:
     """Refuses targets of one run that are equal, or inside one another."""
     real = [_real(target) for target in targets]
     for number, one in enumerate(real):
         for other in real[:number]:
             if one == other:
                 raise StorageError(
-                    f"the target {str(targets[number])!r} is given twice; give every target a folder of its own"
+                    f"the target {_shown(targets[number])} is given twice; give every target a folder of its own"
                 )
             if one in other.parents or other in one.parents:
                 inner, outer = (one, other) if other in one.parents else (other, one)
+                shown = {real[at]: _shown(targets[at]) for at in range(number + 1)}
                 raise StorageError(
-                    f"the target {str(inner)!r} is inside the target {str(outer)!r}; choose targets that do "
+                    f"the target {shown[inner]} is inside the target {shown[outer]}; choose targets that do "
                     "not contain one another"
                 )
+
+
+def _shown(place: Location) -> str:
+    return repr(str(place))
+
+
+def _real(place: Location) -> PurePath:
+    """The path of a place without links; a URL as a path, which has the folders above it as parents."""
+    if not isinstance(place.store, LocalStore):
+        return PurePosixPath(str(place))
+    try:
+        return Path(place.path).resolve()
+    except RuntimeError:  # Python before 3.13
+        raise StorageError(
+            f"{place.path!r} leads through a symbolic link that leads to itself; remove the link"
+        ) from None
 
 
 def check_new(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
@@ -64,15 +72,6 @@ def check_new(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
     refuse_other_kind(target, is_file=is_file)
     _refuse_mount(target)
     _refuse_file_above(target)
-
-
-def _real(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # Python before 3.13
-        raise StorageError(
-            f"{str(path)!r} leads through a symbolic link that leads to itself; remove the link"
-        ) from None
 
 
 def refuse_other_kind(target: Path, *, is_file: bool = False) -> None:

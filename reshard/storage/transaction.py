@@ -7,10 +7,11 @@ that a later run can resume: they are texts, of whose content a store knows noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+
+from reshard.storage.location import Location
 
 
 class Earlier(Struct, frozen=True):
@@ -44,7 +45,7 @@ class Transaction(Protocol):
         ...
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Location:
         """The folder below which everything is written."""
         ...
 
@@ -94,7 +95,18 @@ class Transaction(Protocol):
         """Removes a file below ``root``, if it is there."""
         ...
 
-    def commit(self, *, overwrite: bool, check: Callable[[Path], None] | None = None) -> None:
+    def mark(self, files: Mapping[str, bytes]) -> None:
+        """Gives the files that say that the target is whole, by path from ``root``; nobody sees them before ``commit``.
+
+        They are written in their order, after everything else.
+        """
+        ...
+
+    def written(self) -> Location:
+        """The target as it will be, to be read from the store and not from memory; called after ``mark``."""
+        ...
+
+    def commit(self, *, overwrite: bool, check: Callable[[Location], None] | None = None) -> None:
         """Makes what was written the target, all of it durable, in one step.
 
         An existing target is replaced only with ``overwrite``, and if ``check`` does not raise for it.

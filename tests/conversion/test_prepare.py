@@ -10,8 +10,9 @@ import pytest
 from awscrt.checksums import crc32c
 
 from reshard import api
-from reshard.conversion import convert, read_back
+from reshard.conversion import convert
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
+from reshard.storage import local_transaction
 from tests.orbax_trees import put, save_standard
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
@@ -54,7 +55,7 @@ def cut(path: Path) -> None:
 def test_output_that_changes_before_it_is_read_back_is_discarded(
     source, tmp_path, monkeypatch, damage, found
 ):
-    monkeypatch.setattr(read_back, "forget_cached", lambda root: damage(chunk_of(root)))
+    monkeypatch.setattr(local_transaction, "forget_cached", lambda root: damage(chunk_of(root)))
     with pytest.raises(VerificationError, match=found) as caught:
         api.convert(source, tmp_path / "target", layout=LAYOUT, check="readback")
     assert str(caught.value).endswith(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import threading
 import time
@@ -96,12 +97,16 @@ class Bucket:
 
 
 class Objects:
-    """All buckets of a server. Every method is whole: two requests never see each other half-done."""
+    """All buckets of a server. Every method is whole: two requests never see each other half-done.
+
+    ``has_md5_etags``: whether the ETag of an object that was put whole is its MD5, as Google Cloud's is.
+    """
 
     def __init__(self) -> None:
         self.buckets: dict[str, Bucket] = {}
         self.lock = threading.RLock()
         self.clock_offset_s = 0.0
+        self.has_md5_etags = False
         self._generations = itertools.count(time.time_ns() // 1000)
 
     def now(self) -> float:
@@ -152,6 +157,8 @@ class Objects:
         """An object that is in no bucket yet. The ETag follows from the bytes, as with S3 and GCS."""
         crc32, crc64, size = checksums(segments)
         etag = f"{crc64:016x}{crc32:08x}{size & 0xFFFFFFFF:08x}" + (f"-{parts}" if parts else "")
+        if self.has_md5_etags and not parts:
+            etag = md5(segments)
         return StoredObject(
             segments, size, etag, next(self._generations), crc32, crc64, self.now(), headers
         )
@@ -164,6 +171,14 @@ class Objects:
             there = key in held.objects
             held.remove(key)
         return there
+
+
+def md5(segments: Iterable[memoryview]) -> str:
+    """The MD5 of the bytes, in hexadecimal digits."""
+    found = hashlib.md5(usedforsecurity=False)
+    for segment in segments:
+        found.update(segment)
+    return found.hexdigest()
 
 
 def checksums(segments: Iterable[memoryview]) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from reshard.storage import publishing
 from reshard.storage.location import locate
 from reshard.storage.publishing import publish
 from reshard.storage.staging import staged
-from reshard.storage.target_checks import check_target
+from reshard.storage.targets import check_target
 from tests.storage.folders import appear, fill, names, still_there, unsupported
 
 
@@ -38,7 +38,7 @@ def test_an_empty_folder_is_replaced(renaming, tmp_path, monkeypatch):
         monkeypatch.setattr(publishing, "_rename", unsupported)
     target = tmp_path / "dst"
     target.mkdir()
-    check_target(target, locate(tmp_path / "src"), overwrite=False)
+    check_target(locate(target), locate(tmp_path / "src"), overwrite=False)
     with staged(target) as stage:
         fill(stage.root)
         publish(stage, overwrite=False)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
-from pathlib import Path
 
 from reshard.conversion.completeness import check_complete
 from reshard.conversion.resume.identity import Identity
@@ -12,9 +10,8 @@ from reshard.conversion.resume.journal import identity_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader
-from reshard.storage.local_transaction import held_target
-from reshard.storage.staging import staging_for
-from reshard.storage.syncing import fsync
+from reshard.storage.location import Location, locate
+from reshard.storage.targets import has_leftovers, held_target, is_link, make_name_durable
 from reshard.storage.transaction import Transaction
 
 
@@ -24,7 +21,7 @@ def open_result(target: str, identity: Identity) -> Reader | None:
     Raises CorruptError where a chunk of it is missing or cut short: it was damaged since.
     """
     try:
-        if Path(target).is_symlink() or not Path(target).exists():
+        if is_link(locate(target)) or not locate(target).exists():
             return None
         reader = open_reader(target)
         made_by = reader.conversion
@@ -46,19 +43,19 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
         ) from error
 
 
-def remove_leftovers(target: Path, identity: Identity) -> None:
-    """Removes the staging folder of a run of this conversion that was killed after it published.
+def remove_leftovers(target: Location, identity: Identity, *, unsafe: bool = False) -> None:
+    """Removes what is left of a run of this conversion that was killed after it published.
 
     It may have been killed before the target's name was durable, so that is done here.
     """
-    if not os.path.lexists(staging_for(target).folder):
+    if not has_leftovers(target):
         return
     with ExitStack() as stack:
         try:
-            transaction = stack.enter_context(held_target(target))
+            transaction = stack.enter_context(held_target(target, unsafe=unsafe))
         except StorageError:
             return
-        fsync(target.parent)
+        make_name_durable(target)
         abort_own(transaction, identity)
 
 

@@ -10,115 +10,37 @@ not trusted then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 
-from msgspec import Struct
-
 from reshard.checksums.file_range import READ_BYTES, range_crc32c
-from reshard.checksums.tensor_digest import CRC32C
-from reshard.checksums.tensor_digest import finish as finish_crc
-from reshard.engine.accumulator import decoded_bytes
+from reshard.conversion.resume.bucket_chunks import Journaled, missing_in_bucket
+from reshard.conversion.resume.journaled_chunks import Chunk, JournaledChunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.task import Finished
-from reshard.engine.write.chunk_files import raw_bytes
 from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.geometry.grid import Index
-from reshard.planning.move import Move, Plan
+from reshard.planning.move import Plan
 from reshard.storage.local import has_data, storage_error, storage_errors
 from reshard.storage.local_store import LocalFile
-
-Chunk = tuple[int, Index]
-"""A move's number, and the index of a chunk of its target."""
+from reshard.storage.location import Location
 
 
-class JournaledChunk(Struct, frozen=True):
-    """What a journal says of a chunk.
+def missing_in_files(journaled: Journaled, root: Location) -> set[Chunk]:
+    """Those whose files are gone or have another size or version, or a hole: what may be lost while the kernel runs on.
 
-    Attributes:
-        places: where it is stored; none if the writer keeps it.
-        stored_bytes: its size, checksum included; None where it is not closed.
-        full_bytes: of its elements.
-        crc32c: of its stored bytes without the checksum, where the journal knows it.
-        has_trailer: whether that CRC32C follows them.
+    ``journaled`` gives them anew with each call. Called before the writer is prepared, which makes shared files anew that
+    are gone.
     """
-
-    chunk: Chunk
-    places: tuple[Place, ...]
-    stored_bytes: int | None
-    full_bytes: int
-    crc32c: int | None
-    has_trailer: bool
-
-
-def journaled_chunks(
-    finished: Iterable[Finished], plan: Plan, output: TargetOutput
-) -> Iterator[JournaledChunk]:
-    """Every chunk that tasks have written to, once; those that are not closed come last."""
-    shared: dict[Chunk, tuple[int, int]] = {}
-    for task in finished:
-        number, move = task.result.move, plan.moves[task.result.move]
-        for part in task.result.parts:
-            if part.stored_bytes is None:
-                crc, nbytes = shared.pop((number, part.index), (0, 0))
-                crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
-                if nbytes < _bytes_in(move, part.index):
-                    shared[number, part.index] = (crc, nbytes)
-                else:
-                    yield _recorded_shared(number, move, part.index, crc, output)
-            else:
-                crc32c = part.crc32c if _has_crc(move, output) else None
-                yield _recorded(number, move, part.index, part.stored_bytes, crc32c, output)
-    for number, index in shared:
-        yield _recorded(number, plan.moves[number], index, None, None, output)
-
-
-def _bytes_in(move: Move, index: Index) -> int:
-    """Bytes of the tensor's elements in a chunk, padding excluded."""
-    spec = move.target.spec
-    return spec.storage.box(index).size * spec.itemsize
-
-
-def _has_crc(move: Move, output: TargetOutput) -> bool:
-    """Whether parts of a chunk have its CRC32C; one that is stored whole with a checksum has it at its end only."""
-    is_checked = output.encodings[move.target.spec.name].checksum
-    return not is_checked or move.strategy in ("scatter", "weave")
-
-
-def _recorded(
-    number: int,
-    move: Move,
-    index: Index,
-    stored: int | None,
-    linear: int | None,
-    output: TargetOutput,
-) -> JournaledChunk:
-    name, full = move.target.spec.name, decoded_bytes(move, index)
-    places, has_trailer = output.places(name, index), output.encodings[name].checksum
-    crc32c = None
-    if stored is not None and linear is not None:
-        crc32c = finish_crc(CRC32C, linear, max(0, stored - (TRAILER_BYTES if has_trailer else 0)))
-    return JournaledChunk((number, index), places, stored, full, crc32c, has_trailer)
-
-
-def _recorded_shared(
-    number: int, move: Move, index: Index, crc: int, output: TargetOutput
-) -> JournaledChunk:
-    has_trailer = output.encodings[move.target.spec.name].checksum
-    stored_bytes = raw_bytes(decoded_bytes(move, index), has_trailer=has_trailer)
-    return _recorded(number, move, index, stored_bytes, crc, output)
-
-
-def missing_in_files(chunks: Iterable[JournaledChunk], root: str) -> set[Chunk]:
-    """Those whose files are gone or have another size, or a hole: what may be lost while the kernel runs on.
-
-    Called before the writer is prepared, which makes shared files anew that are gone.
-    """
-    return {c.chunk for c in chunks if not all(_is_there(c, place, root) for place in c.places)}
+    if not root.store.writes_in_place:
+        return missing_in_bucket(journaled, root)
+    return {
+        c.chunk
+        for c in journaled()
+        if not all(_is_there(c, place, root.path) for place in c.places)
+    }
 
 
 def _is_there(recorded: JournaledChunk, place: Place, root: str) -> bool:

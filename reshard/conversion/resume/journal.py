@@ -7,7 +7,7 @@ byte was handed to the store::
     crcs: [source_crc, expected_crc or null, target_crc]
     covers: [source_cover, target_cover]
     cast: null or [overflows, nans, largest_relative_error]
-    parts: [[index, crc32c, nbytes, stored_bytes], ...]
+    parts: [[index, crc32c, nbytes, stored_bytes], ...], each followed by the versions of its files in a bucket
 
 Locally nothing is synced: after a reboot nothing of it is trusted before it is read again (``resume.check_chunks``).
 """
@@ -44,7 +44,7 @@ def _task_json(finished: Finished) -> list[Any]:
         None
         if cast == _NO_CAST
         else [cast.overflows, cast.nans, float(cast.largest_relative_error), cast.saturated],
-        [[p.index, p.crc32c, p.nbytes, p.stored_bytes] for p in result.parts],
+        [[p.index, p.crc32c, p.nbytes, p.stored_bytes, *p.versions] for p in result.parts],
     ]
 
 
@@ -102,11 +102,13 @@ def _cast(overflows: Any, nans: Any, error: Any, saturated: Any = 0) -> CastStat
 
 
 def _part(values: Any, counts: Sequence[int]) -> ChunkPart:
-    index, crc32c, nbytes, stored_bytes = values
+    index, crc32c, nbytes, stored_bytes, *versions = values
     _check_numbers(*index, crc32c, nbytes, stored_bytes or 0)
     if any(i >= n for i, n in zip(index, counts, strict=True)):
         raise ValueError(index)
-    return ChunkPart(tuple(index), crc32c, nbytes, stored_bytes)
+    if not all(isinstance(version, str) for version in versions):
+        raise ValueError(versions)
+    return ChunkPart(tuple(index), crc32c, nbytes, stored_bytes, tuple(versions))
 
 
 def _check_numbers(*values: Any) -> None:

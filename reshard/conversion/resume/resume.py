@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import to_builtins
 
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import (
-    Chunk,
-    JournaledChunk,
     damaged,
-    journaled_chunks,
     missing_in_files,
     missing_in_writer,
 )
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import identity_left, read_finished, record_of
+from reshard.conversion.resume.journaled_chunks import (
+    Chunk,
+    JournaledChunk,
+    journaled_chunks,
+)
 from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Finished
 from reshard.errors import ResumeError
@@ -103,9 +106,9 @@ def _resume(target: OpenTarget, *, is_believed: bool) -> None:
     plan, output, transaction = target.job.plan, target.output, target.transaction
     transaction.adopt()
     _remove_others(target)
-    doubted = missing_in_files(_journaled(target), output.root)
+    doubted = missing_in_files(partial(_journaled, target), transaction.root)
     if not is_believed:
-        doubted |= damaged(_journaled(target), plan, output.root, target.progress)
+        doubted |= damaged(_journaled(target), plan, transaction.root.path, target.progress)
     elif _is_packed(target):
         output.writer.prepare(transaction.root)
         doubted |= missing_in_writer(_journaled(target), plan, output)
@@ -157,9 +160,9 @@ def _named_files(finished: Iterator[Finished], target: OpenTarget) -> Iterator[s
 
 
 def _remove_chunks(target: OpenTarget, chunks: set[Chunk]) -> None:
-    """Removes chunks with files of their own; in a shared file they are written over."""
+    """Removes chunks with files of their own; in a shared file they are written over where the store can."""
     for number, index in chunks:
         name = target.job.plan.moves[number].target.spec.name
         for place in target.output.places(name, index):
-            if place.offset is None:
+            if place.offset is None or not target.output.is_local:
                 target.transaction.remove(place.file)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -15,15 +15,17 @@ from msgspec import Struct
 from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
 from reshard.engine.error_context import about_tensor
-from reshard.engine.output import Put
+from reshard.engine.output import TaskOutput
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
+from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.geometry.dtypes import storage_bytes
+from reshard.storage.buckets.objects import WHOLE_BYTES
 from reshard.storage.local import OpenFiles, storage_errors, write_all
-from reshard.storage.location import open_file, open_range
+from reshard.storage.location import locate, open_file, open_range
 
 PIECE_BYTES = 1 << 20
 
@@ -33,20 +35,30 @@ class _Copy(Struct, frozen=True):
 
     task: Task
     files: OpenFiles
-    put: Put | None
+    output: TaskOutput
 
 
-def pass_through(task: Task, files: OpenFiles, put: Put | None) -> TaskResult:
-    """Copies every chunk of the task as it is; a chunk that is not stored is written as its fill value."""
-    (result,) = pass_to_all((task,), (files,), (put,))
-    return result
+class _Written(Struct, frozen=True):
+    """A chunk of a target that was copied.
+
+    Attributes:
+        linear: linear part of the CRC32C of its bytes where no trailer follows them, else 0.
+        nbytes: of its file.
+    """
+
+    linear: int
+    nbytes: int
+    version: str = ""
 
 
 def pass_to_all(
-    tasks: Sequence[Task], files: Sequence[OpenFiles], puts: Sequence[Put | None]
+    tasks: Sequence[Task], files: Sequence[OpenFiles], outputs: Sequence[TaskOutput]
 ) -> list[TaskResult]:
-    """Copies the chunks that tasks have in common to the targets of all, each read once."""
-    copies = [_Copy(*ends) for ends in zip(tasks, files, puts, strict=True)]
+    """Copies the chunks that tasks have in common to the targets of all, as they are, each read once.
+
+    A chunk that is not stored is written as its fill value.
+    """
+    copies = [_Copy(*ends) for ends in zip(tasks, files, outputs, strict=True)]
     parts: list[list[ChunkPart]] = [[] for _ in tasks]
     for number in range(len(tasks[0].sources)):
         for found, part in zip(parts, _copy_one(copies, number), strict=True):
@@ -70,26 +82,69 @@ def _result(task: Task, parts: Sequence[ChunkPart]) -> TaskResult:
 
 
 def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
-    """Copies one chunk to all targets: from file to files where all are files, else through memory."""
+    """Copies one chunk to all targets: from file to files where all are local files, else through memory if it is small."""
     source = copies[0].task.sources[number]
     targets = [copy.task.targets[number] for copy in copies]
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.task, source, target)
     extent = source.extent
-    if extent is None or extent.inline is not None or not all(t.places for t in targets):
+    is_remote = any("://" in copy.output.root for copy in copies)
+    if (
+        extent is None
+        or extent.inline is not None
+        or not all(t.places for t in targets)
+        or (is_remote and extent.length <= WHOLE_BYTES)
+    ):
         stored = None if extent is None else _stored(extent)
         written = [
             _write_whole(copy, target, _encoded(copy.task, source, stored))
             for copy, target in zip(copies, targets, strict=True)
         ]
     else:
-        written = _copied(
-            copies, source, extent, [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
-        )
+        files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
+        if is_remote:  # too large for memory, so that it is read once for each target
+            written = [
+                one
+                for copy, file in zip(copies, files, strict=True)
+                for one in _streamed(copy, source, extent, file)
+            ]
+        else:
+            written = _copied(copies, source, extent, files)
     return [
-        ChunkPart(t.index, crc, t.box.size * storage_bytes(c.task.placement.target_dtype), size)
-        for c, t, (crc, size) in zip(copies, targets, written, strict=True)
+        ChunkPart(
+            t.index,
+            w.linear,
+            t.box.size * storage_bytes(c.task.placement.target_dtype),
+            w.nbytes,
+            (w.version,) if w.version else (),
+        )
+        for c, t, w in zip(copies, targets, written, strict=True)
     ]
+
+
+def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[_Written]:
+    """Copies one large chunk to one target."""
+    if "://" not in copy.output.root:
+        return _copied([copy], source, extent, [file])
+    task = copy.task
+    with about_tensor(task.placement.target, source.index, task.placement.source):
+        has_new_trailer = task.target_encoding.checksum and not task.source_encoding.checksum
+        nbytes = extent.length + (TRAILER_BYTES if has_new_trailer else 0)
+        crcs: list[int] = []
+
+        def pieces() -> Iterator[bytes]:
+            crc = 0
+            for data in _read_pieces(extent, task.source_encoding.read_ahead_bytes):
+                crc = crc32c_of(data, crc)
+                yield data
+            crcs.append(crc)
+            yield _trailer(task, source, crc)
+
+        place = locate(f"{copy.output.root}/{file}")
+        version = place.write_pieces((piece for piece in pieces() if piece), nbytes)
+        is_bare = not task.target_encoding.checksum
+        linear = linear_part(CRC32C, crcs[0], extent.length) if is_bare else 0
+        return [_Written(linear, nbytes, version)]
 
 
 def _only_file(copy: _Copy, target: TargetChunk) -> str:
@@ -104,11 +159,8 @@ def _only_file(copy: _Copy, target: TargetChunk) -> str:
 
 def _copied(
     copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
-) -> list[tuple[int, int]]:
-    """Copies the stored bytes to a file of each target, with the trailer of each.
-
-    Returns, for each, the linear part of the CRC32C where no trailer follows, else 0, and the file's size.
-    """
+) -> list[_Written]:
+    """Copies the stored bytes to a local file of each target, with the trailer of each."""
     first = copies[0].task
     with about_tensor(first.placement.target, source.index, first.placement.source):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
@@ -121,7 +173,7 @@ def _copied(
             _check_size(out, extent.length + len(added), path)
             is_bare = not copy.task.target_encoding.checksum
             linear = linear_part(CRC32C, crc, extent.length) if is_bare else 0
-            written.append((linear, extent.length + len(added)))
+            written.append(_Written(linear, extent.length + len(added)))
     return written
 
 
@@ -168,9 +220,7 @@ def _encoded(task: Task, source: SourceChunk, stored: bytes | None) -> bytes:
     if stored is None:
         filled = _filled(task.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(task.target_encoding, filled))
-    from awscrt.checksums import crc32c
-
-    return stored + _trailer(task, source, int(crc32c(stored)))
+    return stored + _trailer(task, source, crc32c_of(stored))
 
 
 def _stored(extent: Extent) -> bytes:
@@ -189,37 +239,53 @@ def _filled(fill: bytes, count: int) -> memoryview:
     return memoryview(fill * count)
 
 
-def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> tuple[int, int]:
+def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
     """The same of a chunk that is in memory."""
-    files, put = copy.files, copy.put
+    files, output, version = copy.files, copy.output, ""
     if target.places:
         file = _only_file(copy, target)
-        write_all(files.fd(file), memoryview(data), 0, files.path(file))
-    elif put is not None:
-        put(copy.task.placement.target, target.index, data)
-    return 0 if copy.task.target_encoding.checksum else CRC32C.linear(data), len(data)
+        if "://" in output.root:
+            version = write_chunk(output, target.places[0], (data,))
+        else:
+            write_all(files.fd(file), memoryview(data), 0, files.path(file))
+    elif output.put is not None:
+        output.put(copy.task.placement.target, target.index, data)
+    linear = 0 if copy.task.target_encoding.checksum else CRC32C.linear(data)
+    return _Written(linear, len(data), version)
 
 
 def _copy_range(
     extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
 ) -> int:
     """Copies the stored bytes, to other open files too; their CRC32C."""
-    from awscrt.checksums import crc32c
-
     outs = ((out, path), *others)
     done = crc = 0
-    end = extent.offset + extent.length
+    for data in _read_pieces(extent, ahead_bytes):
+        for fd, name in outs:
+            write_all(fd, memoryview(data), done, name)
+        crc = crc32c_of(data, crc)
+        done += len(data)
+    return crc
+
+
+def _read_pieces(extent: Extent, ahead_bytes: int) -> Iterator[bytes]:
+    """The stored bytes, in pieces; CorruptError where there are fewer."""
+    done, end = 0, extent.offset + extent.length
     opened = open_range(extent.path, extent.version, "", extent.offset, end, ahead_bytes)
     with closing(opened) as source:
         while done < extent.length:
             data = source.read(extent.offset + done, min(extent.length - done, PIECE_BYTES))
             if not data:
                 _complete(b"", extent, done)
-            for fd, name in outs:
-                write_all(fd, memoryview(data), done, name)
-            crc = crc32c(data, crc)
+            yield data
             done += len(data)
-    return crc
+
+
+def crc32c_of(data: bytes, crc: int = 0) -> int:
+    """CRC32C of bytes that follow others."""
+    from awscrt.checksums import crc32c
+
+    return int(crc32c(data, crc))
 
 
 def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:

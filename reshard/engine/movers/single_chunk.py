@@ -14,7 +14,7 @@ from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.output import TaskOutput
-from reshard.engine.task import ChunkPart, Task, TaskResult, source_element_type
+from reshard.engine.task import Task, TaskResult, source_element_type
 from reshard.engine.write.chunk_files import store_chunk
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _written(task: Task, output: TaskOutput, memory: Bytes, read_crc: int) -> Ta
         about_target(output.target),
         about_tensor(task.placement.target, source=task.placement.source),
     ):
-        written = store_chunk(task, target, memory, output.root, output.put)
+        written = store_chunk(task, target, memory, output)
     target = written.target
     elements: Array = written.data.view(source_element_type(task)).reshape(target.box.shape)
     written_crc = linear_of_box(CRC64NVME, elements, target.box, task.target_shape)
@@ -61,7 +61,7 @@ def _written(task: Task, output: TaskOutput, memory: Bytes, read_crc: int) -> Ta
         written_crc,
         elements.nbytes,
         source.extent.length if source.extent else 0,
-        (ChunkPart(target.index, written.crc32c, elements.nbytes, written.nbytes),),
+        (written.part(elements.nbytes),),
         source_cover=coverage_of(task.placement.from_source(source.box)),
         target_cover=coverage_of(target.box),
     )

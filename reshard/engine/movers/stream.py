@@ -33,7 +33,7 @@ from reshard.engine.decode.source_bands import (
     is_interleaved,
 )
 from reshard.engine.error_context import about_target, about_tensor
-from reshard.engine.movers.passthrough import pass_through, pass_to_all
+from reshard.engine.movers.passthrough import pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import (
@@ -92,10 +92,7 @@ def _execute_one(
 def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
     with ExitStack() as stack:
         files = [stack.enter_context(_open_files(t, outputs)) for t in task.all]
-        puts = [outputs[t.target].put for t in task.all]
-        if not task.beside:
-            return [pass_through(task, files[0], puts[0])]
-        return pass_to_all(task.all, files, puts)
+        return pass_to_all(task.all, files, [outputs[t.target] for t in task.all])
 
 
 def _open_files(task: Task, outputs: Sequence[TaskOutput]) -> OpenFiles:
@@ -175,7 +172,7 @@ def _transfer(
             output = outputs[one.target]
             rows_of_one = TargetDigest(one.target_shape, target_element_type(one), target_rows)
             if one.strategy == "block":
-                chunks = ChunkSink(one, output.root, rows_of_one, output.put, arena)
+                chunks = ChunkSink(one, output, rows_of_one, arena)
                 fills.append(_Filling.of(one, chunks, output.target))
             else:
                 files = stack.enter_context(_open_files(one, outputs))

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.error_context import about_tensor
-from reshard.engine.output import Put
-from reshard.engine.task import TargetChunk, Task
+from reshard.engine.output import TaskOutput
+from reshard.engine.task import ChunkPart, TargetChunk, Task
 from reshard.formats.base import Encoding, Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.storage.local import WRITE_BYTES, open_new, open_shared, storage_errors, write_all
+from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
@@ -29,28 +30,32 @@ class StoredChunk(Struct, frozen=True):
         data: its decoded bytes, from which it was encoded.
         nbytes: its size as it is stored, checksum included.
         crc32c: linear part of the CRC32C of its stored bytes where no checksum is stored with them, else 0.
+        versions: as in ChunkPart.
     """
 
     target: TargetChunk
     data: Bytes
     nbytes: int
     crc32c: int = 0
+    versions: tuple[str, ...] = ()
+
+    def part(self, nbytes: int) -> ChunkPart:
+        """The chunk as the part of a result that has ``nbytes`` of the tensor."""
+        return ChunkPart(self.target.index, self.crc32c, nbytes, self.nbytes, self.versions)
 
 
-def store_chunk(
-    task: Task, target: TargetChunk, data: Bytes, root: str, put: Put | None
-) -> StoredChunk:
-    """Encodes a whole chunk and writes it to its places below ``root``."""
+def store_chunk(task: Task, target: TargetChunk, data: Bytes, output: TaskOutput) -> StoredChunk:
+    """Encodes a whole chunk and writes it to its places."""
     with about_tensor(task.placement.target, target.index, task.placement.source):
         encoded = encode_chunk(task.target_encoding, data.data)
         nbytes = sum(map(len, encoded))
         if nbytes <= WRITE_BYTES or not target.places:
             encoded = (b"".join(encoded),)  # one call for a small one and its checksum
-        if not target.places and put is not None:
-            put(task.placement.target, target.index, encoded[0])
-        for place in target.places:
-            write_chunk(root, place, encoded)
-    return StoredChunk(target, data, nbytes, _linear(task.target_encoding, data, encoded))
+        if not target.places and output.put is not None:
+            output.put(task.placement.target, target.index, encoded[0])
+        versions = tuple(write_chunk(output, place, encoded) for place in target.places)
+    linear = _linear(task.target_encoding, data, encoded)
+    return StoredChunk(target, data, nbytes, linear, versions if any(versions) else ())
 
 
 def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryview]) -> int:
@@ -59,9 +64,22 @@ def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryvie
     return CRC32C.linear(data if encoding.is_bare else encoded[0])
 
 
-def write_chunk(root: str, place: Place, parts: Sequence[bytes | memoryview]) -> int:
-    """Writes the parts of an encoded chunk one behind the other; their bytes together."""
-    path = f"{root}/{place.file}"
+def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memoryview]) -> str:
+    """Writes the parts of an encoded chunk one behind the other; the version of a file that is complete now, or ""."""
+    if output.uploads is not None and place.offset is not None:
+        return output.uploads.write(place, parts)
+    if "://" in output.root:
+        return locate(f"{output.root}/{place.file}").write(joined(parts))
+    _write_local(f"{output.root}/{place.file}", place, parts)
+    return ""
+
+
+def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    """The parts as one piece of memory, without a copy where there is one."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write_local(path: str, place: Place, parts: Sequence[bytes | memoryview]) -> None:
     fd = open_new(path) if place.offset is None else open_shared(path)
     offset = place.start
     try:
@@ -71,7 +89,6 @@ def write_chunk(root: str, place: Place, parts: Sequence[bytes | memoryview]) ->
     finally:
         with storage_errors("close", path):
             os.close(fd)
-    return offset - place.start
 
 
 def write_runs(

@@ -16,7 +16,7 @@ from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_tensor
-from reshard.engine.output import Put
+from reshard.engine.output import TaskOutput
 from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task, target_element_type
 from reshard.engine.write.chunk_files import (
     end_chunk,
@@ -206,11 +206,10 @@ class ChunkSink(_Pieces):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
     def __init__(
-        self, task: Task, root: str, target_digest: TargetDigest, put: Put | None, arena: Arena
+        self, task: Task, output: TaskOutput, target_digest: TargetDigest, arena: Arena
     ) -> None:
         super().__init__(task, target_digest)
-        self._root = root
-        self._put = put
+        self._output = output
         self._chunks = [self._buffer(t, arena) for t in task.targets]
         self._stored: dict[Index, Array] = {}
 
@@ -255,11 +254,10 @@ class ChunkSink(_Pieces):
 
     def _store(self, target: TargetChunk, chunk: Array) -> ChunkPart:
         data = chunk.reshape(-1).view("u1")
-        stored = store_chunk(self.task, target, data, self._root, self._put)
+        stored = store_chunk(self.task, target, data, self._output)
         target = stored.target
         self._stored[target.index] = stored.data.view(self.dtype).reshape(target.stored_shape)
-        nbytes = target.box.size * self.dtype.itemsize
-        return ChunkPart(target.index, stored.crc32c, nbytes, stored.nbytes)
+        return stored.part(target.box.size * self.dtype.itemsize)
 
 
 def _inside(chunk: Array, piece: Piece) -> Array:

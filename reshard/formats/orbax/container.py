@@ -27,13 +27,13 @@ from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.storage.base import Entry
 from reshard.storage.location import Location
+from reshard.storage.marks import COMMIT_MARKER
 
 TREE_METADATA = "_METADATA"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
 TEMPORARY = ".orbax-checkpoint-tmp"
-COMMIT_MARKER = "commit_success.txt"
 
 MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 

@@ -19,7 +19,12 @@ from reshard.formats.base import (
     TargetCheckpoint,
     TargetTensor,
 )
-from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
+from reshard.formats.chunking import (
+    MAX_CHUNKS,
+    SPLIT_ABOVE_BYTES,
+    chunk_shape,
+    object_chunk_bytes,
+)
 from reshard.formats.compression import codec_name, parse_compression
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.geometry.grid import Grid
@@ -36,7 +41,9 @@ def _compression_text(encoding: Encoding | None) -> str:
 
 OPTIONS: Mapping[str, FormatOption] = {
     "compression": FormatOption(parse_compression, _compression_text),
-    "chunk_bytes": size("chunk_bytes", "256MiB", SPLIT_ABOVE_BYTES, exact_bytes),
+    "chunk_bytes": size(
+        "chunk_bytes", "256MiB", SPLIT_ABOVE_BYTES, exact_bytes, object_chunk_bytes
+    ),
     "ocdbt": flag(),
     "style": choice("style", get_args(Style)),
 }
@@ -100,6 +107,10 @@ class OrbaxForm(Struct, frozen=True):
     def copies(self, tensor: TargetTensor) -> int:  # noqa: ARG002  the same for every tensor
         """One: replicas are not stored."""
         return 1
+
+    def packed_slices(self, tensor: TargetTensor) -> Grid | None:  # noqa: ARG002  the same for every tensor
+        """None: chunks share no file."""
+        return None
 
     def put_bytes(self, chunk_bytes: int) -> int | None:
         """The database keeps a copy of each value until it is on disk."""

@@ -98,6 +98,9 @@ class SafetensorsForm(Struct, frozen=True):
         slices = self.slices_of(tensor).count
         return 1 if mesh is None or not slices else max(1, math.prod(mesh.shape) // slices)
 
+    def packed_slices(self, tensor: TargetTensor) -> Grid | None:
+        return self.slices_of(tensor)
+
     def put_bytes(self, chunk_bytes: int) -> int | None:  # noqa: ARG002  the same for every chunk
         """None: every chunk has a place in a file."""
         return None

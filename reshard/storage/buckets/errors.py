@@ -16,6 +16,11 @@ from reshard.errors import (
     TargetExistsError,
 )
 
+
+class NoConditionsError(StorageError):
+    """The store refuses a condition on a put."""
+
+
 _STATUS = re.compile(r"(?:non-2xx status code|HTTP status|status): (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<(?:Message|Details)>([^<]*)</")
@@ -81,6 +86,11 @@ _ARCHIVED = _Reason(
 _CHECKSUM = _Reason(
     "the store received other bytes than were sent", "check memory and network, and run again"
 )
+_NO_CONDITIONS = _Reason(
+    "the store takes no conditions on writing",
+    "write elsewhere, or see that nobody else writes there and say so (unsafe_commit)",
+    NoConditionsError,
+)
 _NO_BUCKET = _Reason(
     "there is no such bucket",
     "check its name, and that the endpoint is the right one",
@@ -121,6 +131,7 @@ _BY_CODE = {
     "BadDigest": _CHECKSUM,
     "XAmzContentChecksumMismatch": _CHECKSUM,
     "Md5Mismatch": _CHECKSUM,
+    "NotImplemented": _NO_CONDITIONS,
 }
 
 _PERMISSIONS = {
@@ -145,6 +156,11 @@ def bucket_error(action: str, url: str, error: Exception, what: str = "") -> Sto
     if found.fault:
         made.fault, made.finding = found.fault, finding
     return made
+
+
+def damaged_upload(url: str) -> StorageError:
+    """The error for an object that has other bytes than were sent, to be raised."""
+    return StorageError(f"cannot write {url}: {_CHECKSUM.reason}; {_CHECKSUM.remedy}")
 
 
 @contextmanager

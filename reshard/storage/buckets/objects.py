@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
-from reshard.storage.buckets.errors import bucket_error, bucket_errors, client_errors
+from reshard.storage.buckets.errors import (
+    bucket_error,
+    bucket_errors,
+    client_errors,
+    damaged_upload,
+)
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.urls import Scheme, key_problem
 
@@ -21,6 +28,14 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 DELETED_AT_ONCE = 1000
+
+WHOLE_BYTES = 16 * _MIB
+"""What comes in pieces is put whole up to so many bytes, and uploaded in parts beyond."""
+
+_PART_BYTES = 8 * _MIB
+PARTS_AT_ONCE = 4
+
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class Limits(Struct, frozen=True):
@@ -96,6 +111,19 @@ def replace(store: BucketStore, path: str, data: bytes | memoryview, known: Know
         raise SourceChangedError(str(error)) from None
 
 
+def part_bytes(nbytes: int) -> int:
+    """The bytes of each part but the last, of an object of ``nbytes``: at most 10,000 parts."""
+    return max(_PART_BYTES, -(-nbytes // (LIMITS["s3"].most_parts * _MIB)) * _MIB)
+
+
+def put_memory_bytes(nbytes: int, *, in_parts: bool = False) -> int:
+    """What putting a file of ``nbytes`` keeps in memory beside them: a copy, or the parts of an upload.
+
+    ``in_parts``: whether they come in pieces, or are themselves a piece of a larger file.
+    """
+    return max(2 * WHOLE_BYTES, (PARTS_AT_ONCE + 2) * part_bytes(nbytes)) if in_parts else nbytes
+
+
 def put_parts(
     store: BucketStore, path: str, parts: Iterable[bytes | memoryview], part_bytes: int
 ) -> str:
@@ -117,7 +145,7 @@ def put_parts(
 
     with bucket_errors("write", store.text(path)):
         done = obstore.put(
-            client, path, _filled(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=2
+            client, path, _filled(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
         )  # fmt: skip
     return version_of(done["e_tag"])
 
@@ -147,7 +175,22 @@ def _put(store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode)
 
     with bucket_errors("write", store.text(path)):
         done = obstore.put(client, path, data, mode=mode, use_multipart=False)
-    return version_of(done["e_tag"])
+    version = version_of(done["e_tag"])
+    if store.scheme == "gs":
+        _check_arrived(store, path, data, version)
+    return version
+
+
+def _check_arrived(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> None:
+    """Compares what Google Cloud received: no checksum is sent to it, but its ETag of an object is most often its MD5.
+
+    Where the ETag is something else (the object has a key of the customer), the object is read back.
+    """
+    found = _MD5.fullmatch(version)
+    if found is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() == found[1]:
+        return
+    if store.open(path, version).read(0, len(data) + 1) != data:
+        raise damaged_upload(store.text(path))
 
 
 def _writable(store: BucketStore, path: str) -> ObjectStore:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from reshard.errors import FormatError, MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.buckets import objects
 from reshard.storage.buckets.clients import client_for, s3_endpoint
-from reshard.storage.buckets.errors import bucket_errors
+from reshard.storage.buckets.errors import NoConditionsError, bucket_errors
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, state_line, version_of
 from reshard.storage.buckets.settings import settings_for
@@ -18,6 +19,10 @@ from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+
+_WITHOUT_CONDITIONS: set[tuple[Scheme, str]] = set()
+"""Buckets that have refused a condition; asking again would cost all retries."""
 
 
 class BucketStore(Struct, frozen=True):
@@ -32,6 +37,10 @@ class BucketStore(Struct, frozen=True):
 
     @property
     def renames(self) -> bool:
+        return False
+
+    @property
+    def writes_in_place(self) -> bool:
         return False
 
     @property
@@ -104,6 +113,31 @@ class BucketStore(Struct, frozen=True):
             yield from found.lines("", but)
         else:
             yield state_line("", self.status(path))
+
+    def write(self, path: str, data: bytes | memoryview) -> str:
+        if self._place not in _WITHOUT_CONDITIONS:
+            try:
+                return objects.put_new(self, path, data)
+            except (
+                NoConditionsError
+            ):  # whoever writes here has agreed to it before the first object
+                _WITHOUT_CONDITIONS.add(self._place)
+        return objects.put(self, path, data)
+
+    @property
+    def _place(self) -> tuple[Scheme, str]:
+        return self.scheme, self.bucket
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
+        if nbytes <= objects.WHOLE_BYTES:
+            return self.write(path, b"".join(pieces))
+        return objects.put_parts(self, path, pieces, objects.part_bytes(nbytes))
+
+    def make_folder(self, path: str) -> None:
+        """Nothing: a bucket has no folders."""
+
+    def free_bytes(self, path: str) -> int | None:  # noqa: ARG002  a bucket has no limit
+        return None
 
     def tensorstore_spec(self, folder: str) -> dict[str, Any]:
         if self.scheme == "az" or settings_for(self.text(folder)).url:

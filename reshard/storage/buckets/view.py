@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-from msgspec import Struct
 
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
-from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
+from reshard.storage.buckets.file import BucketFile
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT, Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
+from reshard.storage.passed_on import PassedOn
 
 
-class BucketView(Struct, frozen=True):
+class BucketView(PassedOn, frozen=True):
     """A folder of a bucket as it was when it was listed; implements ``base.Store``.
 
     What is outside of the folder is asked of the bucket.
@@ -24,19 +22,8 @@ class BucketView(Struct, frozen=True):
     listing: Listing
 
     @property
-    def range_bytes(self) -> int:
-        return RANGE_BYTES
-
-    @property
-    def renames(self) -> bool:
-        return False
-
-    @property
     def memory_bytes(self) -> int:
         return BYTES_PER_OBJECT * len(self.listing.paths)
-
-    def text(self, path: str) -> str:
-        return self.store.text(path)
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         below = self._below(path)
@@ -73,9 +60,6 @@ class BucketView(Struct, frozen=True):
 
     def remembered(self, folder: str) -> Store:
         return self if self._below(folder) is not None else self.store.remembered(folder)
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        return self.store.tensorstore_spec(folder)
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         below = self._below(path)

@@ -18,6 +18,7 @@ class Gcs:
 
     def __init__(self, server: Server) -> None:
         self._xml, self._json = GcsXml(server), GcsJson(server)
+        server.objects.has_md5_etags = True
 
     def _of(self, request: Request) -> GcsXml | GcsJson:
         return self._json if request.path.startswith(ROOTS) else self._xml

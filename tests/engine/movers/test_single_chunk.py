@@ -104,9 +104,9 @@ def test_a_damaged_chunk_is_named(encoding, place, values, store, tmp_path):
 def test_bytes_that_change_between_decoding_and_writing_are_caught(
     values, store, tmp_path, monkeypatch
 ):
-    def flip_and_store(task, target, data, root, put):
+    def flip_and_store(task, target, data, output):
         data[0] ^= 1
-        return store_chunk(task, target, data, root, put)
+        return store_chunk(task, target, data, output)
 
     monkeypatch.setattr(single_chunk, "store_chunk", flip_and_store)
     store.add(SPEC, values, ZSTD)

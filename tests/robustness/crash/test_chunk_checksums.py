@@ -19,6 +19,7 @@ from reshard.formats.orbax.write.writer import OrbaxWriter
 from reshard.formats.safetensors.write.writer import SafetensorsWriter
 from reshard.formats.zarr.zarr3_json import chunk_key
 from reshard.storage.local_transaction import LocalTransaction
+from reshard.storage.location import Location
 from tests.robustness.crash.cases import CASES, Case, case
 from tests.robustness.crash.interrupted import other_boot, stop
 
@@ -40,8 +41,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[ChunkChecksum]:
 
 def checking(finish: Any, heard: list[ChunkChecksum]) -> Any:
     def checked(
-        self: Any, root: Path, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
-    ) -> None:
+        self: Any, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
+    ) -> Mapping[str, bytes]:
         heard.extend(checksums)
         assert list(checksums) == heard
         tensors = self._target.tensors
@@ -53,16 +54,16 @@ def checking(finish: Any, heard: list[ChunkChecksum]) -> Any:
         for each in heard:
             for data in stored(self, root, each):
                 assert (len(data), crc32c(data)) == (each.nbytes, each.crc32c), each
-        finish(self, root, digests, checksums)
+        return finish(self, root, digests, checksums)
 
     return checked
 
 
-def stored(writer: Any, root: Path, chunk: ChunkChecksum) -> Iterator[bytes]:
+def stored(writer: Any, root: Location, chunk: ChunkChecksum) -> Iterator[bytes]:
     """The bytes at each place of a chunk, or in the database."""
     places = writer.places(chunk.name, chunk.index)
     for place in places:
-        data = (root / place.file).read_bytes()
+        data = Path(root.path, place.file).read_bytes()
         yield data if place.offset is None else data[place.start : place.start + chunk.nbytes]
     if not places:
         item, param = writer._keys[chunk.name]

@@ -75,14 +75,14 @@ def test_a_chunk_that_is_stored_as_another(case, wrong, make, monkeypatch):
     def arm(patch, n):
         first: list[Any] = []
 
-        def act(original, task, target, data, root, put_):
+        def act(original, task, target, data, output):
             if wrong == "target":
-                return original(task, first[0][0], data, root, put_)
-            return original(task, target, first[0][1], root, put_)
+                return original(task, first[0][0], data, output)
+            return original(task, target, first[0][1], output)
 
-        def note(original, task, target, data, root, put_):
+        def note(original, task, target, data, output):
             first.append((target, data.copy()))
-            return original(task, target, data, root, put_)
+            return original(task, target, data, output)
 
         put_defect(patch, sinks, "store_chunk", 1, note)
         return put_defect(patch, sinks, "store_chunk", n + 1, act)
@@ -107,14 +107,14 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
     swap = (1, 3) if wrong == "zeros" else (0, 3)
     original = single_chunk.store_chunk
 
-    def store_wrongly(task, chunk, data, root, put):
+    def store_wrongly(task, chunk, data, output_):
         if chunk.index[0] in swap:
             other = tasks[swap[0] + swap[1] - chunk.index[0]].targets[0]
             if wrong == "elements":
                 data = np.full_like(data, 7)
             elif chunk.index[0] == swap[0]:
                 chunk = other
-        return original(task, chunk, data, root, put)
+        return original(task, chunk, data, output_)
 
     monkeypatch.setattr(single_chunk, "store_chunk", store_wrongly)
     with pytest.raises(VerificationError, match=r"^'w': "):
@@ -130,15 +130,15 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
     move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
     plan = Plan((move,), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
-    original = stream.pass_through
+    original = stream.pass_to_all
 
-    def swapped(task, files, put):
+    def swapped(tasks, files, outputs):
         from msgspec.structs import replace
 
-        moved = (replace(task.sources[0], index=(1, 0)), *task.sources[1:])
-        return original(replace(task, sources=moved), files, put)
+        moved = (replace(tasks[0].sources[0], index=(1, 0)), *tasks[0].sources[1:])
+        return original([replace(tasks[0], sources=moved)], files, outputs)
 
-    monkeypatch.setattr(stream, "pass_through", swapped)
+    monkeypatch.setattr(stream, "pass_to_all", swapped)
     with pytest.raises(
         VerificationError,
         match=r"^'w': chunk \[1, 0\] of the source was to be copied as chunk \[0, 0\]; this is a defect",

@@ -11,10 +11,6 @@ from reshard.formats.orbax.write.item_tree import V1_HANDLERS, item_directory
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
-COMMIT_MARKER = "commit_success.txt"
-
-COMMITTED = b"Checkpoint commit was successful"
-"""Readers ask only whether the file is there; Orbax adds a path, which a rename would make untrue."""
 
 _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.base import TargetCheckpoint
@@ -13,12 +12,10 @@ from reshard.formats.slices.parse import read_slices
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.copying import copy_file
-from reshard.storage.host import free_bytes
-from reshard.storage.local import make_folder
 from reshard.storage.location import Location, locate
 
 
-def copy_items(target: TargetCheckpoint, root: Path) -> None:
+def copy_items(target: TargetCheckpoint, root: Location) -> None:
     """Copy each item that is not a tree to its folder below the root."""
     for item in target.container.items:
         if not item.is_tree and item.name in target.copied:
@@ -28,14 +25,13 @@ def copy_items(target: TargetCheckpoint, root: Path) -> None:
             _check_copied(source, folder, item.name)
 
 
-def _check_copied(source: Location, folder: Path, item: str) -> None:
+def _check_copied(source: Location, copy: Location, item: str) -> None:
     """Raises CorruptError if the source has a record and the copy differs from it."""
     record = read_slices(source.parent)
     if record is None or record.data_files is None:
         return
     top = f"{source.name}/"
     recorded = {n.removeprefix(top): d for n, d in record.files.items() if n.startswith(top)}
-    copy = locate(folder)
     found = digests_of_files(copy, files_below(copy))
     for name in sorted(recorded.keys() | found.keys()):
         what = f"item {item!r}: the file {source / name}"
@@ -55,7 +51,7 @@ def copied_folders(target: TargetCheckpoint) -> list[str]:
     ]
 
 
-def copy_item(source: Location, target: Path, name: str) -> None:
+def copy_item(source: Location, target: Location, name: str) -> None:
     """Copy a folder without syncing; running it again gives the same result.
 
     A link to a file inside the folder is copied as that file. Raises FormatError if a link leads out of the folder or
@@ -70,21 +66,21 @@ def copy_item(source: Location, target: Path, name: str) -> None:
     folder = source.view()
     found = dict(_found(folder, "", what))
     _refuse_without_space(found, source, target, what)
-    make_folder(str(target))
+    target.make_folder()
     for path, status in found.items():
         if status.kind == "folder":
-            make_folder(str(target / path))
+            (target / path).make_folder()
         else:
-            copy_file(folder / path, target / path, status.version, what)
+            copy_file(folder / path, target / path, status, what)
 
 
 def _refuse_without_space(
-    found: dict[str, FileStatus], source: Location, target: Path, what: str
+    found: dict[str, FileStatus], source: Location, target: Location, what: str
 ) -> None:
     """Compares the size of the files with the free space; a sparse file takes little space, but its copy does not."""
     need = sum(status.nbytes for status in found.values())
-    free = free_bytes(target)
-    if need > free:
+    free = target.free_bytes()
+    if free is not None and need > free:
         raise StorageError(
             f"{what} in {source} contains files of {format_bytes(need)}, but the file system of {target} has "
             f"only {format_bytes(free)} free; free space, or choose another target"

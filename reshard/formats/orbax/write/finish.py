@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -12,8 +11,6 @@ from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.write.container_metadata import (
     CHECKPOINT_METADATA,
-    COMMIT_MARKER,
-    COMMITTED,
     V1_MARKER,
     checkpoint_metadata,
 )
@@ -29,20 +26,20 @@ from reshard.formats.slices.slice_file import (
     render_slices,
 )
 from reshard.formats.slices.target_entry import split_of_shards, target_entry
-from reshard.storage.local import make_folder, write_file
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
+from reshard.storage.marks import COMMIT_MARKER, COMMITTED
 
 
 def finish_checkpoint(
-    root: Path,
+    root: Location,
     target: TargetCheckpoint,
     trees: Sequence[ItemTree],
     digests: Mapping[str, str],
     *,
     arrays: Mapping[str, Mapping[str, bytes]],
     ocdbt: bool,
-) -> None:
-    """Write everything that is not tensor bytes.
+) -> dict[str, bytes]:
+    """Write everything that is not tensor bytes, but the markers, which are returned by their paths.
 
     Args:
         digests: CRC-64/NVME of each tensor, by name, 16 hex digits.
@@ -56,14 +53,15 @@ def finish_checkpoint(
             _write(root, tree.below(name), data)
         own = {n.removeprefix(tree.below("")): d for n, d in markers.items() if _is_of(n, tree)}
         known = {**arrays.get(tree.item.name, {}), **files, **own}
-        slices = slice_file(tree, digests, known, _database_digests(locate(root / tree.directory)))
+        slices = slice_file(tree, digests, known, _database_digests(root / tree.directory))
         made = None if tree.directory else target.made
         slices = replace(slices, conversion=target.conversion, made=made)
         slices_of[tree.below(FILE_NAME)] = render_slices(slices)
     if FILE_NAME not in slices_of:
         slices_of[FILE_NAME] = _container_slices(root, target, trees, markers, slices_of)
-    for name, data in {**slices_of, **markers}.items():
+    for name, data in slices_of.items():
         _write(root, name, data)
+    return markers
 
 
 def _is_of(name: str, tree: ItemTree) -> bool:
@@ -78,7 +76,7 @@ def _database_digests(folder: Location) -> dict[str, str]:
 
 
 def _container_slices(
-    root: Path,
+    root: Location,
     target: TargetCheckpoint,
     trees: Sequence[ItemTree],
     markers: Mapping[str, bytes],
@@ -88,8 +86,8 @@ def _container_slices(
     own = {n: d for n, d in markers.items() if not any(_is_of(n, tree) for tree in trees)}
     files = {name: digest_of(data) for name, data in {**own, **slices_of}.items()}
     for folder in copied_folders(target):
-        names = (f"{folder}/{name}" for name in files_below(locate(root / folder)))
-        files |= digests_of_files(locate(root), names)
+        names = (f"{folder}/{name}" for name in files_below(root / folder))
+        files |= digests_of_files(root, names)
     item_names = bool(target.container.naming_items)
     return render_slices(SliceFile({}, files, {}, item_names=item_names, made=target.made))
 
@@ -139,8 +137,8 @@ def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, b
     return markers | {COMMIT_MARKER: COMMITTED}
 
 
-def _write(root: Path, name: str, data: bytes) -> None:
+def _write(root: Location, name: str, data: bytes) -> None:
     path = root / name
     if "/" in name:
-        make_folder(str(path.parent))
-    write_file(str(path), data)
+        path.parent.make_folder()
+    path.write(data)

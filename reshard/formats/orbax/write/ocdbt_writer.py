@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from reshard.errors import FormatError, StorageError
-from reshard.formats.base import ChunkChecksum, Place, TargetCheckpoint
+from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree
 from reshard.formats.zarr.zarr3_json import chunk_key, zarr_json
 from reshard.geometry.grid import Index
-from reshard.storage.local import make_folder
+from reshard.storage.location import Location
 
 _REMEDY = "make room there, or choose another target, and run again"
 
@@ -47,12 +47,13 @@ class OcdbtWriter:
                 self._keys[leaf.leaf.name] = (tree.item.name, leaf.param)
                 arrays[f"{leaf.param}/zarr.json"] = zarr_json(tensor.spec, tensor.encoding)
 
-    def prepare(self, root: Path) -> None:
+    def prepare(self, root: Location) -> None:
         """Open the databases, write each ``zarr.json`` into them, copy the other items."""
-        make_folder(str(root))
+        root.make_folder()
         for tree in self._trees:
-            folder = root / tree.directory
-            make_folder(str(folder))
+            place = root / tree.directory
+            place.make_folder()
+            folder = Path(place.path)
             database = _open_database(folder)
             _write_all(database, folder, self._arrays[tree.item.name])
             self._databases[tree.item.name] = database
@@ -61,6 +62,12 @@ class OcdbtWriter:
     def places(self, name: str, index: Index) -> tuple[Place, ...]:  # noqa: ARG002  the same for every chunk
         """None: chunks go through ``put``."""
         return ()
+
+    def shared_file(self, file: str) -> SharedFile:
+        """Never called: chunks share no file."""
+        raise FormatError(
+            f"{file!r} is no file that chunks share; this is a defect of the program, please report it"
+        )
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Store the chunk and wait for it; StorageError, naming the chunk, if that fails."""
@@ -95,14 +102,14 @@ class OcdbtWriter:
 
     def finish(
         self,
-        root: Path,
+        root: Location,
         digests: Mapping[str, str],
         checksums: Iterable[ChunkChecksum],  # noqa: ARG002  chunks have trailers, files have digests
-    ) -> None:
-        """Write metadata, slices.json and, last, the markers."""
+    ) -> Mapping[str, bytes]:
+        """Write metadata and slices.json; the markers are returned."""
         self._databases.clear()
         self._stored.clear()
-        finish_checkpoint(root, self._target, self._trees, digests, arrays={}, ocdbt=True)
+        return finish_checkpoint(root, self._target, self._trees, digests, arrays={}, ocdbt=True)
 
 
 def _open_database(folder: Path) -> Any:

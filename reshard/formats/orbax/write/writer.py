@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from reshard.errors import FormatError
-from reshard.formats.base import ChunkChecksum, Place, TargetCheckpoint, Writer
+from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, Writer
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import check_files
 from reshard.formats.orbax.write.copy_items import copy_items
@@ -15,7 +14,8 @@ from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
-from reshard.storage.local import make_folder, write_file
+from reshard.storage.at_once import each_at_once
+from reshard.storage.location import Location
 
 
 def open_writer(target: TargetCheckpoint, form: OrbaxForm) -> Writer:
@@ -40,15 +40,15 @@ class OrbaxWriter:
     def __init__(self, target: TargetCheckpoint, trees: Sequence[ItemTree]) -> None:
         self._target = target
         self._trees = trees
-        self._root: Path | None = None
+        self._root: Location | None = None
         for tree in trees:
             check_files([(leaf.param, leaf.leaf.name) for leaf, _ in tree.tensors])
         self._arrays = {tree.item.name: _array_files(tree) for tree in trees}
 
-    def prepare(self, root: Path) -> None:
+    def prepare(self, root: Location) -> None:
         """Make the folders, write each ``zarr.json``, copy the items that are not trees."""
         self._root = root
-        make_folder(str(root))
+        root.make_folder()
         for tree in self._trees:
             _prepare_tree(root, tree, self._arrays[tree.item.name])
         copy_items(self._target, root)
@@ -61,11 +61,17 @@ class OrbaxWriter:
         grid = self._target.tensors[name].spec.storage
         return f"{self._folders[name]}/{chunk_key(grid, index)}"
 
+    def shared_file(self, file: str) -> SharedFile:
+        """Never called: chunks share no file."""
+        raise FormatError(
+            f"{file!r} is no file that chunks share; this is a defect of the program, please report it"
+        )
+
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
-        """Write the chunk's file; StorageError if the file system refuses."""
+        """Write the chunk's file; StorageError if the store refuses."""
         if self._root is None:
             raise FormatError(f"chunk {list(index)} of {name!r} was put before prepare")
-        write_file(f"{self._root}/{self._file(name, index)}", data)
+        (self._root / self._file(name, index)).write(data)
 
     def holds(self, name: str, index: Index) -> bool:
         """Whether the chunk's file is there."""
@@ -77,12 +83,12 @@ class OrbaxWriter:
 
     def finish(
         self,
-        root: Path,
+        root: Location,
         digests: Mapping[str, str],
         checksums: Iterable[ChunkChecksum],  # noqa: ARG002  chunks have trailers, files have digests
-    ) -> None:
-        """Write metadata, slices.json and, last, the markers."""
-        finish_checkpoint(
+    ) -> Mapping[str, bytes]:
+        """Write metadata and slices.json; the markers are returned."""
+        return finish_checkpoint(
             root, self._target, self._trees, digests, arrays=self._arrays, ocdbt=False
         )
 
@@ -102,12 +108,18 @@ def _array_files(tree: ItemTree) -> dict[str, bytes]:
     }
 
 
-def _prepare_tree(root: Path, tree: ItemTree, arrays: Mapping[str, bytes]) -> None:
-    base = f"{root}/{tree.directory}" if tree.directory else str(root)
-    make_folder(base)
-    for leaf, tensor in tree.tensors:
-        folder = f"{base}/{leaf.param}"
-        make_folder(folder)
-        for below in chunk_folders(tensor.spec.storage):
-            make_folder(f"{folder}/{below}")
-        write_file(f"{folder}/zarr.json", arrays[f"{leaf.param}/zarr.json"])
+def _prepare_tree(root: Location, tree: ItemTree, arrays: Mapping[str, bytes]) -> None:
+    base = root / tree.directory
+    base.make_folder()
+    grids = {leaf.param: tensor.spec.storage for leaf, tensor in tree.tensors}
+
+    def prepare_array(param: str) -> None:
+        folder = base / param
+        folder.make_folder()
+        if root.store.writes_in_place:
+            for below in chunk_folders(grids[param]):
+                (folder / below).make_folder()
+        (folder / "zarr.json").write(arrays[f"{param}/zarr.json"])
+
+    for _ in each_at_once(root.store, prepare_array, grids):
+        pass

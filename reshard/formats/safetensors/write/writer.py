@@ -12,12 +12,18 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.base import ChunkChecksum, PathKey, Place, TargetCheckpoint, TargetTensor
+from reshard.formats.base import (
+    ChunkChecksum,
+    PathKey,
+    Place,
+    SharedFile,
+    TargetCheckpoint,
+    TargetTensor,
+)
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
@@ -40,8 +46,9 @@ from reshard.formats.slices.slice_file import (
 from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.copying import copy_file
-from reshard.storage.local import open_new, storage_errors, write_all, write_file
-from reshard.storage.location import locate
+from reshard.storage.local import open_new, storage_errors, write_all
+from reshard.storage.location import Location, locate
+from reshard.storage.marks import COMMIT_MARKER, COMMITTED
 
 
 def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
@@ -90,16 +97,27 @@ class SafetensorsWriter:
         self._sizes: dict[str, int] = {}
         self._stored = self._located()
 
-    def prepare(self, root: Path) -> None:
-        """Make each file in its full size, with its header, and copy the files that are carried."""
+    def prepare(self, root: Location) -> None:
+        """Make each file in its full size, with its header, and copy the files that are carried.
+
+        Where files are not written in place, each is begun with ``shared_file`` when its first chunk is written.
+        """
         for file in self._files:
-            _write_header(f"{root}/{file.name}", self._header(file), self._sizes[file.name])
+            if root.store.writes_in_place:
+                path = f"{root.path}/{file.name}"
+                _write_header(path, self._header(file), self._sizes[file.name])
+            elif not any(one.box.size for one in file.slices):
+                (root / file.name).write(self._header(file))
         for source in map(locate, self._form.carried):
             copy_file(source, root / source.name)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a file, or of the file of each device that has the chunk."""
         return self._stored[name].places(index)
+
+    def shared_file(self, file: str) -> SharedFile:
+        planned = next(one for one in self._files if one.name == file)
+        return SharedFile(self._header(planned), self._sizes[file])
 
     def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
         """Never called: every chunk has a place."""
@@ -118,23 +136,26 @@ class SafetensorsWriter:
 
     def finish(
         self,
-        root: Path,
+        root: Location,
         digests: Mapping[str, str],
         checksums: Iterable[ChunkChecksum],  # noqa: ARG002  the format stores none
-    ) -> None:
+    ) -> Mapping[str, bytes]:
         """Write the record with the tensors' digests, and the index."""
         if self._form.files == "one":
             (file,) = self._files
             header = self._header(file, digests)
-            _write_header(f"{root}/{file.name}", header, self._sizes[file.name])
-            return
+            _write_header(f"{root.path}/{file.name}", header, self._sizes[file.name])
+            return {}
         known: dict[str, str] = {}
         if index := self._index():
-            write_file(f"{root}/{INDEX_NAME}", index)
+            (root / INDEX_NAME).write(index)
             known[INDEX_NAME] = digest_of(index)
         names = [locate(path).name for path in self._form.carried]
-        known |= digests_of_files(locate(root), names)
-        write_file(f"{root}/{FILE_NAME}", self._record(digests, known))
+        known |= digests_of_files(root, names)
+        markers = {} if root.store.renames else {COMMIT_MARKER: COMMITTED}
+        known |= {name: digest_of(data) for name, data in markers.items()}
+        (root / FILE_NAME).write(self._record(digests, known))
+        return markers
 
     def _located(self) -> dict[str, _Stored]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))

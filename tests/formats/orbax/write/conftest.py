@@ -30,6 +30,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import locate
 
 ONE_TREE = Container("v0", (Item("", "", True),))
 CRC = Encoding(checksum=True)
@@ -111,14 +112,20 @@ def write(
     staging = root.with_name(f".{root.name}.staging")
     if root.exists():
         root.rename(staging)
-    writer.prepare(staging)
+    writer.prepare(locate(staging))
     digests = {}
     for entry in entries:
         if entry.value is not None:
             write_chunks(writer, staging, entry)
             digests[entry.leaf.name] = f"{zlib.crc32(np.asarray(entry.value).tobytes()):016x}"
-    writer.finish(staging, digests, ())
+    write_markers(staging, writer.finish(locate(staging), digests, ()))
     return staging.rename(root)
+
+
+def write_markers(root: Path, markers: Mapping[str, bytes]) -> None:
+    """As a transaction writes them, last of all."""
+    for name, data in markers.items():
+        (root / name).write_bytes(data)
 
 
 def write_chunks(writer: Writer, root: Path, entry: Entry) -> None:

@@ -12,6 +12,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import locate
 
 W = np.zeros(4, "f4")
 
@@ -181,7 +182,7 @@ def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
     writer = open_writer(making.target_of([entry]), OrbaxForm(ocdbt))
     with pytest.raises(FormatError, match=r"chunk \[0\] of 'w' was put before prepare"):
         writer.put("w", (0,), b"")
-    writer.prepare(tmp_path / "out")
+    writer.prepare(locate(tmp_path / "out"))
     (tmp_path / "out").rename(tmp_path / "moved")
     (tmp_path / "out").write_bytes(b"")
     with pytest.raises(StorageError, match=r"cannot (write|store chunk \[0\] of 'w')"):
@@ -190,6 +191,6 @@ def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
 
 def test_put_writes_a_plain_chunk(making, tmp_path):
     writer = open_writer(making.target_of([making.Entry(("w",), W)]), OrbaxForm())
-    writer.prepare(tmp_path)
+    writer.prepare(locate(tmp_path))
     writer.put("w", (0,), memoryview(bytes(20)))
     assert (tmp_path / writer.places("w", (0,))[0].file).read_bytes() == bytes(20)

@@ -24,6 +24,7 @@ from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.storage.location import locate
+from tests.formats.orbax.write.conftest import write_markers
 from tests.orbax_warnings import warnings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
@@ -331,11 +332,11 @@ def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, 
     ts.open(spec).result().write(value).result()
     entry = making.Entry(("w",), value, chunk=(2, 4), encoding=encoding)
     writer = open_writer(making.target_of([entry]), OrbaxForm())
-    writer.prepare(tmp_path / "ckpt")
+    writer.prepare(locate(tmp_path / "ckpt"))
     for index in entry.target.spec.storage.indices():
         chunk = tmp_path / "zarr2" / ".".join(map(str, index))
         shutil.copyfile(chunk, tmp_path / "ckpt" / writer.places("w", index)[0].file)
-    writer.finish(tmp_path / "ckpt", {}, ())
+    write_markers(tmp_path / "ckpt", writer.finish(locate(tmp_path / "ckpt"), {}, ()))
     assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
 

@@ -1,0 +1,41 @@
+"""Which journaled chunks are stored in a bucket: those whose objects are listed in the version that was put.
+
+An object appears whole, so that one listing tells of all of its chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from reshard.conversion.resume.journaled_chunks import Chunk, JournaledChunk
+from reshard.storage.location import Location
+
+Journaled = Callable[[], Iterable[JournaledChunk]]
+"""Gives every chunk of a journal, anew with each call."""
+
+
+def missing_in_bucket(journaled: Journaled, root: Location) -> set[Chunk]:
+    """The chunks whose objects are gone, or are not those that were put."""
+    listed = root.view()
+    bad = {
+        place.file
+        for chunk in journaled()
+        for place, version in zip(chunk.places, _versions(chunk), strict=True)
+        if not _is_there(chunk, listed / place.file, version, is_own=place.offset is None)
+    }
+    return {
+        chunk.chunk for chunk in journaled() if any(place.file in bad for place in chunk.places)
+    }
+
+
+def _versions(chunk: JournaledChunk) -> tuple[str, ...]:
+    return chunk.versions or ("",) * len(chunk.places)
+
+
+def _is_there(chunk: JournaledChunk, file: Location, version: str, *, is_own: bool) -> bool:
+    found = file.status()
+    if found is None or found.kind != "file" or chunk.stored_bytes is None:
+        return False
+    if is_own and found.nbytes != chunk.stored_bytes:
+        return False
+    return not version or found.version == version

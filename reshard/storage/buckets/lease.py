@@ -1,0 +1,274 @@
+"""A lease: an object that says which run may write a target, renewed while that run lives.
+
+::
+
+    {"format": "reshard.lease", "version": 1, "target": "gs://…", "fence": 3, "run": "9f…", "beat": 17, "is_free": false,
+     "host": "…", "boot": "…", "namespace": "…", "pid": 4711, "started": 123456}
+
+A run takes it by putting it where there is none, or in place of the one that it has seen to be free or dead; the fence counts
+these. Every renewal replaces the version that was put last, so that a run which lost its lease finds out. No clocks are compared:
+a lease of another host is dead when its version stays the same for ``DEAD_S`` by the clock of the run that waits.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from reshard.errors import (
+    MissingError,
+    ResumeError,
+    SourceChangedError,
+    StorageError,
+    TargetBusyError,
+    TargetExistsError,
+)
+from reshard.storage.buckets import objects
+from reshard.storage.buckets.errors import NoConditionsError
+from reshard.storage.buckets.store import BucketStore
+from reshard.storage.host import process_mark, process_state
+
+FORMAT = "reshard.lease"
+VERSION = 1
+
+BEAT_S = 8.0
+"""Between renewals."""
+
+SURE_S = 20.0
+"""A run that could not renew its lease for so long asks the store whether it still has it before it goes on."""
+
+DEAD_S = 30.0
+"""A lease that nobody renewed for so long is dead."""
+
+LOOK_S = 2.0
+"""Between looks at a lease of another host."""
+
+
+class Held(Struct, frozen=True):
+    """A lease as it is stored.
+
+    Attributes:
+        fence: how many runs had it.
+        run: random name of the run.
+        beat: counts its renewals.
+        is_free: whether its run gave it back.
+        mark: of the run's process.
+    """
+
+    target: str
+    fence: int
+    run: str
+    beat: int = 0
+    is_free: bool = False
+    mark: Mapping[str, Any] = field(default_factory=process_mark)
+
+    def render(self) -> bytes:
+        """The object's content."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "target": self.target,
+            "fence": self.fence,
+            "run": self.run,
+        }
+        document |= {"beat": self.beat, "is_free": self.is_free, **self.mark}
+        return json.dumps(document).encode()
+
+    @property
+    def holder(self) -> str:
+        """The process that has it, for messages."""
+        return (
+            f"process {self.mark.get('pid', 'unknown')} on {self.mark.get('host', 'another host')}"
+        )
+
+
+class Lease:
+    """A lease that this run holds. Safe from any thread.
+
+    Attributes:
+        is_conditional: whether the store keeps conditions, so that nobody else can have it.
+    """
+
+    def __init__(self, store: BucketStore, path: str, held: Held, *, is_conditional: bool) -> None:
+        self._store = store
+        self._path = path
+        self._held = held
+        self._known = objects.look(store, path)
+        self._renewed = time.monotonic()
+        self._lost = ""
+        self._lock = threading.RLock()
+        self.is_conditional = is_conditional
+
+    @property
+    def fence(self) -> int:
+        return self._held.fence
+
+    def is_due(self) -> bool:
+        """Whether it is time to renew it."""
+        return time.monotonic() >= self._renewed + BEAT_S
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another run has it."""
+        return bool(self._lost)
+
+    def check(self) -> None:
+        """Raises TargetBusyError if another run has it; asks the store where the last renewal is long ago."""
+        if time.monotonic() > self._renewed + SURE_S:
+            self.renew()
+        self._refuse_lost()
+
+    def _refuse_lost(self) -> None:
+        if self._lost:
+            raise TargetBusyError(
+                f"this run lost {self._held.target}: {self._lost}; nothing was published; wait for the other run to end, then run "
+                "the same again"
+            )
+
+    def renew(self) -> None:
+        """Says that this run lives. Raises TargetBusyError if another run has the lease, StorageError for a failed request."""
+        with self._lock:
+            self._refuse_lost()
+            began = time.monotonic()
+            self._put(beat=self._held.beat + 1)
+            self._renewed = began
+
+    def release(self) -> None:
+        """Gives it back, so that the next run need not wait; what another run has by now stays its own."""
+        with self._lock:
+            try:
+                self._put(beat=self._held.beat + 1, is_free=True)
+            except StorageError:
+                return
+
+    def _put(self, beat: int, *, is_free: bool = False) -> None:
+        held = Held(self._held.target, self._held.fence, self._held.run, beat, is_free)
+        if not self.is_conditional:
+            objects.put(self._store, self._path, held.render())
+        else:
+            self._known = self._replaced(held)
+        self._held = held
+
+    def _replaced(self, held: Held) -> objects.Known | None:
+        """Replaces it; the new version. An answer that was lost is no loss if the lease is ours all the same."""
+        data = held.render()
+        try:
+            if self._known is None:
+                raise SourceChangedError("the lease is gone")
+            objects.replace(self._store, self._path, data, self._known)
+        except (SourceChangedError, MissingError):
+            if _read(self._store, self._path) != data:
+                self._lost = f"another run took {self._store.text(self._path)}, or it was removed"
+                self._refuse_lost()
+        return objects.look(self._store, self._path)
+
+
+def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
+    """Takes the lease at ``path``, where nobody has it; waits until a lease of a host that went away is dead.
+
+    Raises TargetBusyError naming the holder, and StorageError where the store keeps no conditions, unless ``unsafe``.
+    """
+    held = Held(target, 1, secrets.token_hex(8))
+    try:
+        objects.put_new(store, path, held.render())
+    except TargetExistsError:
+        return _taken_over(store, path, held)
+    except NoConditionsError as error:
+        if not unsafe:
+            raise _refusal(target, str(error)) from None
+        objects.put(store, path, held.render())
+        return Lease(store, path, held, is_conditional=False)
+    is_conditional = not _takes_a_second(store, path)
+    if not is_conditional:
+        if not unsafe:
+            objects.delete(store, [path])
+            raise _refusal(
+                target, "it put an object in the place of one although it was asked not to"
+            )
+        objects.put(store, path, held.render())
+    return Lease(store, path, held, is_conditional=is_conditional)
+
+
+def _takes_a_second(store: BucketStore, path: str) -> bool:
+    """Whether a store that was asked to put an object only where there is none does it all the same."""
+    try:
+        objects.put_new(store, path, b"a second one")
+    except TargetExistsError:
+        return False
+    return True
+
+
+def _refusal(target: str, seen: str) -> StorageError:
+    return StorageError(
+        f"the store of {target} keeps no conditions on writing, by which a run is sure that no other one writes the same target "
+        f"({seen}); choose another store, or see that nobody else writes there and say so (unsafe_commit)"
+    )
+
+
+def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
+    """Takes a lease that is there, once it is free or dead."""
+    while True:
+        known, held = objects.look(store, path), read_lease(store, path)
+        if known is None or held is None:
+            return take(store, path, ours.target)
+        _wait_until_dead(store, path, known, held, ours.target)
+        mine = Held(ours.target, held.fence + 1, ours.run)
+        try:
+            objects.replace(store, path, mine.render(), known)
+        except (SourceChangedError, MissingError):
+            if _read(store, path) != mine.render():
+                continue  # another run was faster
+        return Lease(store, path, mine, is_conditional=True)
+
+
+def _wait_until_dead(
+    store: BucketStore, path: str, known: objects.Known, held: Held, target: str
+) -> None:
+    state = process_state(held.mark)
+    if held.is_free or state == "gone":
+        return
+    if state == "unknown":
+        until = time.monotonic() + DEAD_S
+        while objects.look(store, path) == known:
+            if time.monotonic() >= until:
+                return
+            time.sleep(LOOK_S)
+    raise TargetBusyError(
+        f"another run ({held.holder}) is writing {target} now; wait for it to end, or choose another target"
+    )
+
+
+def read_lease(store: BucketStore, path: str) -> Held | None:
+    """The lease at a path; None where there is none. Raises ResumeError for one of another version of this program."""
+    data = _read(store, path)
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+        is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
+        names = ("target", "fence", "run", "beat", "is_free")
+        held = Held(**{name: document.pop(name) for name in names}, mark=document)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        is_known = False
+    if not is_known or type(held.fence) is not int:
+        raise ResumeError(
+            f"{store.text(path)} is no lease that this version of reshard knows; end the run that wrote it with that version, "
+            "or remove the folder that it is in once nothing writes the target"
+        )
+    return held
+
+
+def _read(store: BucketStore, path: str) -> bytes | None:
+    found = store.status(path)
+    if found is None or found.kind != "file":
+        return None
+    try:
+        return store.open(path).read(0, found.nbytes)
+    except MissingError:
+        return None

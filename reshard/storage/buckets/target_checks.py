@@ -1,0 +1,44 @@
+"""Checks a target in a bucket before a run."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from reshard.errors import StorageError, TargetExistsError
+from reshard.storage.buckets.transaction import state_folder
+from reshard.storage.location import Location
+from reshard.storage.marks import is_left_unfinished
+
+
+def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = False) -> None:
+    """Refuses a target that exists, unless it may be overwritten; what an unfinished run left is no target.
+
+    Also refuses a whole bucket, and a single file: a file appears in a bucket by itself, and nothing could say that it is
+    not proven yet.
+    """
+    if not target.path:
+        raise StorageError(
+            f"the target {target} is a whole bucket; name a folder in it, such as {target / 'checkpoint'}"
+        )
+    if is_file:
+        raise StorageError(
+            f"the target {target} is a single file, which cannot be checked in a bucket before it appears; name a folder, such as "
+            f"{target.parent / 'serving'}"
+        )
+    found = target.status()
+    if found is None:
+        return
+    if found.kind == "file":
+        raise TargetExistsError(
+            f"the target {target} is an object and was left untouched; a checkpoint is a folder: choose another target, or "
+            "remove it"
+        )
+    if not overwrite and not is_left_unfinished(target):
+        raise TargetExistsError(
+            f"the target {target} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
+        )
+
+
+def has_state(target: Location) -> bool:
+    """Whether a run has left, or uses, the folder beside a target in which it records what is done."""
+    return next(islice(state_folder(target).files(), 1), None) is not None

@@ -1,0 +1,224 @@
+"""A transaction in a bucket: objects under the target's own name, and the commit marker last.
+
+A bucket renames no folder, so that the objects are where they will be from the first. Nothing takes them for a checkpoint
+before ``commit_success.txt`` is there, which is put last and only where there is none; formats whose own readers know no marker
+have ``reshard_unfinished.txt`` until then. What a later run needs to resume lies in a folder beside the target, with the
+lease (``lease``) and the records (``segments``)::
+
+    run/1000/…                                 the objects
+    run/.1000.reshard-partial/lease            who writes them
+    run/.1000.reshard-partial/journal/…        what is done
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from reshard.errors import StorageError
+from reshard.storage.buckets import objects, segments
+from reshard.storage.buckets.lease import Lease, take
+from reshard.storage.buckets.overlay import with_files
+from reshard.storage.buckets.segments import Segments
+from reshard.storage.buckets.store import BucketStore
+from reshard.storage.location import Location
+from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK
+from reshard.storage.staging import PARTIAL
+from reshard.storage.transaction import Earlier
+
+_TICK_S = 0.5
+
+
+def state_folder(target: Location) -> Location:
+    """Where the lease and the records of a target are kept."""
+    return target.parent / f".{target.name}{PARTIAL}"
+
+
+@contextmanager
+def held_objects(target: Location, *, unsafe: bool = False) -> Iterator[ObjectTransaction]:
+    """The transaction of a target in a bucket, as the last run left it; nobody else has it in the block.
+
+    Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
+    conditions, where two runs may mix.
+    """
+    state = state_folder(target)
+    store = _bucket(state)
+    lease = take(store, f"{state.path}/lease", str(target), unsafe=unsafe)
+    transaction = ObjectTransaction(target, state, lease)
+    try:
+        yield transaction
+    finally:
+        transaction.end()
+
+
+def _bucket(place: Location) -> BucketStore:
+    if not isinstance(place.store, BucketStore):
+        raise TypeError(f"{place} is in no bucket")
+    return place.store
+
+
+class ObjectTransaction:
+    """A held target in a bucket; implements ``transaction.Transaction``."""
+
+    def __init__(self, target: Location, state: Location, lease: Lease) -> None:
+        self._target = target
+        self._store = _bucket(target)
+        self._state = state
+        self._lease = lease
+        self._segments = Segments(_bucket(state), state.path, lease.fence)
+        self._marks: dict[str, bytes] = {}
+        self._is_begun = self._is_committed = self._is_dissolved = False
+        self._failure: StorageError | None = None
+        self._is_over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="reshard.lease", daemon=True)
+        self._keeper.start()
+
+    @property
+    def target(self) -> str:
+        return str(self._target)
+
+    @property
+    def place(self) -> str:
+        return str(self._state)
+
+    @property
+    def root(self) -> Location:
+        return self._target
+
+    def left_by(self) -> Mapping[str, Any] | None:
+        return segments.read_identity(_bucket(self._state), self._state.path)
+
+    def earlier(self) -> Earlier | None:
+        identity = self.left_by()
+        if identity is None or not self._has_records():
+            return None
+        return Earlier(identity, is_believed=True)  # a put that was answered is durable
+
+    def records(self) -> Iterator[bytes]:
+        self._segments.flush()
+        return segments.read_records(_bucket(self._state), self._state.path)
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        self._open()
+        left = [file for file in self.files() if file != COMMIT_MARKER]
+        self._delete([COMMIT_MARKER])  # what is half deleted is no checkpoint
+        self._delete(left)
+        self._segments.start(identity)
+        self._is_begun = True
+
+    def adopt(self) -> None:
+        self._open()
+        self._delete([COMMIT_MARKER])
+
+    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+        self._segments.start(identity, records)
+        self._is_begun = True
+
+    def append(self, record: str) -> None:
+        self._check()
+        self._segments.append(record)
+
+    def close(self) -> None:
+        self._segments.flush()
+
+    def files(self) -> Iterator[str]:
+        return (file for file in self._store.files(self._target.path) if file != UNFINISHED_MARK)
+
+    def remove(self, file: str) -> None:
+        self._delete([file])
+
+    def mark(self, files: Mapping[str, bytes]) -> None:
+        self._marks = dict(files)
+
+    def written(self) -> Location:
+        return with_files(self._target, self._marks)
+
+    def commit(
+        self,
+        *,
+        overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
+        check: Callable[[Location], None] | None = None,  # noqa: ARG002
+    ) -> None:
+        self._check()
+        self._lease.renew()
+        for name, data in self._marks.items():
+            (self._target / name).write(data)
+        self._is_committed = True
+
+    def is_committed(self) -> bool:
+        if self._is_committed or not self._marks:
+            return self._is_committed
+        try:
+            return (self._target / COMMIT_MARKER).exists()
+        except StorageError:
+            return False
+
+    def may_be_resumed(self) -> bool:
+        try:
+            return self._has_records()
+        except StorageError:
+            return True  # what cannot be asked now may be asked later
+
+    def abort(self) -> None:
+        with suppress(StorageError):
+            if self._is_own():
+                self._delete(list(self.files()))
+            self._delete([UNFINISHED_MARK])
+            objects.delete_folder(_bucket(self._state), f"{self._state.path}/journal")
+            self._is_dissolved = True
+
+    def end(self) -> None:
+        """Gives the target back."""
+        self._is_over.set()
+        self._keeper.join()
+        with suppress(StorageError):
+            self._segments.flush()
+        if self._is_dissolved:
+            with suppress(StorageError):
+                self._lease.check()
+                objects.delete(_bucket(self._state), [f"{self._state.path}/lease"])
+                return
+        self._lease.release()
+
+    def _open(self) -> None:
+        """Says in the target that it is in the making."""
+        self._check()
+        text = (
+            f"A run of reshard writes this checkpoint, which is not whole yet. What is done is recorded in {self._state}; "
+            f"`reshard clean {self._target}` removes both once no run writes here.\n"
+        )
+        objects.put(self._store, f"{self._target.path}/{UNFINISHED_MARK}", text.encode())
+
+    def _is_own(self) -> bool:
+        """Whether the objects below the target are of an unfinished run, and of no checkpoint."""
+        if self._is_committed:
+            return False
+        has_mark = (self._target / UNFINISHED_MARK).exists()
+        return has_mark and not (self._target / COMMIT_MARKER).exists()
+
+    def _delete(self, files: list[str]) -> None:
+        self._check()
+        objects.delete(self._store, [f"{self._target.path}/{file}" for file in files])
+
+    def _has_records(self) -> bool:
+        return next(self.records(), None) is not None
+
+    def _check(self) -> None:
+        """Raises TargetBusyError if another run may have the target, StorageError if records could not be put."""
+        self._lease.check()
+        if self._failure is not None:
+            raise self._failure
+
+    def _keep(self) -> None:
+        """Renews the lease and puts records; what fails is told to whoever uses the transaction next."""
+        while not self._is_over.wait(_TICK_S):
+            try:
+                if self._lease.is_due():
+                    self._lease.renew()
+                self._segments.flush(if_due=True)
+            except StorageError as error:
+                if self._lease.is_lost:
+                    self._failure = error
+                    return

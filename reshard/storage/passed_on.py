@@ -1,0 +1,71 @@
+"""A store over another one, which answers everything; a subclass answers some of it itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+
+
+class PassedOn(Struct, frozen=True):
+    """Passes on every question to ``store``; implements ``base.Store``."""
+
+    store: Store
+
+    @property
+    def range_bytes(self) -> int:
+        return self.store.range_bytes
+
+    @property
+    def renames(self) -> bool:
+        return self.store.renames
+
+    @property
+    def writes_in_place(self) -> bool:
+        return self.store.writes_in_place
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.store.memory_bytes
+
+    def text(self, path: str) -> str:
+        return self.store.text(path)
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        return self.store.status(path, what)
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        return self.store.entries(folder)
+
+    def files(self, folder: str) -> Iterator[str]:
+        return self.store.files(folder)
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        return self.store.open(path, version, what)
+
+    def view(self, folder: str) -> Store:
+        return self.store.view(folder)
+
+    def remembered(self, folder: str) -> Store:
+        return self.store.remembered(folder)
+
+    def write(self, path: str, data: bytes | memoryview) -> str:
+        return self.store.write(path, data)
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
+        return self.store.write_pieces(path, pieces, nbytes)
+
+    def make_folder(self, path: str) -> None:
+        self.store.make_folder(path)
+
+    def free_bytes(self, path: str) -> int | None:
+        return self.store.free_bytes(path)
+
+    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
+        return self.store.tensorstore_spec(folder)
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        return self.store.state(path, but)

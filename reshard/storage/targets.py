@@ -1,0 +1,101 @@
+"""Targets in any store: where they are, whether they may be written, and the transaction that writes one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from reshard.storage import target_checks
+from reshard.storage.local import storage_errors
+from reshard.storage.local_store import LocalStore
+from reshard.storage.local_transaction import held_target as held_local
+from reshard.storage.location import Location, is_in_bucket, local_path, locate
+from reshard.storage.staging import staging_for
+from reshard.storage.syncing import fsync
+from reshard.storage.target_checks import refuse_overlap
+from reshard.storage.transaction import Transaction
+
+
+def target_text(target: str) -> str:
+    """The text of a target by which everything else names it: a local path, or a URL of a bucket.
+
+    The last part of a path is a name, so that a folder can be made beside it. Raises StorageError as ``locate``.
+    """
+    if is_in_bucket(target):
+        return str(locate(target))
+    path = local_path(target, writing=True)
+    # A path such as ``.`` or ``a/..`` has no name at its end; its real path has.
+    return path if Path(path).name not in ("", "..") else os.path.realpath(path)
+
+
+def check_target(
+    target: Location, source: Location, *, overwrite: bool, is_file: bool = False
+) -> None:
+    """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
+
+    Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
+    """
+    refuse_overlap(target, source)
+    check_new(target, overwrite=overwrite, is_file=is_file)
+
+
+def check_new(target: Location, *, overwrite: bool, is_file: bool = False) -> None:
+    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made."""
+    if is_local(target):
+        target_checks.check_new(Path(target.path), overwrite=overwrite, is_file=is_file)
+        return
+    from reshard.storage.buckets.target_checks import check_new_in_bucket
+
+    check_new_in_bucket(target, overwrite=overwrite, is_file=is_file)
+
+
+def held_target(
+    target: Location, file: str = "", *, unsafe: bool = False
+) -> AbstractContextManager[Transaction]:
+    """The transaction of a target, as the last run left it; nobody else has it in the block.
+
+    ``file`` names the file below the root that becomes the target; "" where the root itself does. ``unsafe``: also in a
+    store that keeps no conditions on writing. Raises TargetBusyError naming the holder where another live process holds it.
+    """
+    if is_local(target):
+        return held_local(Path(target.path), file)
+    from reshard.storage.buckets.transaction import held_objects
+
+    return held_objects(target, unsafe=unsafe)
+
+
+def root_text(target: Location, file: str = "") -> str:
+    """The text of the folder below which a transaction of the target writes."""
+    return str(staging_for(Path(target.path), file).root) if is_local(target) else str(target)
+
+
+def has_leftovers(target: Location, file: str = "") -> bool:
+    """Whether a run that is unfinished, or writing now, has left or uses a folder beside the target."""
+    if is_local(target):
+        return os.path.lexists(staging_for(Path(target.path), file).folder)
+    from reshard.storage.buckets.target_checks import has_state
+
+    return has_state(target)
+
+
+def make_name_durable(target: Location) -> None:
+    """Makes sure that a target which another process published keeps its name; in a bucket it does."""
+    if is_local(target):
+        fsync(Path(target.path).parent)
+
+
+def device_of(target: Location) -> int:
+    """The file system that a local target will be on."""
+    with storage_errors("look at", target.path):
+        return next(p for p in Path(target.path).absolute().parents if p.exists()).stat().st_dev
+
+
+def is_link(target: Location) -> bool:
+    """Whether a symbolic link is there."""
+    return is_local(target) and Path(target.path).is_symlink()
+
+
+def is_local(place: Location) -> bool:
+    """Whether a place is on the local file system."""
+    return isinstance(place.store, LocalStore)
