@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
+from reshard.formats.orbax.container import COMMIT_MARKER, TEMPORARY, is_finished, is_orbax
 from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
 
@@ -78,6 +78,17 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     if len({one.prefix for one in found}) > 1:
         return [one for one in found if not one.prefix]
     return found
+
+
+def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
+    """Which of these folders of a run are committed, as Orbax counts: on a local disk all that have their final name, in a
+    bucket those with the marker, in one request for each."""
+    names = [name for name in names if TEMPORARY not in name]
+    if folder.store.renames:
+        return names
+    seen = folder.remembered()
+    marked = each_at_once(seen.store, lambda name: (seen / name / COMMIT_MARKER).is_file(), names)
+    return [name for name, is_whole in zip(names, marked, strict=True) if is_whole]
 
 
 def uncommitted(folder: Location, step: int) -> str | None:

@@ -6,8 +6,10 @@ import logging
 import os
 import shlex
 import sys
+from pathlib import Path
 
 from reshard.errors import ReshardError
+from reshard.storage.location import Location
 from reshard_server.app import create_app
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown
@@ -16,6 +18,7 @@ from reshard_server.observability.audit import set_up_audit
 from reshard_server.observability.logs import set_up_logs
 from reshard_server.server_process import address_of, listen, run_server
 from reshard_server.settings import Settings, unknown_variables
+from reshard_server.worker.process import BUCKETS
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +28,8 @@ def serve(settings: Settings) -> None:
 
     Raises ReshardError for invalid settings before it listens.
     """
+    if settings.buckets:
+        os.environ[BUCKETS] = str(settings.buckets.absolute())  # for this process and its children
     _check(settings)
     set_up_logs(settings.log_level, settings.log_format)
     set_up_audit(settings.audit_log)
@@ -50,7 +55,11 @@ def migrate_records(settings: Settings) -> str:
 
 def _check(settings: Settings) -> None:
     load_tokens(settings)
-    for name, path in settings.roots.items():
+    for name, place in settings.roots.items():
+        if not place.store.renames:
+            _check_bucket(name, place)
+            continue
+        path = Path(place.path)
         if not path.is_dir():
             raise ReshardError(
                 f"the root {name!r} is {str(path)!r}, which is not a folder; create it, or correct the path"
@@ -60,6 +69,11 @@ def _check(settings: Settings) -> None:
                 f"the audit log {str(settings.audit_log.absolute())!r} is in the root {name!r}, where clients may read and "
                 "write; name a file elsewhere"
             )
+        if settings.buckets and settings.buckets.resolve().is_relative_to(path.resolve()):
+            raise ReshardError(
+                f"the file with the settings of buckets {str(settings.buckets.absolute())!r} is in the root {name!r}, where "
+                "clients may read and write; name a file elsewhere"
+            )
         if settings.state.resolve().is_relative_to(path.resolve()):
             raise ReshardError(
                 f"the state folder {str(settings.state.absolute())!r} is in the root {name!r}, where clients may read "
@@ -67,9 +81,18 @@ def _check(settings: Settings) -> None:
             )
 
 
+def _check_bucket(name: str, place: Location) -> None:
+    """Raises ReshardError for settings of a bucket that cannot work. Nothing is asked of the cloud: one that is down must
+    not keep the other roots from being served."""
+    try:
+        place.open().close()
+    except ReshardError as error:
+        raise ReshardError(f"the root {name!r} cannot be used: {error}") from error
+
+
 def announcement(settings: Settings, address: str) -> str:
     """The address, the URL of the pages, the roots, and a command to try."""
-    roots = [f"  {name} = {path}" for name, path in sorted(settings.roots.items())]
+    roots = [f"  {name} = {place}" for name, place in sorted(settings.roots.items())]
     header = () if settings.insecure else ("-H", "Authorization: Bearer TOKEN")
     line = shlex.join(["curl", *header, f"{address}/v1/conversions"])
     return "\n".join(

@@ -38,6 +38,9 @@ from reshard_server.worker.wording import RootNames
 CHECKERS = 4
 """Threads that check the paths of new conversions; if a storage hangs, only these threads hang."""
 
+FINDERS = 48
+"""Threads that look for checkpoints; more than one bucket that hangs may take (``auth.bucket_root``)."""
+
 PINGERS = 2
 """Threads that ping the database; if it does not answer, only these threads wait."""
 
@@ -55,6 +58,7 @@ class Services:
     Attributes:
         lookers: the threads that query the records about conversions.
         checkers: the threads that check new requests.
+        finders: the threads that look for checkpoints, on disks and in buckets.
         pingers: the threads that ping the database.
         recorder: records new conversions.
         names: of the roots; and the folders that no client may see.
@@ -75,6 +79,7 @@ class Services:
     metrics: Metrics
     lookers: CapacityLimiter
     checkers: CapacityLimiter
+    finders: CapacityLimiter
     pingers: CapacityLimiter
     browsers: CapacityLimiter
     recorder: BatchRecorder
@@ -88,7 +93,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
     Raises ReshardError if something cannot be opened.
     """
     check_arguments()  # imports the modules that it needs, so that the first request need not wait
-    tokens, roots = load_tokens(settings), Roots(settings.roots)
+    tokens, roots = load_tokens(settings), Roots.of(settings.roots)
     with ExitStack() as opened:
         opened.enter_context(state_locked(settings))
         database = open_database(settings)
@@ -130,6 +135,7 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             metrics,
             lookers,
             CapacityLimiter(CHECKERS),
+            CapacityLimiter(FINDERS),
             CapacityLimiter(PINGERS),
             CapacityLimiter(BROWSERS),
             BatchRecorder(database, settings.queued_per_token, lookers),

@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     SecretStr,
     ValidationError,
     field_validator,
@@ -31,6 +32,7 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
+from reshard.storage.location import Location, locate
 from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
@@ -45,6 +47,18 @@ Scope = Literal["read", "convert", "admin"]
 
 _DAY_LENGTH = len("2027-01-31")
 
+
+def _place(value: object) -> Location:
+    """Where a root is; a URL's form is checked, and nothing is looked up."""
+    if not isinstance(value, str | Path | Location):
+        raise ValueError("expected a folder, or a URL that begins with gs://, s3:// or az://")
+    try:
+        return value if isinstance(value, Location) else locate(value)
+    except ReshardError as error:
+        raise ValueError(str(error)) from None
+
+
+RootPlace = Annotated[Location, PlainValidator(_place)]
 RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
@@ -109,9 +123,13 @@ class Settings(BaseSettings):
         True,
         description="Migrate records of an older version at the start; off: only --migrate does it.",
     )
-    roots: dict[RootName, Path] = Field(
+    roots: dict[RootName, RootPlace] = Field(
         default_factory=dict,
-        description="Storage roots by name; clients name paths below them.",
+        description="Storage roots by name, folders or gs://, s3:// and az:// URLs; clients name paths below them.",
+    )
+    buckets: Path | None = Field(
+        None,
+        description="A TOML file with the endpoints and credentials of roots in buckets, by URL.",
     )
     tokens: tuple[TokenSettings, ...] = Field((), description="Bearer tokens, by their hashes.")
     tokens_file: Path | None = Field(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.server.bucket_roots import bucket, impatient, root_url
 from tests.server.checkpoint import run_of
 from tests.server.jobs.worlds import (
     shared_world,
@@ -20,7 +21,10 @@ from tests.server.served import serve, served
 
 __all__ = [
     "ann",
+    "bucket",
+    "impatient",
     "postgres",
+    "root_url",
     "run_of",
     "serve",
     "served",

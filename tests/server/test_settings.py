@@ -9,8 +9,39 @@ from pydantic_core import PydanticUndefined
 from reshard_server.settings import Settings, load_settings, unknown_variables
 
 from reshard.errors import ReshardError
+from reshard.storage.location import locate
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "service" / "settings.md"
+
+
+def test_roots_in_buckets() -> None:
+    given = {"a": "gs://bucket", "b": "s3://bucket/team/x/", "c": "file:///srv/c", "d": "relative"}
+    found = load_settings({"roots": given}, None).roots
+    assert {name: str(place) for name, place in found.items()} == {
+        "a": "gs://bucket",
+        "b": "s3://bucket/team/x",
+        "c": "/srv/c",
+        "d": str(Path("relative").absolute()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("root", "words"),
+    [
+        ("https://bucket/x", "reading from https:// is not supported; give a local path, or a URL that begins with"),
+        ("gcs://bucket", "write it as gs://bucket/path"),
+        ("s3://b/a/../c", "has the part '..'"),
+        ("s3://key:S3CRET@bucket/x", "takes no user and no password; credentials come from the environment"),
+        ("s3://bucket/x?X-Amz-Signature=S3CRET", "a signed URL cannot be taken"),
+        (7, "expected a folder, or a URL that begins with gs://, s3:// or az://"),
+    ],
+)  # fmt: skip
+def test_roots_that_cannot_be(root: object, words: str) -> None:
+    with pytest.raises(ReshardError) as refused:
+        load_settings({"roots": {"data": root}}, None)
+    assert str(refused.value).startswith("the settings cannot be used: roots.data: ")
+    assert words in str(refused.value)
+    assert "S3CRET" not in str(refused.value)
 
 
 @pytest.fixture
@@ -37,7 +68,7 @@ def test_flags_come_first_and_roots_are_joined(file: Path, monkeypatch: pytest.M
 
 def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESHARD_ROOTS__DATA", "/srv/ckpt")
-    assert load_settings({}, None).roots == {"data": Path("/srv/ckpt")}
+    assert load_settings({}, None).roots == {"data": locate("/srv/ckpt")}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ State = Annotated[
 Root = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=PATH", help="A folder that clients may name as NAME/...; may be repeated."
+        metavar="NAME=PATH",
+        help="A folder, or a gs://, s3:// or az:// URL, that clients may name as NAME/...; may be repeated.",
     ),
 ]
 SettingsFile = Annotated[
@@ -185,8 +186,8 @@ def _need_packages() -> None:
         )
 
 
-def _roots(given: Sequence[str]) -> dict[str, Path]:
-    roots = {}
+def _roots(given: Sequence[str]) -> dict[str, str]:
+    roots: dict[str, str] = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
@@ -197,7 +198,7 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
             raise ReshardError(
                 f"--root {text!r}: the root {name!r} is named twice; choose another name"
             )
-        roots[name] = Path(path)
+        roots[name] = path
     return roots
 
 

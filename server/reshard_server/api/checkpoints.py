@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard import check_arguments
+from reshard.storage.location import Location
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
 from reshard_server.api.read_mask import MaskedRoute
+from reshard_server.auth.tokens import Caller
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
@@ -19,6 +22,7 @@ from reshard_server.errors.problems import (
     BUDGET,
     NO_CHECKPOINT,
     NOT_FOUND,
+    OF_A_BUCKET,
     STORAGE,
     TARGET_EXISTS,
     UNAVAILABLE,
@@ -39,14 +43,15 @@ from reshard_server.schemas.checkpoint import (
     VerificationAnswer,
     VerifyRequest,
 )
+from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=MaskedRoute)
 
-_UNUSABLE = (NOT_FOUND, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE)
+_UNUSABLE = (NOT_FOUND, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE, *OF_A_BUCKET)
 
 
-@ROUTER.get("", responses=problems(NOT_FOUND))
-def list_checkpoints(
+@ROUTER.get("", responses=problems(NOT_FOUND, *OF_A_BUCKET))
+async def list_checkpoints(
     query: Annotated[CheckpointQuery, Query()], serving: Serving, caller: Reading
 ) -> CheckpointPage:
     """Lists checkpoints and folders of steps below a root, by path.
@@ -54,6 +59,11 @@ def list_checkpoints(
     Links and hidden folders are skipped. In a tree with many other folders a page may be short or empty: continue as
     long as there is a ``next_page_token``.
     """
+    return await run_sync(checkpoints_below, query, serving, caller, limiter=serving.finders)
+
+
+def checkpoints_below(query: CheckpointQuery, serving: Services, caller: Caller) -> CheckpointPage:
+    """A page of the checkpoints below a root or a folder. Raises ProblemError if it cannot be listed."""
     with for_field("prefix" if query.prefix else "root"):
         folder = serving.roots.folder(caller, query.root, query.prefix)
     listing = {"checkpoints": [query.root, query.prefix]}
@@ -62,7 +72,7 @@ def list_checkpoints(
         (text,) = page_key(listing, query.page_token, (str,))
         after = tuple(str(text).split("/"))
     name = f"{query.root}/{query.prefix}" if query.prefix else query.root
-    listed = browse(folder, name, query.page_size, after)
+    listed = serving.roots.ask(name, lambda: browse(folder, name, query.page_size, after))
     more = None if listed.after is None else page_token(listing, ("/".join(listed.after),))
     return CheckpointPage(checkpoints=listed.checkpoints, next_page_token=more)
 
@@ -75,9 +85,8 @@ async def inspect_checkpoint(
     caller: Reading,
 ) -> Response:
     """Returns a checkpoint's contents: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
-    body = await choose_step(serving.checkers, serving.roots, caller, body)
-    with for_field("/checkpoint"):
-        path = serving.roots.existing(caller, body.checkpoint)
+    body = await choose_step(serving.finders, serving.roots, caller, body)
+    path = await _existing(serving, caller, body.checkpoint, "/checkpoint")
     limits = check_limits(serving, None)
     question = Question(
         "inspect",
@@ -106,11 +115,11 @@ async def verify_checkpoint(
     is compared with its source; casts are repeated, and every bit is compared. The answer lists any damage. With
     ``Accept: text/event-stream`` progress comes before the answer. The work stops when the client disconnects.
     """
-    body = await choose_step(serving.checkers, serving.roots, caller, body)
-    with for_field("/checkpoint"):
-        a = serving.roots.existing(caller, body.checkpoint)
-    with for_field("/other"):
-        b = None if body.other is None else serving.roots.existing(caller, body.other)
+    body = await choose_step(serving.finders, serving.roots, caller, body)
+    a = await _existing(serving, caller, body.checkpoint, "/checkpoint")
+    b = None
+    if body.other is not None:
+        b = await _existing(serving, caller, body.other, "/other")
     rules = _rules(body, serving.settings.max_memory)
     limits = check_limits(serving, body.max_memory)
     question = Question(
@@ -122,6 +131,12 @@ async def verify_checkpoint(
         paths=(body.checkpoint, body.other or ""),
     )
     return await answered_or_watched(request, serving, question)
+
+
+async def _existing(serving: Services, caller: Caller, text: str, field: str) -> Location:
+    """The real place, looked up in a thread."""
+    with for_field(field):
+        return await run_sync(serving.roots.existing, caller, text, limiter=serving.finders)
 
 
 def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
@@ -152,9 +167,11 @@ async def fingerprint_checkpoint(
     """
     ABOUT.get().aims_at(body.checkpoint)
     serving.drain.refuse_new()
-    body = await choose_step(serving.checkers, serving.roots, caller, body)
+    body = await choose_step(serving.finders, serving.roots, caller, body)
     with for_field("/checkpoint"):
-        path = serving.roots.changeable(caller, body.checkpoint)
+        path = await run_sync(
+            serving.roots.changeable, caller, body.checkpoint, limiter=serving.finders
+        )
     limits = check_limits(serving, body.max_memory)
     arguments: dict[str, Any] = {"path": str(path), "overwrite": body.overwrite, **limits._asdict()}
     question = Question(

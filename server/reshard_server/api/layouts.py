@@ -23,6 +23,7 @@ from reshard_server.errors.problems import (
     FORBIDDEN,
     NO_CHECKPOINT,
     NOT_FOUND,
+    OF_A_BUCKET,
     PRECONDITION,
     QUOTA,
     STORAGE,
@@ -172,7 +173,14 @@ def delete_layout(
     ":preview",
     response_model=LayoutAnswer,
     responses=problems(
-        NOT_FOUND, BAD_LAYOUT, BAD_PLAN, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, UNAVAILABLE
+        NOT_FOUND,
+        BAD_LAYOUT,
+        BAD_PLAN,
+        NO_CHECKPOINT,
+        BAD_CHECKPOINT,
+        STORAGE,
+        UNAVAILABLE,
+        *OF_A_BUCKET,
     ),
 )
 async def preview_layout(
@@ -186,7 +194,7 @@ async def preview_layout(
     Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
     conversion.
     """
-    question = await run_sync(preview_question, serving, caller, body)
+    question = await run_sync(preview_question, serving, caller, body, limiter=serving.finders)
     return await answered(request, serving, question)
 
 

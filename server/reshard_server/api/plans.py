@@ -19,6 +19,7 @@ from reshard_server.errors.problems import (
     BAD_PLAN,
     BUDGET,
     NO_CHECKPOINT,
+    OF_A_BUCKET,
     STORAGE,
     TARGET_EXISTS,
     UNAVAILABLE,
@@ -46,7 +47,7 @@ _OF_THE_RUN = {"restart", "verify"}
     "",
     response_model=PlanAnswer | MultiPlanAnswer,
     responses=problems(
-        BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE
+        BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE, *OF_A_BUCKET
     ),
 )  # fmt: skip
 async def make_plan(
@@ -61,7 +62,7 @@ async def make_plan(
     value that works. Needs a token that may write to the target's root, as the conversion does. For several targets the
     answer has the plan of each, and the bytes that are read for all of them.
     """
-    question = await run_sync(plan_question, serving, caller, body)
+    question = await run_sync(plan_question, serving, caller, body, limiter=serving.finders)
     return await answered(request, serving, question)
 
 

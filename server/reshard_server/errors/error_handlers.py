@@ -44,9 +44,15 @@ def refuse(request: Request, problem: ProblemError) -> Response:
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
-        headers=dict(problem.headers),
+        headers=headers_of(problem),
         media_type=MEDIA_TYPE,
     )
+
+
+def headers_of(problem: ProblemError) -> dict[str, str]:
+    """The headers of the response."""
+    usual = {"Retry-After": problem.kind.retry_after} if problem.kind.retry_after else {}
+    return {**usual, **problem.headers}
 
 
 def add_refusals(app: FastAPI) -> None:

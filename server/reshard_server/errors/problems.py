@@ -34,6 +34,8 @@ class Kind:
     slug: str
     title: str
     status: int
+    retry_after: str = ""
+    """Seconds after which the same request may succeed."""
 
     @property
     def type(self) -> str:
@@ -70,6 +72,9 @@ BUDGET = Kind("memory-budget", "Nothing fits the allowed memory", 422)
 NO_CHECKPOINT = Kind("not-a-checkpoint", "This is not a checkpoint", 422)
 BAD_CHECKPOINT = Kind("checkpoint", "The checkpoint cannot be used", 422)
 STORAGE = Kind("storage", "The storage failed", 422)
+STORAGE_REFUSED = Kind("storage-refused", "The storage refuses this server", 502)
+STORAGE_DOWN = Kind("storage-unavailable", "The storage does not work now", 503, "30")
+STORAGE_SLOW = Kind("storage-timeout", "The storage did not answer in time", 504, "30")
 TARGET_EXISTS = Kind("target-exists", "The target exists", 409)
 DIFFERENT = Kind("verification", "The bits differ", 422)
 
@@ -84,6 +89,17 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
     (VerificationError, DIFFERENT),
     (ReshardError, BAD_CHECKPOINT),
 )
+
+OF_A_BUCKET = (STORAGE_REFUSED, STORAGE_DOWN, STORAGE_SLOW)
+"""What every route that reads below a root may answer."""
+
+_OF_FAULT = {
+    "refused": STORAGE_REFUSED,
+    "forbidden": STORAGE_REFUSED,
+    "unavailable": STORAGE_DOWN,
+    "slow": STORAGE_SLOW,
+}
+"""Kinds by what is wrong with a bucket as a whole."""
 
 _REMEDY_OF = {
     BAD_LAYOUT.slug: "correct the layout; docs/reference/layout-files.md describes its form"
@@ -138,6 +154,8 @@ def remedy_in(detail: str) -> str | None:
 
 def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
     """The problem of a library error; the text after its last ``;`` is the remedy."""
+    if isinstance(error, StorageError) and error.fault:
+        return _problem_of_bucket(error, field)
     kind = next(kind for cls, kind in _OF_ERROR if isinstance(error, cls))
     text = str(error)
     remedy = remedy_in(text) or _REMEDY_OF.get(kind.slug)
@@ -147,3 +165,18 @@ def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
             kind, text, field, remedy, {**extra, "smallest_bytes": error.smallest_bytes}
         )
     return ProblemError(kind, text, field, remedy, extra)
+
+
+def for_the_log(error: ReshardError) -> str | None:
+    """What the operator needs to know of an error, and its problem does not say: the words of a bucket's store."""
+    return str(error) if isinstance(error, StorageError) and error.fault else None
+
+
+def _problem_of_bucket(error: StorageError, field: str | None) -> ProblemError:
+    """What the client can do is to wait, or to ask the operator; the store's own words are for the log."""
+    kind = _OF_FAULT[error.fault]
+    remedy = "send the request again later"
+    if kind is STORAGE_REFUSED:
+        remedy = "ask the operator of this server, whose log has the reason"
+    extra = {"error": type(error).__name__}
+    return ProblemError(kind, f"{error.finding}; {remedy}", field, remedy, extra)

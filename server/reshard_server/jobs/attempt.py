@@ -103,6 +103,8 @@ class _Conversation:
             elif "result" in message:
                 self.outcome = Converted(**message["result"])
             else:
+                if "log" in message:
+                    LOG.warning("%s", message["log"])
                 self.outcome = Refused(message["problem"], bool(message.get("busy")))
 
     def renew_lease(self) -> None:

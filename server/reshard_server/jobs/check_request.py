@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
+from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
@@ -72,20 +72,24 @@ def check_conversion(
     _check_seconds(serving.settings, request)
 
 
-def _refuse_overlap(source: Path, target: Path, source_name: str, target_name: str) -> None:
+def _refuse_overlap(source: Location, target: Location, source_name: str, target_name: str) -> None:
     """The library would refuse these, too, when the conversion runs."""
     if target == source:
         raise StorageError(
             f"the target {target_name!r} is the source itself; choose another target"
         )
-    if source in target.parents:
+    if _is_inside(target, source):
         raise StorageError(
             f"the target {target_name!r} is inside the source {source_name!r}; choose a target outside of it"
         )
-    if target in source.parents:
+    if _is_inside(source, target):
         raise StorageError(
             f"the source {source_name!r} is inside the target {target_name!r}; choose another target"
         )
+
+
+def _is_inside(place: Location, folder: Location) -> bool:
+    return place != folder and f"{place}/".startswith(f"{str(folder).rstrip('/')}/")
 
 
 def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, TargetRequest]]:

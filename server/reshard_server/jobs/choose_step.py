@@ -59,10 +59,11 @@ def _below(
         return path
     real = roots.existing(caller, path)
     try:
-        found = locate(real, step=step, item=item)
+        found = roots.ask(path, lambda: locate(str(real), step=step, item=item))
     except ReshardError as error:
         problem = problem_of(error)
-        names = RootNames.of(roots.roots).only(path).before(real, path)
+        root = path.partition("/")[0]
+        names = RootNames.of({root: roots.place_of(root)}).before(real, path)
         problem.detail = names.text(problem.detail)
         problem.remedy = problem.remedy and names.text(problem.remedy)
         raise problem from error

@@ -86,6 +86,9 @@ class Submitting(Checking, Protocol):
     def checkers(self) -> CapacityLimiter: ...
 
     @property
+    def finders(self) -> CapacityLimiter: ...
+
+    @property
     def recorder(self) -> BatchRecorder: ...
 
     @property
@@ -103,7 +106,7 @@ async def submit(
     Raises ProblemError for a request that cannot be carried out.
     """
     serving.drain.refuse_new()
-    resolved = await choose_step(serving.checkers, serving.roots, caller, request)
+    resolved = await choose_step(serving.finders, serving.roots, caller, request)
     await run_sync(check_conversion, serving, caller, resolved, limiter=serving.checkers)
     submission = Submission(caller.name, resolved, key, sent=request)
     conversion, is_new = await serving.recorder.create(submission)

@@ -209,6 +209,8 @@ class _RunningQuestion:
 
     def _answered(self, message: dict[str, Any]) -> Answered:
         if "problem" in message:
+            if "log" in message:
+                LOG.warning("%s", message["log"])
             raise _problem(self.names.problem(message["problem"]))
         answer = {**self.names.answer(message["result"]), **self.question.overrides}
         return Answered(json.dumps(answer))

@@ -8,21 +8,22 @@ listing ends for any tree, even if folders are added or removed meanwhile::
     data/run7/best         a checkpoint beside the steps
     data/served/1000       …
 
-Links are not followed. Hidden folders, and names that no client's path may have, are left out.
+In a bucket each folder is listed once for a page; a folder has no time there. Links are not followed. Hidden folders, and names that no client's path may have, are left out.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import reshard
-from reshard.errors import ReshardError
-from reshard_server.auth.root_paths import LONGEST_PATH, may_be_named
+from reshard.errors import ReshardError, StorageError
+from reshard.formats.registry import committed_format
+from reshard.formats.steps import committed_steps
+from reshard.storage.location import Location
+from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 
 MOST_FOLDERS = 5000
@@ -55,7 +56,7 @@ class _VisitedFolder:
 
 
 def browse(
-    folder: Path, name: str, page_size: int, after: Key = (), most_seconds: float = MOST_SECONDS
+    folder: Location, name: str, page_size: int, after: Key = (), most_seconds: float = MOST_SECONDS
 ) -> Browsed:
     """The checkpoints below a folder.
 
@@ -64,7 +65,7 @@ def browse(
         after: the last folder of the previous page, as names below ``folder``.
         most_seconds: time limit of the page, which looks at one folder in any case.
     """
-    found: list[FoundCheckpoint] = []
+    folder, found = folder.remembered(), list[FoundCheckpoint]()
     deadline = time.monotonic() + most_seconds
     for looked, visited in enumerate(_walk(folder, name, (), after), 1):
         if visited.found is not None:
@@ -74,7 +75,7 @@ def browse(
     return Browsed(found, None)
 
 
-def _walk(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
+def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
     names = _folders(folder)
     steps = _steps(folder, key) if names else {}
@@ -87,7 +88,7 @@ def _walk(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFol
             yield from _look(folder / each, f"{name}/{each}", below, after)
 
 
-def _look(folder: Path, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
+def _look(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     if len(name.encode()) > LONGEST_PATH:
         return
     kind = _format(folder)
@@ -107,37 +108,45 @@ def _contains(key: Key, place: Key) -> bool:
     return place[: len(key)] == key
 
 
-def _folders(folder: Path) -> list[str]:
+def _folders(folder: Location) -> list[str]:
     """The names of the folders to visit; none if the folder cannot be listed."""
     try:
-        with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-    except OSError:
+        names = folder.folders()
+    except StorageError as error:
+        _pass_on(error)
         return []
-    return sorted(n for n in names if not n.startswith(".") and may_be_named(n))
+    return [n for n in names if not n.startswith(".") and may_be_named(n)]
 
 
-def _steps(folder: Path, key: Key) -> dict[int, str]:
+def _pass_on(error: ReshardError) -> None:
+    """Raises the error again if a bucket as a whole is at fault, so that a failure does not look like an empty folder."""
+    if isinstance(error, StorageError) and error.fault:
+        raise error
+
+
+def _steps(folder: Location, key: Key) -> dict[int, str]:
     """The steps and their folders' names. A root itself has no path, so its folders are listed one by one."""
     if not key:
         return {}
     try:
-        steps = reshard.steps(folder)
-    except ReshardError:
+        steps = committed_steps(folder)
+    except ReshardError as error:
+        _pass_on(error)
         return {}
     return {step: name for step, name in steps.items() if may_be_named(name)}
 
 
-def _format(folder: Path) -> str | None:
+def _format(folder: Location) -> str | None:
     try:
-        return reshard.checkpoint_format(folder)
-    except (ReshardError, OSError):  # gone, or not readable
+        return committed_format(folder)
+    except ReshardError as error:  # gone, or not readable
+        _pass_on(error)
         return None
 
 
-def _of_steps(folder: Path, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
+def _of_steps(folder: Location, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
     modified = _modified_at(folder)
-    if modified is None:
+    if modified is None and folder.store.renames:
         return None
     return FoundCheckpoint(
         path=name,
@@ -148,15 +157,16 @@ def _of_steps(folder: Path, name: str, steps: dict[int, str]) -> FoundCheckpoint
     )
 
 
-def _of_checkpoint(folder: Path, name: str, kind: str) -> FoundCheckpoint | None:
+def _of_checkpoint(folder: Location, name: str, kind: str) -> FoundCheckpoint | None:
     modified = _modified_at(folder)
-    if modified is None:
+    if modified is None and folder.store.renames:
         return None
     return FoundCheckpoint(path=name, kind=kind, modified_at=modified)
 
 
-def _modified_at(folder: Path) -> datetime | None:
+def _modified_at(folder: Location) -> datetime | None:
+    """When a local folder changed; None if it is gone, and for a bucket, which has no folders."""
     try:
-        return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+        return datetime.fromtimestamp(Path(folder.path).stat().st_mtime, UTC)
     except (OSError, OverflowError, ValueError):
         return None

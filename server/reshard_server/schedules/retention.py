@@ -1,46 +1,36 @@
 """Keeps only the newest outputs of each target of a schedule, and removes the older ones.
 
-Only outputs that this schedule made in a successful conversion are removed, and only if they are still the same folder:
-same inode, and same digest of the record that the conversion wrote into it. The oldest goes first, the newest stays. An
-output is renamed to a hidden name beside it and then removed. If the server dies in between, the next one finishes.
+Only outputs that this schedule made in a successful conversion are removed, and only if they are still the same
+(``schedules.made_outputs``). The oldest goes first, the newest stays. If the server dies in between, the next one
+finishes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from pathlib import Path
 
-from reshard_server.auth.reserved_names import REMOVED_PREFIX
+from reshard.errors import StorageError
+from reshard.storage.location import Location
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.errors.problems import ProblemError
+from reshard_server.errors.problems import OF_A_BUCKET, ProblemError
 from reshard_server.observability.audit import audit
-from reshard_server.schedules.hard_links import remove_tree
+from reshard_server.schedules.made_outputs import identity, remove
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps
 
 LOG = logging.getLogger(__name__)
 
-RECORD = "slices.json"
-
-
-def identity(folder: Path) -> str | None:
-    """Identifies a converted checkpoint: inode and digest of its record; None if there is none."""
-    try:
-        inode = folder.lstat().st_ino
-        content = (folder / RECORD).read_bytes()
-    except OSError:
-        return None
-    return f"{inode}-{hashlib.sha256(content).hexdigest()}"
+REMOVE_SECONDS = 120.0
+"""How long the schedules wait while objects are deleted; what remains is deleted later."""
 
 
 def record_made(scheduling: Scheduling, conversion: str) -> None:
     """Records the identity of each output after the conversion succeeded."""
     db = scheduling.database
     for output in schedule_outputs.of_conversion(db, conversion):
-        made = identity(scheduling.roots.recheck(output.target))
+        made = _identity(scheduling, output)
         if made is None:
             schedule_outputs.forget(db, output)
         else:
@@ -52,7 +42,12 @@ def remove_old(scheduling: Scheduling, stored: StoredSchedule) -> None:
     if stored.body.keep is None:
         return
     for template in sorted({requested.target for requested in stored.body.targets}):
-        for output in _too_old(scheduling, stored, template, stored.body.keep):
+        try:
+            old = _too_old(scheduling, stored, template, stored.body.keep)
+        except (ProblemError, StorageError) as error:  # looked at again after the next conversion
+            LOG.warning("old outputs of %s are not removed now: %s", stored.name, error)
+            continue
+        for output in old:
             if schedule_outputs.begin_removing(scheduling.database, output):
                 finish_removing(scheduling, stored, output)
 
@@ -61,12 +56,14 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
     """Removes an output whose removal has begun, with the rights of the schedule."""
     try:
         target = scheduling.roots.writable(scheduling.caller(stored), output.target)
-        if _remove(target, output):
+        if _remove(scheduling, target, output):
             where = f"/v1/schedules/{stored.name}"
             audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
         LOG.warning("%s is not removed: %s", output.target, refused)
-    except OSError as error:
+        if isinstance(refused, ProblemError) and refused.kind in OF_A_BUCKET:
+            return  # tried again later
+    except (OSError, StorageError) as error:
         LOG.warning("%s cannot be removed: %s", output.target, error)
         return  # tried again later
     schedule_outputs.forget(scheduling.database, output)
@@ -89,22 +86,22 @@ def _too_old(
 
 
 def _is_there(scheduling: Scheduling, output: Output) -> bool:
+    """Raises ProblemError if a bucket does not say."""
     try:
-        return identity(scheduling.roots.recheck(output.target)) == output.identity
-    except ProblemError:
+        return _identity(scheduling, output) == output.identity
+    except ProblemError as problem:
+        if problem.kind in OF_A_BUCKET:
+            raise
         return False
 
 
-def _remove(target: Path, output: Output) -> bool:
-    """Removes the output; False if it is gone or another folder has its name."""
-    hidden = target.with_name(f"{REMOVED_PREFIX}{output.id[:32]}")
-    remove_tree(hidden)
-    if identity(target) != output.identity:
-        return False
-    target.rename(hidden)
-    if identity(hidden) != output.identity:  # another folder took its name at this moment
-        hidden.rename(target)
-        return False
-    LOG.info("removing %s, an old output of the schedule %s", output.target, output.schedule)
-    remove_tree(hidden)
-    return True
+def _identity(scheduling: Scheduling, output: Output) -> str | None:
+    place = scheduling.roots.recheck(output.target)
+    return scheduling.roots.ask(output.target, lambda: identity(place))
+
+
+def _remove(scheduling: Scheduling, target: Location, output: Output) -> bool:
+    """Removes the output; False if it is gone or something else has its name."""
+    return scheduling.roots.ask(
+        output.target, lambda: remove(target, output.id, output.identity or ""), REMOVE_SECONDS
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from reshard.errors import StorageError
+from reshard.storage.location import Location
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
@@ -20,7 +22,7 @@ from reshard_server.schedules.hard_links import StoppedError
 from reshard_server.schedules.loop import pause_unfit
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.start_run import QueueFullError
-from reshard_server.schedules.steps import committed_steps, covered_steps
+from reshard_server.schedules.steps import committed, covered_steps, step_folders
 from reshard_server.schedules.watch_steps import start_step
 from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
 
@@ -82,28 +84,42 @@ def _step(
     scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
 ) -> tuple[int, str]:
     """The step, and the name of its folder."""
+    directory = scheduling.watched(stored)
     try:
-        committed = committed_steps(scheduling.watched(stored), when)
-    except OSError as error:
+        number, folder = scheduling.roots.ask(
+            when.directory, lambda: _committed(directory, when, step)
+        )
+    except StorageError as error:
+        cause = error.__cause__
+        reason = f": {cause.strerror}" if isinstance(cause, OSError) else ""
         raise ProblemError(
             STORAGE,
-            f"the directory {when.directory!r} cannot be read: {error.strerror}; correct it, or the schedule",
+            f"the directory {when.directory!r} cannot be read{reason}; correct it, or the schedule",
             "/when/directory",
             "correct it, or the schedule",
         ) from error
-    if step is None:
-        step = max(covered_steps(committed, when), default=None)
-        what = "no committed step that the schedule covers"
-    else:
-        what = f"no committed step {step}"
-    if step is None or step not in committed:
+    if number is None:
+        what = "no committed step" + (" that the schedule covers" if step is None else f" {step}")
         raise ProblemError(
             NOT_FOUND,
             f"there is {what} in {when.directory!r} now; name one that is there",
             "/step",
             "name one that is there",
         )
-    return step, committed[step]
+    return number, folder
+
+
+def _committed(
+    directory: Location, when: NewSteps, step: int | None
+) -> tuple[int, str] | tuple[None, str]:
+    """This step, or the newest that the schedule covers, and the name of its folder; None if it is not committed."""
+    folders = step_folders(directory, when)
+    covered = covered_steps(folders, when) if step is None else folders
+    chosen = {
+        number: covered[number] for number in reversed(covered) if step is None or number == step
+    }
+    found = next(committed(directory, chosen), None)
+    return (None, "") if found is None else (found, chosen[found])
 
 
 def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:

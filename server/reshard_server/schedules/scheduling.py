@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import sqlalchemy as sa
 
+from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of
@@ -63,8 +63,8 @@ class Scheduling:
             )
         return found
 
-    def watched(self, stored: StoredSchedule) -> Path:
-        """The real path that the schedule reads. Raises UnfitError if its token may no longer read it."""
+    def watched(self, stored: StoredSchedule) -> Location:
+        """The real place that the schedule reads. Raises UnfitError if its token may no longer read it."""
         caller = self.caller(stored)
         try:
             return self.roots.readable(caller, source_of(stored.body))

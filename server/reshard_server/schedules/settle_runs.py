@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from reshard_server.db.conversions import hard_links
+from reshard.errors import StorageError
+from reshard.formats.steps import committed_among
+from reshard.storage.location import Location
+from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.runs import EndedRun
-from reshard_server.errors.problems import ProblemError
+from reshard_server.errors.problems import STORAGE_REFUSED, ProblemError
 from reshard_server.schedules.folder_listing import GoneError, listing
 from reshard_server.schedules.hard_links import remove_links
 from reshard_server.schedules.retention import finish_removing, record_made, remove_old
 from reshard_server.schedules.scheduling import Scheduling
+
+_LOST = ("SourceChangedError", "MissingError", "IncompleteCheckpointError")
+"""What the library raises when objects vanish while a checkpoint is read."""
 
 LOG = logging.getLogger(__name__)
 
@@ -78,9 +85,24 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
     if run.step is None or run.source is None:
         return None
     try:
-        lost = listing(scheduling.roots.recheck(run.source)).lost_files
+        step = scheduling.roots.recheck(run.source)
+        if not step.store.renames:
+            return _gone_from_bucket(scheduling, run, step)
+        lost = listing(Path(step.path)).lost_files
     except GoneError:
         lost = True
-    except (ProblemError, OSError):
+    except (ProblemError, StorageError, OSError):
         return None
     return "it was deleted while it was read, without hard links" if lost else None
+
+
+def _gone_from_bucket(scheduling: Scheduling, run: EndedRun, step: Location) -> str | None:
+    """As ``_gone``: a training run that deletes a step may leave its marker for the last."""
+    ended = conversions.get(scheduling.database, run.conversion)
+    error = (ended and ended.error) or {}
+    was_lost = error.get("error") in _LOST and error.get("status") != STORAGE_REFUSED.status
+    if was_lost or not scheduling.roots.ask(
+        run.source or "", lambda: committed_among(step.parent, [step.name])
+    ):
+        return "it was deleted while it was read"
+    return None

@@ -2,7 +2,8 @@
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
 step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
-the v1 API uses as well). Names depend on two options of the manager::
+the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so that each new name is asked for
+once more. Names depend on two options of the manager::
 
     step_prefix, step_format_fixed_length    name of step 23
     None, None                               23
@@ -12,31 +13,56 @@ the v1 API uses as well). Names depend on two options of the manager::
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import islice
 
+from reshard.errors import MissingError, StorageError
+from reshard.formats.steps import committed_among
+from reshard.storage.location import Location
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 
+ASKED_AT_ONCE = 16
+"""Markers that are looked for before the first of these steps is dealt with."""
 
-def committed_steps(directory: Path, when: NewSteps) -> dict[int, str]:
-    """The name of the folder of each committed step, in the order of the steps.
 
-    A directory that does not exist has none yet. Raises OSError if it cannot be read.
+def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
+    """The name of the folder of each step, in the order of the steps; in a bucket some may not be committed yet.
+
+    A directory that does not exist has none yet. Raises StorageError if it cannot be listed.
     """
     pattern, found = _pattern(when), {}
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                match = pattern.fullmatch(entry.name)
-                if match and TEMPORARY not in entry.name and entry.is_dir():
-                    found[int(match[1])] = entry.name
-    except FileNotFoundError:
-        return {}
+        entries = directory.entries()
+    except StorageError as error:
+        if _is_missing(error):
+            return {}
+        raise
+    for entry in entries:
+        match = pattern.fullmatch(entry.name)
+        if match and TEMPORARY not in entry.name and entry.is_folder:
+            found[int(match[1])] = entry.name
     return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
+
+
+def committed(directory: Location, folders: dict[int, str]) -> Iterator[int]:
+    """Those of these steps that are committed, in their order.
+
+    They are looked for a few at a time, so that what nobody takes from the iterator is not asked for. Raises StorageError.
+    """
+    steps = iter(folders)
+    while batch := list(islice(steps, ASKED_AT_ONCE)):
+        names = set(committed_among(directory, [folders[step] for step in batch]))
+        yield from (step for step in batch if folders[step] in names)
+
+
+def _is_missing(error: StorageError) -> bool:
+    if isinstance(error.__cause__, FileNotFoundError):
+        return True
+    return isinstance(error, MissingError) and not error.fault
 
 
 def covered_steps(steps: dict[int, str], when: NewSteps) -> dict[int, str]:

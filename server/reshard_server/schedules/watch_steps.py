@@ -1,5 +1,8 @@
 """Watches a directory: hard-links and converts each new committed step once.
 
+In a bucket there are no hard links. A poll takes one request for each thousand names and one for each step that is new; a
+step that is deleted before its conversion ends is gone, since a conversion reads only the versions that it listed.
+
 A step with a row was dealt with. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
 is queued in one transaction with its links. If a process dies in between, its claim and its links are found to belong
 to nobody, and the step counts as new again.
@@ -8,10 +11,11 @@ to nobody, and the step counts as new again.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from reshard.errors import StorageError
+from reshard.storage.location import Location
 from reshard_server.auth.reserved_names import LINKS_FOLDER
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
@@ -30,7 +34,7 @@ from reshard_server.schedules.start_run import (
     insert_conversion,
     request_of,
 )
-from reshard_server.schedules.steps import committed_steps, covered_steps
+from reshard_server.schedules.steps import committed, covered_steps, step_folders
 from reshard_server.schemas.conversion import ConversionRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
@@ -44,23 +48,45 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
         if not schedules.advance(connection, stored, now + when.poll_seconds):
             return
     try:
-        there = committed_steps(directory, when)
-    except OSError as error:
+        there = scheduling.roots.ask(when.directory, lambda: step_folders(directory, when))
+        covered = covered_steps(there, when)
+        new = _new(scheduling, stored, covered.keys())
+        if new:
+            scheduling.forget_old_runs(stored, there.keys())
+        for step in _to_convert(
+            scheduling, stored, when, directory, {step: covered[step] for step in new}
+        ):
+            claimed = schedule_runs.claim(
+                scheduling.database, stored.name, step, scheduling.executor
+            )
+            if claimed is not None:
+                start_step(scheduling, stored, when, claimed, covered[step], now)
+    except (StorageError, ProblemError) as error:
         LOG.warning("the schedule %s cannot read %s: %s", stored.name, when.directory, error)
-        return
-    covered = covered_steps(there, when)
-    new = _new(scheduling, stored, covered.keys())
-    if new:
-        scheduling.forget_old_runs(stored, there.keys())
-    if when.newest_only and new:
-        _skip(scheduling, stored, new[:-1], new[-1])
-        new = new[-1:]
-    for step in new:
-        if scheduling.stopping.is_set() or _queue_is_full(scheduling, stored):
+
+
+def _to_convert(
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    when: NewSteps,
+    directory: Location,
+    new: dict[int, str],
+) -> Iterator[int]:
+    """The committed ones of these steps, oldest first, as long as the queue takes them."""
+
+    def has_room() -> bool:
+        return not (scheduling.stopping.is_set() or _queue_is_full(scheduling, stored))
+
+    steps = committed(directory, new)
+    if when.newest_only:
+        whole = scheduling.roots.ask(when.directory, lambda: list(steps))
+        _skip(scheduling, stored, whole)
+        steps = iter(whole[-1:])
+    while has_room():
+        step = scheduling.roots.ask(when.directory, lambda: next(steps, None))
+        if step is None:
             return
-        claimed = schedule_runs.claim(scheduling.database, stored.name, step, scheduling.executor)
-        if claimed is not None:
-            start_step(scheduling, stored, when, claimed, covered[step], now)
+        yield step
 
 
 def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int]) -> list[int]:
@@ -127,12 +153,14 @@ def _link_and_queue(
     """The id of the conversion; None if the claim was lost meanwhile."""
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
+    if not step.store.renames:
+        return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail="")
     links = LinkFolder(claimed.text, _link_folder(scheduling, occasion.source, claimed))
     hard_links.record(db, links, scheduling.executor)
     why, queued = "", None
     try:
         why_not = link_step(
-            step, links.path, requested=requested, stopping=scheduling.stopping.is_set
+            Path(step.path), links.path, requested=requested, stopping=scheduling.stopping.is_set
         )
         why = "" if why_not is None else f"read without hard links: {why_not}"
         queued = _queued(scheduling, stored, claimed, request, occasion, linked=not why, detail=why)
@@ -165,8 +193,8 @@ def _queued(
 
 
 def _link_folder(scheduling: Scheduling, source: str, claimed: StepClaim) -> Path:
-    root = os.path.realpath(scheduling.roots.roots[source.partition("/")[0]])
-    return Path(root, LINKS_FOLDER, claimed.text)
+    root = scheduling.roots.place_of(source.partition("/")[0])
+    return Path(root.path, LINKS_FOLDER, claimed.text)
 
 
 def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str) -> bool:
@@ -174,9 +202,10 @@ def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str)
         return schedule_runs.end_claim(connection, claimed, outcome, detail=why)
 
 
-def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int], newest: int) -> None:
-    detail = f"step {newest} is newer, and this schedule converts only the newest"
-    for step in steps:
+def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int]) -> None:
+    """Skips all but the last of these steps."""
+    for step in steps[:-1]:
+        detail = f"step {steps[-1]} is newer, and this schedule converts only the newest"
         schedule_runs.skip(scheduling.database, stored.name, step, detail)
 
 

@@ -76,7 +76,9 @@ class FoundCheckpoint(Answer):
         default=None,
         description="The name of each step's folder below the path, in the same order.",
     )
-    modified_at: datetime
+    modified_at: datetime | None = Field(
+        description="When the folder last changed; null in a bucket, whose folders have no time."
+    )
 
 
 class CheckpointPage(Answer):

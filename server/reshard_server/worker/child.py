@@ -2,7 +2,7 @@
 
 It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object per line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``. ``worker.parent`` describes what it reads after the document.
+``{"result": …}`` or ``{"problem": …}``, with ``log`` for what only the operator may read. ``worker.parent`` describes what it reads after the document.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> int:
 def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, Any]:
     """The last message: the result or the problem."""
     from reshard.errors import ReshardError
-    from reshard_server.errors.problems import problem_of
+    from reshard_server.errors.problems import for_the_log, problem_of
     from reshard_server.worker.answer import answer
     from reshard_server.worker.convert import TARGET_BUSY, convert_all
     from reshard_server.worker.fields import field_of
@@ -67,7 +67,9 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     except TARGET_BUSY as error:
         return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}
     except ReshardError as error:
-        return {"problem": problem_of(error, field_of(error, request)).document()}
+        problem = problem_of(error, field_of(error, request)).document()
+        words = for_the_log(error)
+        return {"problem": problem} if words is None else {"problem": problem, "log": words}
 
 
 def _take_stdout() -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reshard
 from reshard.cli.json_output import conversion_report, plain
 from reshard.errors import ResumeError, TargetBusyError
+from reshard.storage.location import locate
 from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def convert_all(
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
     """The number of the target that an error names; 0 if it names none, since there is only one."""
-    paths = [str(Path(requested["target"]).absolute()) for requested in request["targets"]]
+    paths = [str(locate(requested["target"])) for requested in request["targets"]]
     return 0 if error.target is None else paths.index(error.target)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from reshard.errors import (
@@ -17,6 +16,7 @@ from reshard.errors import (
     TargetBusyError,
     TargetExistsError,
 )
+from reshard.storage.location import locate
 
 _OF_ALL: tuple[tuple[type[ReshardError], str], ...] = (
     (MemoryBudgetError, "max_memory"),
@@ -38,7 +38,7 @@ class _RequestedTarget:
 
     Attributes:
         place: its JSON pointer in the request.
-        path: its absolute path.
+        path: its absolute path, or its URL.
         members: its options.
     """
 
@@ -93,8 +93,6 @@ def _requested_targets(request: dict[str, Any]) -> list[_RequestedTarget]:
         listed = [(requested["target"], requested) for requested in request["targets"]]
     is_list = request.get("several", True)
     return [
-        _RequestedTarget(
-            f"/targets/{number}" if is_list else "", str(Path(path).absolute()), members
-        )
+        _RequestedTarget(f"/targets/{number}" if is_list else "", str(locate(path)), members)
         for number, (path, members) in enumerate(listed)
     ]

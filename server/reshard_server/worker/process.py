@@ -20,7 +20,10 @@ from typing import IO, Any
 LOG = logging.getLogger(__name__)
 
 PRIVATE_PREFIX = "RESHARD_"
-"""Settings in the environment may contain passwords; the child needs none of them."""
+"""Settings in the environment may contain passwords; the child needs none of them but one."""
+
+BUCKETS = "RESHARD_BUCKETS"
+"""Names the file with the endpoints and credentials of buckets, which the library reads in the child."""
 
 STDERR_BYTES = 8192
 EXIT_SECONDS = 5.0
@@ -142,12 +145,20 @@ def start_child(document: Message) -> ChildProcess:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        env={k: v for k, v in os.environ.items() if not k.startswith(PRIVATE_PREFIX)},
+        env=_environment(),
     )
     line = json.dumps(document).encode() + b"\n"
     child = ChildProcess(process)
     threading.Thread(target=_feed, args=(child, line), daemon=True).start()
     return child
+
+
+def _environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == BUCKETS or not name.startswith(PRIVATE_PREFIX)
+    }
 
 
 def _feed(child: ChildProcess, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Rewrites the library's messages for clients: names of roots and paths below them, never this host's folders."""
+"""Rewrites the library's messages for clients: names of roots and paths below them, never folders of this host or URLs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reshard.storage.location import Location, locate
 from reshard_server.schemas.conversion import ConversionRequest, targets_of
 
 HIDDEN = "(a folder of the server)"
@@ -26,7 +27,7 @@ _UNCHANGED = frozenset({"type", "title", "field", "instance", "error"})
 
 @dataclass(frozen=True)
 class RootNames:
-    """Real folders and the names by which clients know them, the longest first.
+    """Real folders and URLs, and the names by which clients know them, the longest first.
 
     Attributes:
         hidden: folders that have no name for the client; paths in them become ``HIDDEN``.
@@ -36,15 +37,15 @@ class RootNames:
     hidden: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, roots: Mapping[str, Path], *others: Path) -> RootNames:
+    def of(cls, roots: Mapping[str, Location], *others: Path) -> RootNames:
         """The names of all roots.
 
         Args:
             others: folders of the server that no client may see.
         """
-        forms = {(str(form), name) for name, path in roots.items() for form in _forms(path)}
+        forms = {(form, name) for name, place in roots.items() for form in _texts(place)}
         named = sorted((pair for pair in forms if pair[0] != "/"), key=_longest_first)
-        hidden = {folder for folder, _ in named} | {str(f) for o in others for f in _forms(o)}
+        hidden = {folder for folder, _ in named} | {f for o in others for f in _forms(o)}
         return cls(tuple(named), tuple(sorted(hidden - {"/"}, key=len, reverse=True)))
 
     def only(self, *paths: str) -> RootNames:
@@ -52,9 +53,9 @@ class RootNames:
         known = {path.partition("/")[0] for path in paths}
         return replace(self, names=tuple(pair for pair in self.names if pair[1] in known))
 
-    def before(self, folder: Path, name: str) -> RootNames:
+    def before(self, folder: Location, name: str) -> RootNames:
         """One more folder below a root, with another name, that is looked for first."""
-        forms = sorted((str(form), name) for form in _forms(folder))
+        forms = sorted((form, name) for form in _texts(folder))
         return replace(self, names=(*forms, *self.names))
 
     def text(self, text: str) -> str:
@@ -108,7 +109,7 @@ class Wording:
 
     @classmethod
     def of(
-        cls, roots: Mapping[str, Path], request: ConversionRequest, links: Path | None = None
+        cls, roots: Mapping[str, Location], request: ConversionRequest, links: Path | None = None
     ) -> Wording:
         """For a conversion.
 
@@ -118,7 +119,9 @@ class Wording:
         """
         targets = (requested.target for requested in targets_of(request))
         names = RootNames.of(roots).only(request.source, *targets)
-        return cls(request, names if links is None else names.before(links, request.source))
+        if links is not None:
+            names = names.before(locate(links), request.source)
+        return cls(request, names)
 
     def text(self, text: str) -> str:
         """The text with every root's folder replaced by its name."""
@@ -172,5 +175,10 @@ def _longest_first(pair: tuple[str, str]) -> tuple[int, str, str]:
     return (-len(pair[0]), *pair)
 
 
-def _forms(path: Path) -> set[Path]:
-    return {path.absolute(), path.resolve()}
+def _texts(place: Location) -> set[str]:
+    """The texts by which messages name a place: a folder with links and without, or a URL."""
+    return _forms(Path(place.path)) if place.store.renames else {str(place)}
+
+
+def _forms(path: Path) -> set[str]:
+    return {str(path.absolute()), str(path.resolve())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ BY_CLOCK = {"when": {"cron": "0 3 * * *", "source": "data/a"}}
 def test_refused_with_words(
     served: Served, method: str, path: str, body: dict[str, Any], name: str
 ) -> None:
-    folder = served.app.state.services.settings.roots["data"] / name.removeprefix("data/")
+    folder = Path(str(served.app.state.services.settings.roots["data"])) / name.removeprefix(
+        "data/"
+    )
     folder.mkdir(parents=True)
 
     def named(value: Any) -> Any:

@@ -239,7 +239,7 @@ def test_the_server_ticks(serve: Callable[..., Served], tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_none_is_told(served: Served) -> None:
-    (served.app.state.services.settings.roots["data"] / "file").write_text("no folder")
+    (Path(str(served.app.state.services.settings.roots["data"])) / "file").write_text("no folder")
     body = {"when": {"directory": "data/file"}, "targets": [{"target": "data/o/{step}"}]}
     assert served.ask("PUT", f"{URL}/s", json=body).status_code == 201
     answer = served.ask("POST", f"{URL}/s:run")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,16 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
 from reshard_server.auth import open_beneath
-from reshard_server.auth.root_paths import (
-    Lookup,
-    Roots,
-    best_lookup,
-    lookup_by_kernel,
-    lookup_by_walk,
-    may_be_named,
-    parts,
-)
+from reshard_server.auth.local_root import Lookup, best_lookup, lookup_by_kernel, lookup_by_walk
+from reshard_server.auth.path_rules import may_be_named, parts
+from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import ANYONE, Caller
 from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import load_settings
 
 from reshard.errors import ReshardError
 from reshard.formats import registry
+from reshard.storage.location import locate
 from tests.prefix_format import PREFIX, write_prefix
 
 ANN = Caller("ann", frozenset({"read", "convert"}), frozenset({"data"}), frozenset({"data"}))
@@ -83,9 +77,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=LOOKUPS)
 def roots(request: pytest.FixtureRequest, root: Path) -> Roots:
-    return Roots(
+    return roots_of(
         {"data": root, "hidden": root.parent / "secret", "gone": root / "not"}, request.param
     )
+
+
+def roots_of(folders: dict[str, Path], lookup: Lookup) -> Roots:
+    return Roots.of({name: locate(folder) for name, folder in folders.items()}, lookup)
 
 
 def refused(call: Callable[..., object], *args: object, **more: object) -> ProblemError:
@@ -161,7 +159,7 @@ def test_what_is_no_path(roots: Roots, text: str, why: str) -> None:
 def test_links_that_stay_beneath_are_followed(
     roots: Roots, root: Path, text: str, real: str
 ) -> None:
-    assert roots.readable(ANN, text) == roots.recheck(text) == root / real
+    assert roots.readable(ANN, text) == roots.recheck(text) == locate(root / real)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +187,10 @@ def test_what_a_caller_may_not_see_is_answered_like_what_is_not_there(roots: Roo
 
 
 def test_reading_is_not_writing(roots: Roots, root: Path) -> None:
-    assert roots.existing(EVE, "data/run") == root / "run"
+    assert roots.existing(EVE, "data/run") == locate(root / "run")
     for call in (roots.writable, roots.changeable):
         assert refused(call, EVE, "data/run").kind.status == 404
-    assert roots.changeable(ANN, "data/latest") == root / "run" / "1000"
+    assert roots.changeable(ANN, "data/latest") == locate(root / "run" / "1000")
     assert refused(roots.existing, ANN, "data/run/1001").kind.status == 404
 
 
@@ -201,16 +199,18 @@ def test_the_prefix_of_a_checkpoints_files_exists(
 ) -> None:
     monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, PREFIX))
     prefix = write_prefix(root / "run" / "ckpt-1", {"w": np.ones(4)})
-    assert roots.existing(ANN, "data/run/ckpt-1") == prefix
+    assert roots.existing(ANN, "data/run/ckpt-1") == locate(prefix)
     assert refused(roots.existing, ANN, "data/run/ckpt").kind.status == 404
     assert refused(roots.existing, ANN, "data/outside/ckpt-1").kind.status == 404
 
 
 def test_a_targets_own_name_is_not_followed(roots: Roots, root: Path) -> None:
-    assert roots.writable(ANN, "data/latest") == root / "latest"
-    assert roots.writable(ANN, "data/outside") == root / "outside"  # the library refuses links
-    assert roots.writable(ANN, "data/latest/out/new") == root / "run/1000/out/new"
-    assert roots.recheck("data/latest", target=True) == root / "latest"
+    assert roots.writable(ANN, "data/latest") == locate(root / "latest")
+    assert roots.writable(ANN, "data/outside") == locate(
+        root / "outside"
+    )  # the library refuses links
+    assert roots.writable(ANN, "data/latest/out/new") == locate(root / "run/1000/out/new")
+    assert roots.recheck("data/latest", target=True) == locate(root / "latest")
     for text in ("data/outside/new", "data/dangling/new", "data/etc/new", "data/run/file/a/new"):
         assert refused(roots.writable, ANN, text).kind.status == 404
         assert refused(roots.recheck, text, target=True).kind.status == 404
@@ -230,7 +230,7 @@ RESERVED = [
 def of_own(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Roots, Path]:
     """Roots that no other test uses, and the folder of ``data``."""
     root = build(tmp_path)
-    return Roots({"data": root, "hidden": root}, request.param), root
+    return roots_of({"data": root, "hidden": root}, request.param), root
 
 
 @pytest.mark.parametrize(("name", "why"), RESERVED)
@@ -244,7 +244,7 @@ def test_folders_of_our_own_are_no_targets(of_own: tuple[Roots, Path], name: str
     ):
         assert (problem.kind.status, problem.remedy) == (422, remedy)
         assert problem.detail == f"'data/{name}' {why}; {remedy}"
-    assert roots.existing(ANN, f"data/{name}") == root / name  # it may be read
+    assert roots.existing(ANN, f"data/{name}") == locate(root / name)  # it may be read
     for text in (f"hidden/{name}", f"unknown/{name}"):
         assert refused(roots.writable, ANN, text).kind.status == 404
 
@@ -265,12 +265,12 @@ def test_no_link_leads_into_them(of_own: tuple[Roots, Path], name: str, why: str
 @pytest.mark.parametrize("name", ["x.reshard-partial", "reshard-held", ".reshard-held-2", ".reshard-remove"])  # fmt: skip
 def test_names_that_are_only_like_them(of_own: tuple[Roots, Path], name: str) -> None:
     roots, root = of_own
-    assert roots.writable(ANN, f"data/{name}") == root / name
+    assert roots.writable(ANN, f"data/{name}") == locate(root / name)
 
 
 def test_folders_that_are_listed(roots: Roots, root: Path) -> None:
-    assert roots.folder(ANN, "data", "") == root
-    assert roots.folder(ANN, "data", "run") == root / "run"
+    assert roots.folder(ANN, "data", "") == locate(root)
+    assert roots.folder(ANN, "data", "run") == locate(root / "run")
     for where, prefix in (("hidden", ""), ("data", "outside"), ("data", "no"), ("none", "")):
         assert refused(roots.folder, ANN, where, prefix).kind.status == 404
 
@@ -278,9 +278,9 @@ def test_folders_that_are_listed(roots: Roots, root: Path) -> None:
 def test_a_link_that_was_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
     root = build(tmp_path)
     for lookup in LOOKUPS:
-        roots = Roots({"data": root}, lookup)
+        roots = roots_of({"data": root}, lookup)
         (root / "run" / "late").mkdir()
-        assert roots.readable(ANN, "data/run/late/x") == root / "run/late/x"
+        assert roots.readable(ANN, "data/run/late/x") == locate(root / "run/late/x")
         (root / "run" / "late").rmdir()
         (root / "run" / "late").symlink_to(tmp_path / "secret")
         assert refused(roots.recheck, "data/run/late/x").kind.status == 404
@@ -291,8 +291,8 @@ def test_a_root_may_itself_be_a_link(tmp_path: Path) -> None:
     root = build(tmp_path)
     (tmp_path / "link").symlink_to(root)
     for lookup in LOOKUPS:
-        roots = Roots({"data": tmp_path / "link"}, lookup)
-        assert roots.readable(ANN, "data/latest") == root / "run/1000"
+        roots = roots_of({"data": tmp_path / "link"}, lookup)
+        assert roots.readable(ANN, "data/latest") == locate(root / "run/1000")
 
 
 def test_the_kernel_is_asked_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ FUZZ = fuzzing(
 
 def outcome(roots: Roots, text: str, target: bool) -> Path | int:
     try:
-        return roots.recheck(text, target=target)
+        return Path(roots.recheck(text, target=target).path)
     except ProblemError as problem:
         assert problem.kind.status in (404, 422)
         return problem.kind.status
@@ -329,9 +329,9 @@ def outcome(roots: Roots, text: str, target: bool) -> Path | int:
 @example("data/run/up/outside/key", False)
 @example("data/through_file", False)
 def test_nothing_ever_leads_out_and_both_lookups_agree(root: Path, text: str, target: bool) -> None:
-    roots = Roots({"data": root}, lookup_by_kernel)
+    roots = roots_of({"data": root}, lookup_by_kernel)
     found = outcome(roots, text, target)
-    assert outcome(replace(roots, lookup=lookup_by_walk), text, target) == found
+    assert outcome(roots_of({"data": root}, lookup_by_walk), text, target) == found
     if isinstance(found, int):
         return
     assert found == root or root in found.parents

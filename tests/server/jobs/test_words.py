@@ -14,6 +14,8 @@ from reshard_server.worker.throttle import ProgressThrottle
 from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress
+from reshard.storage.local_store import LOCAL
+from reshard.storage.location import Location, locate
 
 REQUEST = OneTarget(source="data/a", target="scratch/b")
 
@@ -62,7 +64,7 @@ def test_it_tells_at_most_twice_a_second_and_every_new_stage() -> None:
 def test_folders_of_this_machine_are_named_as_clients_know_them(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    roots = {"data": tmp_path / "link", "deep": tmp_path / "real" / "x"}
+    roots = {"data": locate(tmp_path / "link"), "deep": locate(tmp_path / "real" / "x")}
     wording = Wording.of(roots, REQUEST)
     text = f"{tmp_path}/link/a and '{tmp_path}/real/b' and {tmp_path}/real/x/c"
     assert wording.text(text) == "data/a and 'data/b' and data/x/c"  # nobody learns of "deep"
@@ -85,7 +87,7 @@ def test_reports_name_what_was_asked_for() -> None:
 
 
 def test_a_root_is_named_wherever_its_folder_is_said(tmp_path: Path) -> None:
-    names = RootNames.of({"data": tmp_path, "inner": tmp_path / "run"})
+    names = RootNames.of({"data": locate(tmp_path), "inner": locate(tmp_path / "run")})
     for said, told in (
         (f"{tmp_path}/a is gone", "data/a is gone"),
         (f"cannot make '{tmp_path}'; look", "cannot make 'data'; look"),
@@ -122,8 +124,8 @@ ODD = '/srv/it\'s "odd" \\ %2f ü\n[x]'
 )
 def test_a_folder_is_known_however_it_is_written(spelled: str) -> None:
     for names, told in (
-        (RootNames.of({"data": Path(ODD)}), "data/a"),
-        (RootNames.of({"data": Path(ODD)}).only("other/a"), HIDDEN),
+        (RootNames.of({"data": Location(LOCAL, ODD)}), "data/a"),
+        (RootNames.of({"data": Location(LOCAL, ODD)}).only("other/a"), HIDDEN),
     ):
         found = names.text(f"cannot open {spelled}: no")
         assert "odd" not in found and "srv" not in found
@@ -132,9 +134,9 @@ def test_a_folder_is_known_however_it_is_written(spelled: str) -> None:
 
 def test_other_roots_have_no_names(tmp_path: Path) -> None:
     roots = {
-        "data": tmp_path / "data",
-        "secret": tmp_path / "data" / "inner",
-        "far": tmp_path / "f",
+        "data": locate(tmp_path / "data"),
+        "secret": locate(tmp_path / "data" / "inner"),
+        "far": locate(tmp_path / "f"),
     }
     names = RootNames.of(roots, tmp_path / "state").only("data/a")
     text = f"{tmp_path}/data/inner/x, {tmp_path}/f/y and {tmp_path}/state/z; {tmp_path}/data2"
@@ -149,13 +151,13 @@ def test_a_problems_members_are_told_alike(tmp_path: Path) -> None:
         "field": "/source",
         "errors": [{"detail": place, "n": 1}],
     }
-    assert RootNames.of({"data": tmp_path}).problem(given) == {
+    assert RootNames.of({"data": locate(tmp_path)}).problem(given) == {
         "detail": "data/a", "remedy": "data/a", "field": "/source", "errors": [{"detail": "data/a", "n": 1}],
     }  # fmt: skip
 
 
 def test_an_answer_keeps_the_names_of_tensors(tmp_path: Path) -> None:
-    names = RootNames.of({"data": tmp_path})
+    names = RootNames.of({"data": locate(tmp_path)})
     place = f"{tmp_path}/a"
     found = names.answer(
         {"uri": place, "n": 1, "warnings": [place], "tensors": [{"name": place, "detail": place}]}

@@ -186,7 +186,7 @@ def test_no_more_sources_are_offered_than_can_be_looked_through(
 def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
     layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
     layout["w"] = ("data", "model")
-    root = served.app.state.services.settings.roots["data"]
+    root = Path(str(served.app.state.services.settings.roots["data"]))
     reshard.save(root / "sharded", {"w": np.zeros((4, 4), np.float32)}, layout=layout)
     asked = {"source": "data/sharded", "target": "data/out", "mesh": "model=2"}
     ann.go(FORM)

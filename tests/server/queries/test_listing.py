@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reshard_server.queries import browse as browsing
 from reshard_server.queries.browse import browse
 
+from reshard.storage.location import locate
 from tests.server.served import Served
 
 URL = "/v1/checkpoints"
@@ -156,7 +157,7 @@ def test_it_goes_only_so_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     mark(tmp_path / "a" / "b")
     mark(tmp_path / "a" / "c" / "d")
     mark(tmp_path / "a" / "c" / "e" / "f")
-    found = browse(tmp_path, "data", 10)
+    found = browse(locate(tmp_path), "data", 10)
     assert [x.path for x in found.checkpoints] == ["data/a/b", "data/a/c/d"]
 
 
@@ -174,11 +175,11 @@ def test_pages_of_any_tree(
     root = tmp_path_factory.mktemp("tree")
     for names in tree:
         mark(root.joinpath(*names))
-    whole = browse(root, "data", 10**6)
+    whole = browse(locate(root), "data", 10**6)
     assert whole.after is None
     told, after = [], ()
     while after is not None:
-        page = browse(root, "data", page_size, after)
+        page = browse(locate(root), "data", page_size, after)
         told += page.checkpoints
         after = page.after
     assert told == whole.checkpoints

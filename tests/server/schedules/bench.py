@@ -66,7 +66,7 @@ class Bench:
         self.engines.append(database)
         executors.beat(database, executor)
         return Scheduling(
-            chosen, database, Tokens(chosen.tokens), Roots(roots), executor, self._wake
+            chosen, database, Tokens(chosen.tokens), Roots.of(chosen.roots), executor, self._wake
         )
 
     def without_tokens(self, *names: str, **changes: Any) -> Scheduling:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from reshard_server.db.schedules import outputs as schedule_outputs
-from reshard_server.schedules import retention
+from reshard_server.schedules import made_outputs
+from reshard_server.schedules.made_outputs import identity
 
+from reshard.storage.location import locate
 from tests.server.schedules.bench import Bench, write_output, write_step
 
 
@@ -134,7 +136,7 @@ def test_a_removal_is_finished_by_the_next_server(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "remove_tree", die)
+        patch.setattr(made_outputs, "remove_tree", die)
         with pytest.raises(KeyboardInterrupt):
             convert(bench, run, 2)
     left = outputs(bench)
@@ -185,9 +187,9 @@ def test_real_outputs_are_known_by_their_record(tmp_path: Path) -> None:
 
     reshard.save(tmp_path / "a", {"w": np.arange(64.0)})
     reshard.convert(tmp_path / "a", tmp_path / "b")
-    first = retention.identity(tmp_path / "b")
+    first = identity(locate(tmp_path / "b"))
     assert first is not None
     shutil.copytree(tmp_path / "b", tmp_path / "c")
-    assert retention.identity(tmp_path / "c") != first
+    assert identity(locate(tmp_path / "c")) != first
     reshard.convert(tmp_path / "a", tmp_path / "b", cast=[(".", "float32")], overwrite=True)
-    assert retention.identity(tmp_path / "b") not in (None, first)
+    assert identity(locate(tmp_path / "b")) not in (None, first)

@@ -9,8 +9,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp1
 import pytest
-from reshard_server.schedules.steps import committed_steps, covered_steps
+from reshard_server.schedules.steps import covered_steps, step_folders
 from reshard_server.schemas.schedule import NewSteps
+
+from reshard.storage.location import locate
 
 NAMES = [
     "0", "7", "12", "012", "0012", "00012", "12.orbax-checkpoint-tmp", "13.orbax-checkpoint-tmp-17",
@@ -32,12 +34,12 @@ def test_as_orbax_says(tmp_path: Path, prefix: str | None, digits: int | None) -
     names = ocp.path.step.standard_name_format(step_prefix=prefix, step_format_fixed_length=digits)
     expected = {m.step: m.path.name for m in names.find_all(tmp_path)}
     when = NewSteps(directory="data/run", step_prefix=prefix, step_digits=digits)
-    assert committed_steps(tmp_path, when) == expected
+    assert step_folders(locate(tmp_path), when) == expected
     assert len(expected) > 1 or prefix == "x_step"
 
 
 def test_a_directory_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert committed_steps(tmp_path / "later", NewSteps(directory="data/run")) == {}
+    assert step_folders(locate(tmp_path / "later"), NewSteps(directory="data/run")) == {}
 
 
 def test_of_a_manager_that_is_writing(tmp_path: Path) -> None:
@@ -46,10 +48,12 @@ def test_of_a_manager_that_is_writing(tmp_path: Path) -> None:
     with ocp.CheckpointManager(tmp_path) as manager:
         for step in range(4):
             manager.save(step, args=ocp.args.StandardSave(_tree(step)))
-            seen.add(tuple(committed_steps(tmp_path, when)))
+            seen.add(tuple(step_folders(locate(tmp_path), when)))
             manager.wait_until_finished()
-            assert list(committed_steps(tmp_path, when)) == sorted(manager.all_steps(read=True))
-    assert tuple(range(4)) in seen | {tuple(committed_steps(tmp_path, when))}
+            assert list(step_folders(locate(tmp_path), when)) == sorted(
+                manager.all_steps(read=True)
+            )
+    assert tuple(range(4)) in seen | {tuple(step_folders(locate(tmp_path), when))}
 
 
 def test_of_the_v1_form(tmp_path: Path) -> None:
@@ -57,7 +61,9 @@ def test_of_the_v1_form(tmp_path: Path) -> None:
     with ocp1.training.Checkpointer(tmp_path) as checkpointer:
         for step in (3, 11):
             checkpointer.save(step, _tree(step))
-        assert list(committed_steps(tmp_path, when)) == [c.step for c in checkpointer.checkpoints]
+        assert list(step_folders(locate(tmp_path), when)) == [
+            c.step for c in checkpointer.checkpoints
+        ]
 
 
 def test_which_are_wanted() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from reshard_server.api.caller import Reading, Serving
@@ -15,6 +15,7 @@ from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensors.byte_ranges import ByteRange, byte_range, is_known
 from reshard_server.api.tensors.byte_stream import ByteStream
 from reshard_server.api.tensors.tensor_source import TensorSource, open_source, with_client_paths
+from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -23,6 +24,7 @@ from reshard_server.errors.problems import (
     INVALID,
     NO_CHECKPOINT,
     NOT_FOUND,
+    OF_A_BUCKET,
     RANGE,
     STORAGE,
     UNAVAILABLE,
@@ -57,7 +59,7 @@ def _answer(description: str) -> dict[str, Any]:
 
 
 _REFUSED = problems(
-    INVALID, BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, NOT_FOUND, UNAVAILABLE
+    INVALID, BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, NOT_FOUND, UNAVAILABLE, *OF_A_BUCKET
 )  # fmt: skip
 _NOT_MODIFIED = {"description": "The bytes have not changed since an ETag of the request."}
 
@@ -92,13 +94,15 @@ async def get_tensor(
     ``Content-Length`` bytes were sent.
     """
     serving.drain.refuse_new()
-    source = await run_in_threadpool(open_source, serving, caller, query)
+    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
     stream = serving.streams.take(caller.name)
     try:
-        pieces = await run_in_threadpool(_started, serving, source, requested, query.checkpoint)
+        pieces = await run_sync(
+            _started, serving, source, requested, query.checkpoint, limiter=serving.finders
+        )
     except BaseException:
         stream.give_back()
         raise
@@ -114,7 +118,7 @@ async def head_tensor(
     query: Wanted, serving: Serving, caller: Reading, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
-    source = await run_in_threadpool(open_source, serving, caller, query)
+    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     whole = ByteRange(0, source.stored.nbytes, source.stored.nbytes, is_part=False)
@@ -128,7 +132,7 @@ def _started(
     """The bytes, after the first were read: an error until then is still a problem document."""
     pieces = source.stored.read(requested.start, requested.stop)
     with with_client_paths(serving, checkpoint):
-        first = next(pieces, None)
+        first = serving.roots.ask(checkpoint, lambda: next(pieces, None), OPEN_SECONDS)
     return _followed(first, pieces)
 
 

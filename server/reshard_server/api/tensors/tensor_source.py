@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
+from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
@@ -84,15 +84,17 @@ def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Tensor
     path = _path(serving, caller, query.checkpoint)
     with with_client_paths(serving, query.checkpoint):
         with _about("checkpoint"):
-            opened = reshard.open_checkpoint(path)
+            opened = serving.roots.ask(
+                query.checkpoint, lambda: reshard.open_checkpoint(path), OPEN_SECONDS
+            )
         if query.shard is not None:
             return _shard(serving, query, opened, query.shard)
         return _tensor(serving, query, opened)
 
 
-def _path(serving: Services, caller: Caller, text: str) -> Path:
+def _path(serving: Services, caller: Caller, text: str) -> str:
     try:
-        return serving.roots.existing(caller, text)
+        return str(serving.roots.existing(caller, text))
     except ProblemError as problem:
         problem.field = problem.field or "checkpoint"
         raise

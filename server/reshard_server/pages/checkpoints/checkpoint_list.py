@@ -20,7 +20,7 @@ PAGE_SIZE = 50
 
 
 @ROUTER.get("")
-def list_checkpoints(
+async def list_checkpoints(
     visitor: Visiting,
     serving: Serving,
     root: Annotated[str, Query(max_length=128)] = "",
@@ -36,7 +36,7 @@ def list_checkpoints(
         query = CheckpointQuery(
             root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
         )
-        found = routes.list_checkpoints(query, serving, visitor.caller)
+        found = await routes.list_checkpoints(query, serving, visitor.caller)
     query_of_page = {"root": root, "prefix": prefix.strip("/")}
     more = found.next_page_token
     return page(

@@ -33,7 +33,7 @@ async def show_checkpoint(
     """Shows tensors and meshes, or why the checkpoint cannot be read."""
     found, problem = None, None
     try:
-        question = await run_sync(_question, serving, visitor.caller, path)
+        question = await run_sync(_question, serving, visitor.caller, path, limiter=serving.finders)
         found = json.loads(await answer_to(request, serving, question))
     except ProblemError as refused:
         problem = refused

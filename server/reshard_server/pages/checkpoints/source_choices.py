@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from anyio import move_on_after
 from anyio.to_thread import run_sync
 
 from reshard_server.auth.tokens import Caller
+from reshard_server.errors.problems import ProblemError
 from reshard_server.queries.browse import browse
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 from reshard_server.services import Services
@@ -21,6 +24,10 @@ MOST_SECONDS = 0.5
 
 PATIENCE_SECONDS = 2.0
 """After this long the page shows no choices: the storage hangs, or other requests wait for it."""
+
+
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+"""Of checkpoints in buckets, which come last."""
 
 
 async def sources(serving: Services, caller: Caller) -> list[str]:
@@ -37,12 +44,19 @@ def newest_sources(serving: Services, caller: Caller) -> list[str]:
     readable = sorted(root for root in serving.settings.roots if caller.may_read(root))
     found: list[FoundCheckpoint] = []
     for root in readable:
-        folder = serving.roots.folder(caller, root, "")
-        seconds = MOST_SECONDS / len(readable)
-        found += browse(folder, root, MOST_CHOICES, most_seconds=seconds).checkpoints
-    found.sort(key=lambda checkpoint: checkpoint.modified_at, reverse=True)
+        with suppress(ProblemError):  # the page of the root says why
+            found += _in_root(serving, caller, root, MOST_SECONDS / len(readable))
+    found.sort(key=lambda checkpoint: checkpoint.modified_at or _NO_TIME, reverse=True)
     paths = [path for checkpoint in found for path in _paths(checkpoint)]
     return paths[:MOST_CHOICES]
+
+
+def _in_root(serving: Services, caller: Caller, root: str, seconds: float) -> list[FoundCheckpoint]:
+    folder = serving.roots.folder(caller, root, "")
+    listed = serving.roots.ask(
+        root, lambda: browse(folder, root, MOST_CHOICES, most_seconds=seconds), PATIENCE_SECONDS
+    )
+    return listed.checkpoints
 
 
 def _paths(checkpoint: FoundCheckpoint) -> Iterator[str]:

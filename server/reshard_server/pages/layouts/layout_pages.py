@@ -80,7 +80,9 @@ async def preview_layout(
         if not given:
             raise none_given()
         body = PreviewRequest.model_validate({"checkpoint": given, "layout": name})
-        question = await run_sync(preview_question, serving, visitor.caller, body)
+        question = await run_sync(
+            preview_question, serving, visitor.caller, body, limiter=serving.finders
+        )
         question = replace(question, command="layout_summary")
         tried = Tried(given, json.loads(await answer_to(request, serving, question)))
     except ProblemError as refused:

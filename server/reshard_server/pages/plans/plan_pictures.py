@@ -62,7 +62,7 @@ async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
 ) -> DrawnPlan:
     """Plans a conversion. Raises ProblemError if the conversion would be refused."""
-    question = await run_sync(plan_question, serving, caller, body)
+    question = await run_sync(plan_question, serving, caller, body, limiter=serving.finders)
     arguments = {k: v for k, v in question.arguments.items() if k != "shares"}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))

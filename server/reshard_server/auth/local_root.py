@@ -1,0 +1,165 @@
+"""A storage root that is a local folder: links beneath it are followed, and none leads out.
+
+Links that stay beneath their root are followed. A link that leads out, and an absolute link, is answered as if it did not
+exist. A user of the host who may write to a root can change a link in between: roots are for people who trust each
+other's files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from reshard import ReshardError, is_checkpoint
+from reshard.storage.location import Location, locate
+from reshard_server.auth import open_beneath
+from reshard_server.auth.path_rules import missing, nothing
+from reshard_server.errors.problems import INVALID, ProblemError
+
+T = TypeVar("T")
+
+MOST_LINKS = 40
+
+Lookup = Callable[[str, tuple[str, ...]], Path]
+"""Resolves names below a real folder to the real path; OSError if a link leads out, or nothing exists."""
+
+
+@dataclass(frozen=True)
+class LocalRoot:
+    """A root on a local disk; implements ``root_paths.Root``.
+
+    Attributes:
+        folder: as the settings name it; it may itself be a link.
+        lookup: follows links; by the kernel if it can.
+    """
+
+    folder: Location
+    lookup: Lookup
+
+    @property
+    def place(self) -> Location:
+        return locate(os.path.realpath(self.folder.path))
+
+    def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:
+        base = self.place.path
+        followed, kept = (names[:-1], names[-1:]) if target else (names, ())
+        try:
+            path = Path(self._resolved(base, followed), *kept)
+        except FileNotFoundError as error:  # the root's folder is gone
+            raise nothing(text) from error
+        except OSError as error:
+            raise missing(text) from error
+        if not target:
+            _check_snapshot(text, path, base)
+        return locate(path)
+
+    def has(self, text: str, place: Location) -> bool:  # noqa: ARG002  what cannot be looked at is not there
+        return os.path.lexists(place.path) or _is_prefix(place)
+
+    def ask(self, text: str, call: Callable[[], T], seconds: float = 0) -> T:  # noqa: ARG002
+        """Calls it: the system's own limits apply to local disks."""
+        return call()
+
+    def _resolved(self, base: str, names: tuple[str, ...]) -> Path:
+        """The real path of the existing part, followed by the missing names."""
+        for present in range(len(names), -1, -1):
+            try:
+                real = self.lookup(base, names[:present])
+            except FileNotFoundError:
+                continue
+            path = Path(real, *names[present:])
+            if present < len(names) and os.path.lexists(real / names[present]):
+                raise OSError(errno.ELOOP, "a link leads to nothing", str(path))
+            return path
+        raise FileNotFoundError(errno.ENOENT, "the root's folder is missing", base)
+
+
+def _is_prefix(place: Location) -> bool:
+    """Whether the files of a checkpoint begin with this name, which nothing has itself."""
+    try:
+        return is_checkpoint(str(place))
+    except ReshardError:  # the folder cannot be looked at
+        return False
+
+
+def _check_snapshot(text: str, path: Path, base: str) -> None:
+    """Raises ProblemError for a snapshot of huggingface_hub's cache whose links lead out of the root.
+
+    The library refuses links that lead out of a checkpoint, except for these: it follows links of
+    ``models--…/snapshots/REVISION`` to ``models--…/blobs``. They lead out of a root that is inside the repository.
+    """
+    if path.parent.name != "snapshots" or _is_beneath(str(path.parent.parent), base):
+        return
+    try:
+        with os.scandir(path) as entries:
+            links = sorted(entry.name for entry in entries if entry.is_symlink())
+    except OSError:  # opening the checkpoint says why
+        return
+    for link in links:
+        if not _is_beneath(os.path.realpath(path / link), base):
+            raise ProblemError(
+                INVALID,
+                f"{text[:200]!r} holds the link {link!r}, which leads out of its storage root and is not followed; "
+                "make a folder above the links' files a storage root, or copy the files into this one",
+                remedy="make a folder above the links' files a storage root, or copy the files into this one",
+            )
+
+
+def best_lookup() -> Lookup:
+    """The kernel's lookup if it has one, else our own."""
+    return lookup_by_kernel if open_beneath.is_supported() else lookup_by_walk
+
+
+def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
+    """Uses ``openat2``: the kernel refuses links that lead out while it resolves the path."""
+    folder = os.open(base, os.O_PATH | os.O_DIRECTORY)
+    try:
+        descriptor = open_beneath.open_beneath(folder, "/".join(names) or ".")
+    finally:
+        os.close(folder)
+    try:
+        path = os.path.realpath(os.path.join(base, *names))  # noqa: PTH118 - names are no paths
+        if not _is_beneath(path, base) or not os.path.samestat(
+            Path(path).stat(), os.fstat(descriptor)
+        ):
+            raise OSError(errno.EXDEV, "the path changed while it was looked up", path)
+    finally:
+        os.close(descriptor)
+    return Path(path)
+
+
+def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
+    """Resolves name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
+    os.stat(f"{base}/")  # noqa: PTH116 - raises if the root is not a folder
+    at, ahead, links = [base], list(reversed(names)), 0
+    while ahead:
+        name = ahead.pop()
+        path = f"{'/'.join(at)}/{name}"
+        if not stat.S_ISLNK(os.lstat(path).st_mode):
+            _step(at, name)
+            continue
+        links += 1
+        leads = os.readlink(path)  # noqa: PTH115 - a Path would lose a slash at the end
+        if leads.startswith("/") or links > MOST_LINKS:
+            raise OSError(errno.EXDEV, "a link leads out of its root, or in a circle", path)
+        ahead += reversed(leads.split("/"))
+    return Path("/".join(at))
+
+
+def _step(at: list[str], name: str) -> None:
+    """Follows one name, of the path or of a link."""
+    if name == "..":
+        at.pop()
+    elif name not in ("", "."):
+        at.append(name)
+    if not at:
+        raise OSError(errno.EXDEV, "it leads out of its root", name)
+
+
+def _is_beneath(path: str, base: str) -> bool:
+    return path == base or path.startswith(base.rstrip("/") + "/")
