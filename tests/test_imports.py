@@ -40,6 +40,7 @@ ABOVE_THE_TOP = ("cli", "demo")
 PUBLIC_MODULES = (
     "reshard.cli.json_output", "reshard.cli.progress", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
     "reshard.geometry.sizes", "reshard.layout.layout_text", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
+    "reshard.storage.targets",
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "services", "schedules", "queries", "jobs",

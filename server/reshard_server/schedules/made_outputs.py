@@ -3,9 +3,9 @@
 A folder is the same one if its inode is, and the digest of the record that the conversion wrote into it. It is renamed to a
 hidden name beside it and then removed, so that nobody reads half of it.
 
-A bucket renames nothing. The record is the same if its version is. The marker that makes the output a checkpoint is deleted
-first, and the record last: whoever looks meanwhile finds no checkpoint, and a removal that was interrupted can recognise what
-it began.
+A bucket renames nothing. The record is the same if its version is. The output is removed as a run's unfinished output is: under
+the lease of the target, so that nobody writes there, with the marker that makes it a checkpoint first. The record comes last,
+so that a removal that was interrupted can recognise what it began.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import hashlib
 import logging
 from pathlib import Path
 
+from reshard.errors import StorageError
 from reshard.storage.buckets.objects import delete
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import Location
+from reshard.storage.targets import held_target
 from reshard_server.auth.reserved_names import REMOVED_PREFIX
 from reshard_server.schedules.hard_links import remove_tree
 
 LOG = logging.getLogger(__name__)
 
 RECORD = "slices.json"
-MARKER = "commit_success.txt"
 
 
 def identity(output: Location) -> str | None:
@@ -75,16 +76,13 @@ def _identity_in_bucket(output: Location) -> str | None:
 
 
 def _remove_from_bucket(store: BucketStore, output: Location, known: str) -> bool:
-    if _identity_in_bucket(output) != known:
-        return False
-    LOG.info("removing %s, an old output of a schedule", output)
-    below = list(output.files())
-    markers = [name for name in below if _is_marker(name)]
-    rest = [name for name in below if not _is_marker(name) and name != RECORD]
-    for names in (markers, rest, [RECORD]):
-        delete(store, [f"{output.path}/{name}" for name in names])
+    with held_target(output) as held:
+        if _identity_in_bucket(output) != known:
+            return False
+        LOG.info("removing %s, an old output of a schedule", output)
+        held.adopt()  # unfinished from now on: without its marker
+        delete(store, [f"{output.path}/{name}" for name in held.files() if name != RECORD])
+        held.abort()
+    if _identity_in_bucket(output) == known:
+        raise StorageError(f"cannot remove {output}: its last objects could not be deleted")
     return True
-
-
-def _is_marker(name: str) -> bool:
-    return name.rpartition("/")[2] == MARKER
