@@ -32,7 +32,7 @@ class Encoding(Struct, frozen=True):
             TensorStore decodes, given by ``spec``.
         level: the compressor's level, where it has one.
         checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
-        spec: for ``"tensorstore"`` the JSON of a TensorStore spec that opens the whole array;
+        spec: for ``"tensorstore"`` the JSON of a TensorStore spec of an array of one such chunk;
             for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
         gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Protocol
 
 from reshard.errors import CorruptError
 from reshard.formats.base import Extent
@@ -22,13 +22,6 @@ class Values(Protocol):
         """The value's extent within its file, or None if there is no such value.
 
         Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file.
-        """
-        ...
-
-    def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
-        """A TensorStore kvstore spec for everything below ``key``.
-
-        Raises FormatError, naming ``what``, if there is no single spec for it.
         """
         ...
 

@@ -7,7 +7,7 @@ format knows where its files are. Paths are texts with slashes; every failure is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -147,13 +147,6 @@ class Store(Protocol):
 
     def free_bytes(self, path: str) -> int | None:
         """Bytes that may still be written at a path, which may not exist yet; None where no limit is known."""
-        ...
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        """A TensorStore kvstore spec of the folder.
-
-        Raises FormatError where TensorStore cannot read there.
-        """
         ...
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from reshard.errors import FormatError
 from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
@@ -120,9 +119,6 @@ class LocalStore:
     def free_bytes(self, path: str) -> int | None:
         with storage_errors("look at", path):
             return free_bytes(Path(path).absolute())
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        return {"driver": "file", "path": f"{folder.rstrip('/')}/"}
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         return _state(os.path.realpath(path), "", but)

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -104,10 +103,6 @@ class Location(Struct, frozen=True):
     def remembered(self) -> Location:
         """The same location, to look through the folders below it; see ``Store.remembered``."""
         return Location(self.store.remembered(self.path), self.path)
-
-    def tensorstore_spec(self) -> dict[str, Any]:
-        """A TensorStore kvstore spec of the folder; see ``Store.tensorstore_spec``."""
-        return self.store.tensorstore_spec(self.path)
 
     def state(self, but: frozenset[str] = frozenset()) -> Iterator[str]:
         """Lines that change when a file here does; see ``Store.state``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -63,9 +62,6 @@ class PassedOn(Struct, frozen=True):
 
     def free_bytes(self, path: str) -> int | None:
         return self.store.free_bytes(path)
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        return self.store.tensorstore_spec(folder)
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         return self.store.state(path, but)

@@ -56,7 +56,7 @@ def open_chunk(
         chunk.extent,
         decoded_bytes,
         stored.where(chunk),
-        box=chunk.box,
+        inside=chunk.box.shape,
         dtype=stored.dtype,
         encoded=encoded,
     )

@@ -13,7 +13,6 @@ from reshard.formats.codecs.raw import AtOnceStream, FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
-from reshard.geometry.box import Box
 from reshard.storage.base import Store
 
 __all__ = [
@@ -38,7 +37,7 @@ def open_stream(
     decoded_bytes: int,
     where: str,
     *,
-    box: Box | None = None,
+    inside: tuple[int, ...] = (),
     dtype: str = "",
     encoded: memoryview | None = None,
 ) -> DecodeStream:
@@ -46,18 +45,16 @@ def open_stream(
 
     Args:
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
-        box: the chunk's elements in the tensor, and
-        dtype: their type; both are needed if the compressor is ``"tensorstore"``.
+        inside: the shape of its part inside of the tensor, and
+        dtype: of its elements; both are needed if the compressor is ``"tensorstore"``.
         encoded: memory of ``encoded_room`` bytes, given if the first ``readinto`` will ask for everything.
 
     Raises StorageError if the file cannot be read, CorruptError if sizes contradict each other.
     """
-    if encoding.compressor == "tensorstore":
-        if box is None or not dtype:
-            raise ValueError(f"{where}: TensorStore needs the chunk's box and dtype to read it")
-        return ArrayStream(encoding.spec, box, dtype, decoded_bytes, where)
     source = Source(extent, where, encoding.checksum, encoding.read_ahead_bytes)
     try:
+        if encoding.compressor == "tensorstore":
+            return ArrayStream(source, encoding.spec, inside, dtype, decoded_bytes)
         return _decoder(encoding, source, decoded_bytes, encoded)
     except BaseException:
         source.close()
@@ -90,7 +87,7 @@ def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
 def read_ahead(encoding: Encoding, store: Store) -> Encoding:
     """The encoding for chunks in a store, where streams read ahead if requests take long.
 
-    TensorStore reads as it likes.
+    What TensorStore decodes is read whole.
     """
     if not store.range_bytes or encoding.compressor == "tensorstore":
         return encoding

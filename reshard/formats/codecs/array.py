@@ -1,4 +1,4 @@
-"""Chunks that only TensorStore decodes: read as a region of the array, whole."""
+"""Chunks that only TensorStore decodes: their bytes are handed to it in memory, and decoded whole."""
 
 from __future__ import annotations
 
@@ -7,32 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from reshard.errors import CorruptError
-from reshard.formats.codecs.source import REMEDY
-from reshard.geometry.box import Box
+from reshard.formats.codecs.source import Source
+
+_SLACK_BYTES = 1 << 20
 
 
 def array_decoder_bytes(decoded_bytes: int) -> int:
-    """Memory of one stream: the region, its encoded bytes and the chunk that TensorStore decodes."""
-    return 3 * decoded_bytes + (4 << 20)
+    """Memory of one stream: twice its encoded bytes, what TensorStore decodes, and the result."""
+    return 2 * _most_encoded_bytes(decoded_bytes) + 2 * decoded_bytes + _SLACK_BYTES
+
+
+def _most_encoded_bytes(decoded_bytes: int) -> int:
+    """What a chunk can take that its codecs made larger, and that has the index of a shard."""
+    return decoded_bytes + decoded_bytes // 16 + _SLACK_BYTES
 
 
 class ArrayStream:
-    """The elements of ``box`` in row-major order, zeros beyond the array's edge."""
+    """The elements of a chunk in row-major order, zeros beyond the tensor's edge.
 
-    def __init__(self, spec: str, box: Box, dtype: str, decoded_bytes: int, where: str) -> None:
-        try:
-            region = _read(spec, box, dtype)
-        except (ValueError, OSError) as error:
-            raise CorruptError(
-                f"{where}: TensorStore cannot read {box}: {error}; {REMEDY}"
-            ) from error
-        if region.nbytes != decoded_bytes:
-            raise CorruptError(
-                f"{where}: TensorStore reads {region.nbytes} bytes at {box}, but {decoded_bytes} are "
-                f"expected; {REMEDY}"
+    Args:
+        source: the chunk's encoded bytes; closed here.
+        spec: of an array of this one chunk; see ``formats.zarr.tensorstore_array``.
+        inside: the shape of the part that is inside of the tensor. The rest of a shard may lack its chunks.
+
+    Raises CorruptError if TensorStore cannot decode them.
+    """
+
+    def __init__(
+        self, source: Source, spec: str, inside: tuple[int, ...], dtype: str, decoded_bytes: int
+    ) -> None:
+        most = _most_encoded_bytes(decoded_bytes)
+        if source.length > most:
+            raise source.corrupt(
+                f"{source.length:,} bytes should decode to {decoded_bytes:,}, but a chunk of that size "
+                f"takes at most {most:,}"
             )
-        self._octets = region.reshape(-1).view(np.uint8)
+        try:
+            chunk = _decode(spec, source.read(), inside)
+        except (ValueError, OSError) as error:
+            raise source.corrupt(f"TensorStore cannot decode it: {error}") from error
+        source.close()
+        if (chunk.dtype.name, chunk.nbytes) != (dtype, decoded_bytes):
+            raise source.corrupt(
+                f"TensorStore decodes {chunk.nbytes:,} bytes of {chunk.dtype.name}, but "
+                f"{decoded_bytes:,} of {dtype} are expected"
+            )
+        self._octets = chunk.reshape(-1).view(np.uint8)
         self._position = 0
 
     def readinto(self, out: memoryview) -> None:
@@ -53,22 +73,24 @@ class ArrayStream:
         return True
 
     def close(self) -> None:
-        """Let go of the region."""
+        """Let go of the chunk."""
         self._octets = self._octets[:0]
         self._position = 0
 
 
-def _read(spec: str, box: Box, dtype: str) -> np.ndarray[Any, Any]:
-    import tensorstore
+def _decode(spec: str, encoded: bytes, inside: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    import tensorstore as ts
 
-    # Opened each time: an array that stays open would still read a checkpoint that was replaced.
-    array = tensorstore.open(json.loads(spec), read=True, open=True).result()
-    if array.dtype.name != dtype:
-        raise ValueError(f"its dtype is {array.dtype.name}, not {dtype}")
-    within = box.intersect(Box.full(array.shape))
-    if within == box:
-        return np.ascontiguousarray(array[box.slices].read(order="C").result())
-    region = np.zeros(box.shape, array.dtype.numpy_dtype)
-    if within is not None:
-        region[within.relative_to(box.start).slices] = array[within.slices].read(order="C").result()
-    return region
+    known = json.loads(spec)
+    context = ts.Context()  # has the memory, and lets go of it
+    array = ts.open(known, context=context, open=True, read=True, assume_metadata=True).result()
+    key = ".".join("0" * array.rank) or "0"
+    ts.KvStore.open(known["kvstore"], context=context).result().write(key, encoded).result()
+    del encoded  # TensorStore has a copy
+    part = tuple(slice(0, n) for n in inside)
+    decoded: np.ndarray[Any, Any] = array[part].read(order="C").result()
+    if inside == array.shape:
+        return np.ascontiguousarray(decoded)
+    chunk = np.zeros(array.shape, decoded.dtype)
+    chunk[part] = decoded
+    return chunk

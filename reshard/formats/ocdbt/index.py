@@ -16,7 +16,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
 
 from msgspec import Struct
 
@@ -122,19 +121,6 @@ class OcdbtIndex:
         if file == _INLINE:
             return Extent(str(self.databases[0] / MANIFEST), 0, length, self._inline[offset])
         return self._sizes.extent(self._files[file], offset, length, what)
-
-    def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:
-        """The spec of the database that has all values of the key.
-
-        Raises FormatError, naming ``what``, if the processes' databases were never merged.
-        """
-        if len(self.databases) > 1:
-            raise FormatError(
-                f"{what}: its codecs need TensorStore, which cannot read databases that were never "
-                f"merged ({self.databases[0].name}, …); let Orbax merge them first"
-            )
-        path = f"{key}/" if key else ""
-        return {"driver": "ocdbt", "base": self.databases[0].tensorstore_spec(), "path": path}
 
 
 class _Keys:

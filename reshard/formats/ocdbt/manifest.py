@@ -105,7 +105,6 @@ def _newest(body: Body, where: str) -> Root | None:
 
 def _dumped_root(database: Location, where: str) -> Root | None:
     """Parses TensorStore's text: ``btreenode:<base path>:<relative path>:<offset>:<length>``."""
-    _check_numbered(database)
     manifest = expect(_dumped_manifest(database, where), dict, "the manifest", where)
     versions = expect(manifest.get("versions"), list, "versions", where)
     if not versions:
@@ -120,19 +119,24 @@ def _dumped_root(database: Location, where: str) -> Root | None:
     return Root(unquote(base), unquote(base + relative), int(offset), int(length), keys)
 
 
-def _check_numbered(database: Location) -> None:
-    """Checks every manifest: TensorStore would wait for a pipe, and read a file of any size into memory."""
-    for entry in database.entries():
-        if entry.name.startswith("manifest"):
-            read_bytes(database / entry.name, MAX_MANIFEST_BYTES)
-
-
 def _dumped_manifest(database: Location, where: str) -> Any:
+    """TensorStore reads copies in memory: it would wait for a pipe, and reads files of any size."""
     import tensorstore as ts
 
-    spec = database.tensorstore_spec()
+    copies = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
+    names = [entry.name for entry in database.entries() if entry.name.startswith("manifest")]
+    nbytes = 0
+    for name in names:
+        data = read_bytes(database / name, MAX_MANIFEST_BYTES)
+        nbytes += len(data)
+        if nbytes > MAX_MANIFEST_BYTES:
+            raise FormatError(
+                f"{where} and the numbered ones beside it have more than the {MAX_MANIFEST_BYTES:,} bytes that are read; "
+                "let Orbax write the checkpoint anew"
+            )
+        copies.write(name, data).result()
     try:
-        return ts.ocdbt.dump(ts.KvStore.open(spec).result()).result()
+        return ts.ocdbt.dump(copies).result()
     except (ValueError, OSError, KeyError, NotImplementedError, RuntimeError) as error:
         raise CorruptError(
             f"{where} cannot be decoded: {str(error).splitlines()[0]}; restore the folder from a copy"

@@ -270,10 +270,10 @@ def _open_array(
         check_bytes(data, recorded, key, where)
         array = parse(data, file_name, where)
         if array.encoding is BY_TENSORSTORE:
-            spec = values.tensorstore_spec(leaf.param_name, where)
-            array = replace(
-                array, encoding=tensorstore_encoding(spec, file_name, tree.stores_fill, where)
+            encoding = tensorstore_encoding(
+                data, file_name, array.chunk_shape, tree.stores_fill, where
             )
+            array = replace(array, encoding=encoding)
         return ArrayFiles(leaf.param_name, array, values)
     return None
 

@@ -7,8 +7,6 @@ exist later.
 
 from __future__ import annotations
 
-from typing import Any
-
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Extent
 from reshard.storage.location import Location
@@ -48,6 +46,3 @@ class PlainFiles:
                 f"{what}: {self._folder / key} was there when the checkpoint was opened and is gone now; "
                 "keep the checkpoint until it is read, then run again"
             )
-
-    def tensorstore_spec(self, key: str, what: str) -> dict[str, Any]:  # noqa: ARG002
-        return (self._folder / key).tensorstore_spec()

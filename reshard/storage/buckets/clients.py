@@ -226,11 +226,5 @@ def _endpoint(scheme: Scheme, config: Mapping[str, str]) -> str:
     return next((url for url in named if url), "")
 
 
-def s3_endpoint() -> dict[str, str]:
-    """The server that the environment names, as TensorStore takes it."""
-    endpoint = _endpoint("s3", {})
-    return {"endpoint": endpoint} if endpoint else {}
-
-
 def _is_on(variable: str) -> bool:
     return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reshard.errors import FormatError, MissingError
+from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.clients import client_for, s3_endpoint
+from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.errors import NoConditionsError, bucket_errors
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, state_line, version_of
-from reshard.storage.buckets.settings import settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
@@ -138,17 +137,6 @@ class BucketStore(Struct, frozen=True):
 
     def free_bytes(self, path: str) -> int | None:  # noqa: ARG002  a bucket has no limit
         return None
-
-    def tensorstore_spec(self, folder: str) -> dict[str, Any]:
-        if self.scheme == "az" or settings_for(self.text(folder)).url:
-            raise FormatError(
-                f"{self.text(folder)} has data that only TensorStore reads, which cannot read from there; copy the checkpoint "
-                "to a local disk and give its path"
-            )
-        place = {"bucket": self.bucket, "path": f"{folder}/" if folder else ""}
-        if self.scheme == "gs":
-            return {"driver": "gcs", **place}
-        return {"driver": "s3", **place, **s3_endpoint()}
 
     def listing(self, folder: str) -> Listing:
         """Every object below a folder."""

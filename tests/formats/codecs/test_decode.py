@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -18,7 +16,7 @@ from reshard.formats.codecs import (
     open_fill,
     open_stream,
 )
-from reshard.geometry.box import Box
+from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
 from tests.formats.codecs.chunk_cases import (
     WHERE,
     bf16_array,
@@ -131,11 +129,16 @@ def test_what_only_tensorstore_decodes(tmp_path):
         },
     }  # fmt: skip
     ts.open(spec, create=True).result().write(array).result()
-    del spec["metadata"]
-    encoding = Encoding("tensorstore", spec=json.dumps(spec))
-    extent = Extent(str(tmp_path / "b"), 0, 0)
-    box = Box((80, 0), (120, 70))  # the last chunk is padded
-    stream = open_stream(encoding, extent, 40 * 70 * 4, WHERE, box=box, dtype="float32")
+    metadata = (tmp_path / "b/.zarray").read_bytes()
+    encoding = tensorstore_encoding(metadata, ".zarray", (40, 70), True, WHERE)
+    chunk = tmp_path / "b/2.0"
+    nbytes = 40 * 70 * 4
+
+    def opened(decoded_bytes=nbytes, dtype="float32"):
+        extent = Extent(str(chunk), 0, chunk.stat().st_size)
+        return open_stream(encoding, extent, decoded_bytes, WHERE, inside=(20, 70), dtype=dtype)
+
+    stream = opened()
     out = np.ones((40, 70), np.float32)
     stream.skip(2 * 280)
     stream.readinto(memoryview(out[2:]).cast("B"))
@@ -143,13 +146,18 @@ def test_what_only_tensorstore_decodes(tmp_path):
     assert (out[2:20] == array[82:]).all()
     assert not out[20:].any()
     with pytest.raises(
-        CorruptError, match=r"TensorStore cannot read .* its dtype is float32, not int8"
+        CorruptError,
+        match=r"TensorStore decodes 11,200 bytes of float32, but 2,800 of int8 are expected",
     ):
-        open_stream(encoding, extent, 40 * 70, WHERE, box=box, dtype="int8")
-    with pytest.raises(CorruptError, match=r"reads 11200 bytes .* but 7 are expected"):
-        open_stream(encoding, extent, 7, WHERE, box=box, dtype="float32")
-    (tmp_path / "b/2.0").write_bytes(b"garbage")
+        opened(40 * 70, "int8")
+    whole = chunk.read_bytes()
+    for broken in (b"garbage", b"", whole[: len(whole) // 2], whole + b"x"):
+        chunk.write_bytes(broken)
+        with pytest.raises(CorruptError, match=r"chunk \(0, 1\): TensorStore cannot decode it: "):
+            opened()
+    chunk.write_bytes(bytes(2 << 20))
     with pytest.raises(
-        CorruptError, match=r"chunk \(0, 1\): TensorStore cannot read \[80:120, 0:70\]"
+        CorruptError,
+        match=r"2,097,152 bytes should decode to 11,200, but a chunk of that size takes at most 1,060,476",
     ):
-        open_stream(encoding, extent, 40 * 70 * 4, WHERE, box=box, dtype="float32")
+        opened()

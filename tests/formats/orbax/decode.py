@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numcodecs
@@ -19,22 +20,34 @@ def read_tensor(reader: Reader, name: str) -> np.ndarray:
     tensor = reader.tensors[name]
     spec = tensor.spec
     kind = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
-    if tensor.encoding.compressor == "tensorstore":
-        import tensorstore as ts
-
-        return np.asarray(ts.open(json.loads(tensor.encoding.spec)).result().read().result())
     whole = np.empty(spec.shape, kind)
     for index in spec.storage.indices():
         extent = reader.locate(name, index)
         shape = spec.stored_shape(index)
         if extent is None:
             chunk = np.full(shape, np.frombuffer(tensor.fill, kind)[0])
+        elif tensor.encoding.compressor == "tensorstore":
+            chunk = by_tensorstore(json.loads(tensor.encoding.spec), load(extent))
         else:
             data = decode(load(extent), tensor.encoding.compressor, tensor.encoding.checksum)
             chunk = np.frombuffer(data, kind).reshape(shape)
         box = spec.storage.box(index)
         whole[box.slices] = chunk[tuple(slice(0, n) for n in box.shape)]
     return whole
+
+
+def by_tensorstore(spec: dict[str, Any], data: bytes) -> np.ndarray:
+    """The elements of the only chunk of an array in memory."""
+    import tensorstore as ts
+
+    context = ts.Context()
+    metadata = spec["metadata"]
+    shape = metadata["shape"]
+    create = {name: value for name, value in spec.items() if name != "fill_missing_data_reads"}
+    array = ts.open(create, context=context, create=True).result()
+    memory = ts.KvStore.open("memory://", context=context).result()
+    memory.write(".".join("0" for _ in shape) or "0", data).result()
+    return np.asarray(array.read().result())
 
 
 def load(extent: Extent) -> bytes:

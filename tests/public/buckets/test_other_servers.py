@@ -1,0 +1,99 @@
+"""Whole conversions from emulators that are not this project's: moto for S3, Azurite for Azure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+
+import reshard
+from reshard.errors import CorruptError, IncompleteCheckpointError, MissingError, SourceChangedError
+from tests.conformance.forms import FORMS, Form
+from tests.emulators.buckets import Bucket
+from tests.equal import assert_same_trees
+from tests.orbax_trees import save_manager_items, save_pytree
+from tests.public.buckets.uploads import MARKER, upload
+
+LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
+SHARDED = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "kernel", "axes": [None, "x"]}]}  # fmt: skip
+RNG = np.random.default_rng(0)
+TREE = {
+    "layer_0": {"kernel": RNG.normal(size=(64, 48)).astype("float32"), "bias": np.arange(6, dtype="int32")},
+    "layer_1": {"kernel": RNG.normal(size=(2048, 1536)).astype("float32"), "bias": np.zeros(3, "float32")},
+}  # fmt: skip
+"""With one tensor of 12 MiB, which is read in several ranges."""
+
+CHOSEN = [
+    form
+    for form in FORMS
+    if form.title in {"Orbax, plain", "Orbax, OCDBT", "safetensors, one file"}
+]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("moto_bucket", id="moto", marks=pytest.mark.xdist_group("moto")),
+        pytest.param("azurite_bucket", id="Azurite", marks=pytest.mark.xdist_group("azurite")),
+    ]
+)
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    found: Bucket = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("form", CHOSEN, ids=lambda form: form.id)
+def test_a_checkpoint_is_converted(form: Form, bucket: Bucket, tmp_path: Path) -> None:
+    local = tmp_path / f"local{form.ending}"
+    reshard.convert(
+        save_pytree(tmp_path / "saved", TREE), local, layout=LAYOUT, workers=1, **form.options
+    )
+    url = upload(bucket, local, f"run/7{form.ending}")
+    found, expected = reshard.inspect(url), reshard.inspect(local)
+    assert list(map(repr, found.tensors.values())) == list(map(repr, expected.tensors.values()))
+    planned = reshard.plan(url, tmp_path / "out", layout=SHARDED, workers=2)
+    assert planned.plan.source_bytes == reshard.plan(local, tmp_path / "out", layout=SHARDED, workers=2).plan.source_bytes  # fmt: skip
+    reshard.convert(url, tmp_path / "out", layout=SHARDED, workers=2)
+    assert reshard.verify(tmp_path / "out", url).differences == 0
+    assert reshard.verify(url).differences == 0
+    assert_same_trees(reshard.restore(url), TREE)
+    assert_same_trees(reshard.restore(tmp_path / "out"), TREE)
+
+
+def test_steps_and_items(bucket: Bucket, tmp_path: Path) -> None:
+    local = save_manager_items(tmp_path / "run", TREE)
+    upload(bucket, local, "run/12")
+    upload(bucket, local, "run/13", marker=False)
+    run = f"{bucket.url}/run"
+    assert reshard.steps(run) == {12: "12"}
+    assert_same_trees(reshard.restore(run, step="latest", item="state"), TREE)
+    reshard.convert(run, tmp_path / "out", step="latest", workers=1)
+    assert reshard.verify(tmp_path / "out", local).differences == 0
+    with pytest.raises(IncompleteCheckpointError, match=rf"run/13 has no {MARKER}"):
+        reshard.restore(f"{run}/13")
+    for name in ("1", "14", "12/none"):
+        with pytest.raises(MissingError, match=rf"run/{name} does not exist"):
+            reshard.restore(f"{run}/{name}")
+
+
+def opened(bucket: Bucket, tmp_path: Path) -> tuple[Any, str]:
+    """An opened checkpoint, and the key of its largest file."""
+    local = tmp_path / "local"
+    reshard.convert(save_pytree(tmp_path / "saved", TREE), local, workers=1, to="safetensors", files="shards")  # fmt: skip
+    url = upload(bucket, local, "run")
+    key = next(str(path.relative_to(local)) for path in local.rglob("*.safetensors"))
+    return reshard.open_checkpoint(url), f"run/{key}"
+
+
+def test_a_source_that_changes_is_refused(bucket: Bucket, tmp_path: Path) -> None:
+    checkpoint, key = opened(bucket, tmp_path)
+    data = bytearray(obstore.get(bucket.store(), key).bytes())
+    data[-5] ^= 1
+    obstore.put(bucket.store(), key, bytes(data), use_multipart=False)
+    with pytest.raises(SourceChangedError, match="changed after it was first looked at"):
+        checkpoint.restore(workers=1)
+    with pytest.raises(CorruptError, match="digest"):
+        reshard.convert(f"{bucket.url}/run", tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
