@@ -9,11 +9,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import obstore
+import orbax.checkpoint as ocp
 import pytest
 
 import reshard
-from reshard.errors import IncompleteCheckpointError
+from reshard.errors import IncompleteCheckpointError, StorageError
+from tests.emulators.apis.error_answers import ACCESS_DENIED
 from tests.emulators.buckets import Bucket
+from tests.emulators.faults import Call, Refuse
 from tests.equal import assert_same
 from tests.oracles.oracle import Oracle, RefusedError
 from tests.orbax_trees import (
@@ -22,12 +25,13 @@ from tests.orbax_trees import (
     save_standard,
     save_v1,
 )
-from tests.public.buckets.uploads import MARKER, upload
+from tests.public.buckets.uploads import MARKER, download, upload
 
 pytestmark = pytest.mark.xdist_group("cloud")
 
 RNG = np.random.default_rng(0)
-LEAVES: list[tuple[str, np.ndarray]] = [
+Leaves = list[tuple[str, np.ndarray]]
+LEAVES: Leaves = [
     ("params/dense/kernel", RNG.normal(size=(64, 48)).astype(np.float32)),
     ("params/dense/bias", RNG.normal(size=8).astype(ml_dtypes.bfloat16)),
     ("params/odd", random_array(RNG, (7, 3, 5), "float8_e4m3fn")),
@@ -49,11 +53,11 @@ def tree() -> dict[str, Any]:
     return root
 
 
-def assert_leaves(found: Any) -> None:
-    """What the oracle restored, a list of paths and arrays, has every bit of ``LEAVES``."""
-    assert sorted(path for path, _ in found) == sorted(path for path, _ in LEAVES)
+def assert_leaves(found: Any, expected: Leaves = LEAVES) -> None:
+    """What the oracle restored, a list of paths and arrays, has every bit of what was saved."""
+    assert sorted(path for path, _ in found) == sorted(path for path, _ in expected)
     for path, array in found:
-        assert_same(array, dict(LEAVES)[path], path)
+        assert_same(array, dict(expected)[path], path)
 
 
 def assert_tree(found: Any) -> None:
@@ -112,18 +116,27 @@ def copied(bucket: Bucket, source: Path, prefix: str, work: Path, items: tuple[s
     return upload(bucket, work / "converted", prefix, items=items)
 
 
-PUTS = [pytest.param(copied, id="copied")]
-"""How a checkpoint of reshard comes into a bucket."""
+def written(bucket: Bucket, source: Path, prefix: str, work: Path, items: tuple[str, ...], **options: Any) -> str:  # noqa: ARG001  # fmt: skip
+    """Converted straight into the bucket."""
+    url = f"{bucket.url}/{prefix}"
+    reshard.convert(source, url, workers=2, **options)
+    return url
 
-FORMS: list[Any] = [
-    pytest.param({"to": "orbax"}, id="plain"),
-    pytest.param({"to": "orbax", "compression": "zstd", "chunk_bytes": 1000}, id="zstd"),
-    pytest.param({"to": "orbax", "ocdbt": True}, id="OCDBT"),
+
+PLAIN: dict[str, Any] = {"to": "orbax"}
+ZSTD = {"to": "orbax", "compression": "zstd", "chunk_bytes": 1000}
+OCDBT = {"to": "orbax", "ocdbt": True}
+PUTS = [
+    pytest.param(copied, PLAIN, id="copied-plain"),
+    pytest.param(copied, ZSTD, id="copied-zstd"),
+    pytest.param(copied, OCDBT, id="copied-OCDBT"),
+    pytest.param(written, PLAIN, id="written-plain"),
+    pytest.param(written, ZSTD, id="written-zstd"),
 ]
+"""How a checkpoint of reshard comes into a bucket, and in which form; OCDBT is not written there."""
 
 
-@pytest.mark.parametrize("put", PUTS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("put", "form"), PUTS)
 @pytest.mark.parametrize(
     ("save", "readers"),
     [
@@ -142,8 +155,7 @@ def test_what_reshard_writes_is_restored(
     assert_tree(reshard.restore(url))
 
 
-@pytest.mark.parametrize("put", PUTS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("put", "form"), PUTS)
 def test_a_manager_restores_steps_with_items(
     form: dict[str, Any], put: Put, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
 ) -> None:
@@ -157,7 +169,7 @@ def test_a_manager_restores_steps_with_items(
     assert_tree(reshard.restore(url, item="state"))
 
 
-@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize("put", [copied, written], ids=["copied", "written"])
 def test_without_the_marker_nobody_restores(
     put: Put, gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path
 ) -> None:
@@ -170,6 +182,68 @@ def test_without_the_marker_nobody_restores(
     assert cloud.ask("steps", url=f"{gcs_bucket.url}/run") == []
     with pytest.raises(IncompleteCheckpointError, match=rf"run/{STEP} has no {MARKER}"):
         reshard.restore(url)
+
+
+def test_several_trees_are_restored(gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path) -> None:
+    trees = {"state": tree(), "ema": {"params": tree()["params"]}}
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        saved = {name: ocp.args.PyTreeSave(one) for name, one in trees.items()}
+        manager.save(STEP, args=ocp.args.Composite(**saved))
+        manager.wait_until_finished()
+    url = written(gcs_bucket, tmp_path / "run" / str(STEP), f"run/{STEP}", tmp_path, ())
+    assert_leaves(cloud.ask("restore", how="manager", url=f"{gcs_bucket.url}/run", leaves=LEAVES))
+    averages = [(path, array) for path, array in LEAVES if path.startswith("params/")]
+    found = cloud.ask("restore", how="standard", url=f"{url}/ema", leaves=averages)
+    assert_leaves(found, averages)
+
+
+def test_markers_are_put_last(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    source = save_manager_items(tmp_path / "source", tree())
+    gcs_bucket.emulator.log.clear()
+    written(gcs_bucket, source, f"run/{STEP}", tmp_path, ())
+    begin = f"run/{STEP}/"
+    puts = [one for one in gcs_bucket.emulator.log.of("put") if one.key.startswith(begin)]
+    keys = [one.key.removeprefix(begin) for one in puts if one.status == 200]
+    assert keys[-1] == MARKER
+    assert puts[-1].headers["x-goog-if-generation-match"] == "0"
+    for item in ("state", "meta", "metrics"):
+        below = [key for key in keys if key.startswith(f"{item}/")]
+        assert below[-1] == f"{item}/{MARKER}"
+
+
+def test_an_unfinished_target_is_no_step(gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path) -> None:
+    """While it is written, and after the run stopped."""
+    source = save_manager_items(tmp_path / "source", tree())
+    run, faults = f"{gcs_bucket.url}/run", gcs_bucket.emulator.faults
+    seen: list[Any] = []
+    look = Call(lambda: seen.append(cloud.ask("steps", url=run)))
+    faults.add(look, operation="put", key=rf"run/{STEP}/state/_METADATA$")
+    faults.add(Refuse(ACCESS_DENIED), operation="put", key=rf"run/{STEP}/{MARKER}$", times=None)
+    with pytest.raises(StorageError, match=rf"run/{STEP}/{MARKER}"):
+        written(gcs_bucket, source, f"run/{STEP}", tmp_path, ())
+    assert seen == [[]]
+    assert cloud.ask("steps", url=run) == []
+    faults.clear()
+    written(gcs_bucket, source, f"run/{STEP}", tmp_path, ())
+    assert cloud.ask("steps", url=run) == [STEP]
+    assert_leaves(cloud.ask("restore", how="manager", url=run, leaves=LEAVES))
+
+
+@pytest.mark.parametrize("how", ["plain", "ocdbt", "manager", "v1"])
+def test_from_stock_orbax_to_stock_orbax_through_buckets(
+    how: str, gcs_bucket: Bucket, s3_bucket: Bucket, cloud: Oracle, tmp_path: Path
+) -> None:
+    """gs:// to gs:// and to s3://, from where it is copied down, since stock Orbax takes no s3://."""
+    source = saved_by_orbax(cloud, gcs_bucket, how)
+    reader = {"manager": "manager", "v1": "v1"}.get(how, "pytree")
+    reshard.convert(source, f"{gcs_bucket.url}/new/{STEP}", workers=2, **PLAIN)
+    url = f"{gcs_bucket.url}/new" + ("" if how == "manager" else f"/{STEP}")
+    assert_leaves(cloud.ask("restore", how=reader, url=url, leaves=LEAVES))
+    reshard.convert(source, f"{s3_bucket.url}/new/{STEP}", workers=2, **ZSTD)
+    assert reshard.verify(f"{s3_bucket.url}/new/{STEP}", source).differences == 0
+    local = download(s3_bucket, f"new/{STEP}", tmp_path / "new" / str(STEP))
+    place = str(local.parent if how == "manager" else local)
+    assert_leaves(cloud.ask("restore", how=reader, url=place, leaves=LEAVES))
 
 
 def test_what_reshard_saves_is_restored(gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path) -> None:

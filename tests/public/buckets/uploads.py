@@ -1,4 +1,4 @@
-"""Puts a local checkpoint into a bucket, as a copy by any other tool does."""
+"""Copies checkpoints into a bucket and out of it, as any other tool does."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def upload(
         if marker or not _is_marker(name):
             obstore.put(store, f"{prefix}/{name}", files[name], use_multipart=False)
     return f"{bucket.url}/{prefix}"
+
+
+def download(bucket: Bucket, prefix: str, folder: Path) -> Path:
+    """Copies what is below a prefix into a folder that is not there yet."""
+    store = bucket.store()
+    for page in obstore.list(store, prefix):
+        for one in page:
+            path = folder / one["path"].removeprefix(f"{prefix}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(obstore.get(store, one["path"]).bytes())
+    return folder
 
 
 def _is_marker(name: str) -> bool:

@@ -13,6 +13,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.copying import copy_file
 from reshard.storage.location import Location, locate
+from reshard.storage.marks import COMMIT_MARKER
 
 
 def copy_items(target: TargetCheckpoint, root: Location) -> None:
@@ -52,7 +53,7 @@ def copied_folders(target: TargetCheckpoint) -> list[str]:
 
 
 def copy_item(source: Location, target: Location, name: str) -> None:
-    """Copy a folder without syncing; running it again gives the same result.
+    """Copy a folder without syncing, its marker last; running it again gives the same result.
 
     A link to a file inside the folder is copied as that file. Raises FormatError if a link leads out of the folder or
     to a folder, or if an entry is neither file nor folder; StorageError if a store refuses.
@@ -67,7 +68,8 @@ def copy_item(source: Location, target: Location, name: str) -> None:
     found = dict(_found(folder, "", what))
     _refuse_without_space(found, source, target, what)
     target.make_folder()
-    for path, status in found.items():
+    for path in sorted(found, key=COMMIT_MARKER.__eq__):
+        status = found[path]
         if status.kind == "folder":
             (target / path).make_folder()
         else:
