@@ -6,7 +6,7 @@ local. Results are frozen records or trees of live arrays; every deliberate erro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from reshard.arguments import changes_of, path_of
@@ -164,7 +164,7 @@ def plan(
     from reshard.conversion.check_target import check_target
     from reshard.conversion.prepare import plan_all, plan_without_target
 
-    limits = limits_of(max_memory, workers, source)
+    limits = limits_of(max_memory, workers, source, target)
     checked = check_target(Target("" if target is None else target, **options), limits)
     source = _chosen("source", source, step, item)
     if target is None:
@@ -189,7 +189,7 @@ def plan_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.prepare import plan_all
 
-    checked = check_targets(targets, limits_of(max_memory, workers, source))
+    checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
     return plan_all(_chosen("source", source, step, item), checked)
 
 
@@ -248,7 +248,9 @@ def convert(
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert_all
 
-    checked = check_target(Target(target, **options), limits_of(max_memory, workers, source))
+    checked = check_target(
+        Target(target, **options), limits_of(max_memory, workers, source, target)
+    )
     source = _chosen("source", source, step, item)
     return convert_all(source, [checked], executor, progress, before_publish).reports[0]
 
@@ -287,7 +289,7 @@ def convert_all(
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.convert import convert_all
 
-    checked = check_targets(targets, limits_of(max_memory, workers, source))
+    checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
     source = _chosen("source", source, step, item)
     return convert_all(source, checked, executor, progress, before_publish)
 
@@ -465,6 +467,15 @@ def fingerprint(
     limits = limits_of(max_memory, workers, path)
     return fingerprint_checkpoint(
         _chosen("checkpoint", path, step, item), limits, overwrite, progress
+    )
+
+
+def _places(targets: object) -> list[object]:
+    """The places that targets name, as far as they are targets."""
+    return (
+        [one.target for one in targets if isinstance(one, Target)]
+        if isinstance(targets, Iterable)
+        else []
     )
 
 

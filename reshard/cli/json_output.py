@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reshard.geometry.grid import Grid
     from reshard.planning.move import Plan
     from reshard.storage.buckets.doctor import BucketReport
+    from reshard.storage.leftovers import Leftovers
 
 Document = dict[str, Any]
 
@@ -267,6 +268,11 @@ def diff_document(found: DiffReport) -> Document:
 def doctor(found: BucketReport) -> Document:
     """The object of ``doctor``."""
     return {"command": "doctor", **to_builtins(found), "is_fine": found.is_fine}
+
+
+def clean(found: Leftovers) -> Document:
+    """The object of ``clean``."""
+    return {"command": "clean", **to_builtins(found)}
 
 
 def fingerprint(found: Fingerprint) -> Document:

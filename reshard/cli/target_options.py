@@ -179,7 +179,7 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace DST if it exists; the old one goes when the new one is complete.",
+        help="Replace DST if it exists; the old one goes when the new one is complete. In a bucket it goes first.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -188,6 +188,22 @@ Restart = Annotated[
     typer.Option(
         "--restart",
         help="Start over. Without it, an interrupted run resumes where it stopped.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Folder in a bucket for what a run to a bucket must remember to be resumed. Default: beside DST.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+UnsafeCommit = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-commit",
+        help="Write also to a store without conditional writes, where two runs to one DST could mix.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -213,6 +229,8 @@ TARGET_OPTIONS: Mapping[str, Any] = {
     "verify": Verify,
     "overwrite": Overwrite,
     "restart": Restart,
+    "state": State,
+    "unsafe_commit": UnsafeCommit,
 }
 """In the order of the help. ``target`` names several targets; it is not an option of a single one."""
 

@@ -15,6 +15,7 @@ from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.planning.target_layouts import Layout, layout_of
+from reshard.storage.location import is_in_bucket
 
 
 class CheckedOptions(Struct, frozen=True):
@@ -25,7 +26,7 @@ class CheckedOptions(Struct, frozen=True):
         changes: the rules of the layout file, then those of the target.
         to: name of the target's format; None for the source's.
         format_options: the options of every format, by name, parsed; the target's format takes its own of them.
-        overwrite, check: as in ConvertOptions.
+        overwrite, check, state, unsafe_commit: as in ConvertOptions.
     """
 
     max_memory: int
@@ -36,6 +37,8 @@ class CheckedOptions(Struct, frozen=True):
     format_options: Mapping[str, Any] = field(default_factory=lambda: parsed_options(Target("")))
     overwrite: bool = False
     check: Check = "written"
+    state: str | None = None
+    unsafe_commit: bool = False
 
     def __post_init__(self) -> None:
         """Raises PlanError for whatever makes no sense by itself."""
@@ -76,7 +79,14 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         format_options=given,
         overwrite=asked.overwrite,
         check=asked.check,
+        state=asked.state,
+        unsafe_commit=asked.unsafe_commit,
     )
+    if options.state is not None and not is_in_bucket(path):
+        raise PlanError(
+            f"state is where runs to buckets are recorded, but the target {path!r} is on a disk, beside which its record is kept; leave it "
+            "out (state)"
+        )
     return CheckedTarget(path, options, asked.restart)
 
 

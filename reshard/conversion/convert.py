@@ -143,7 +143,7 @@ def _find_finished(run: _Run) -> bool:
         if number in run.reports or target.options.overwrite:
             continue
         if (result := open_result(target.target, identity)) is not None:
-            remove_leftovers(locate(target.target), identity)
+            remove_leftovers(target, identity)
             run.report_finished(number, result)
     return len(run.reports) > before
 
@@ -166,7 +166,13 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
         for job, output in zip(jobs, outputs, strict=True):
             with about_target(job.name):
-                transaction = locks.enter_context(held_target(job.place, job.file))
+                held = held_target(
+                    job.place,
+                    job.file,
+                    unsafe=job.options.unsafe_commit,
+                    state=job.options.state,
+                )
+                transaction = locks.enter_context(held)
                 if (result := _published_meanwhile(job)) is not None:
                     abort_own(transaction, job.identity)
                     run.report_finished(job.number, result)

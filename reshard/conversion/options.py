@@ -73,6 +73,10 @@ class ConvertOptions(TypedDict, total=False):
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
             target again, and only then does the report say "proved".
         restart: start over, whatever an interrupted run to this target has left.
+        state: the URL of a folder in a bucket, for what a run to a target in a bucket must remember to be resumed; None,
+            the default, keeps it beside the target.
+        unsafe_commit: whether a target is also written in a store that keeps no conditions on writing. Two runs to it could mix
+            there: see that there is only one.
     """
 
     layout: LayoutLike
@@ -94,6 +98,8 @@ class ConvertOptions(TypedDict, total=False):
     overwrite: bool
     check: Check
     restart: bool
+    state: str | None
+    unsafe_commit: bool
 
 
 class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
@@ -118,6 +124,8 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     overwrite: bool = False
     check: Check = "written"
     restart: bool = False
+    state: str | None = None
+    unsafe_commit: bool = False
 
 
 class Target(_Options, frozen=True, repr_omit_defaults=True):

@@ -59,7 +59,7 @@ class TargetJob(Struct, frozen=True):
     @property
     def has_leftovers(self) -> bool:
         """Whether a run that is unfinished, or writing now, has begun it."""
-        return has_leftovers(self.place, self.file)
+        return has_leftovers(self.place, self.file, self.options.state)
 
 
 def target_jobs(

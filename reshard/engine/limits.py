@@ -25,13 +25,13 @@ class Limits(Struct, frozen=True):
 
 WAITING_WORKERS = 12
 WAITING_WORKER_BYTES = 64 << 20
-"""Where sources are in buckets, so many workers by default, if each has so much memory: most of them wait for answers."""
+"""Where sources or targets are in buckets, so many workers by default, if each has so much memory: most of them wait for answers."""
 
 
-def limits_of(max_memory: int | str | None, workers: int | None, *sources: object) -> Limits:
+def limits_of(max_memory: int | str | None, workers: int | None, *places: object) -> Limits:
     """Budget and workers, the host's own where they are None; PlanError for what makes no sense.
 
-    ``sources`` are what is read, as users name it: buckets get more workers by default.
+    ``places`` are what is read and written, as users name it: buckets get more workers by default.
     """
     from reshard.storage.host import default_max_memory, default_workers
     from reshard.storage.location import is_in_bucket
@@ -40,7 +40,7 @@ def limits_of(max_memory: int | str | None, workers: int | None, *sources: objec
     memory = default_max_memory() if memory is None else memory
     if workers is None:
         workers = default_workers()
-        if any(map(is_in_bucket, sources)):
+        if any(map(is_in_bucket, places)):
             workers = max(workers, min(WAITING_WORKERS, memory // WAITING_WORKER_BYTES))
     limits = Limits(memory, workers)
     check_limits(limits.max_memory, limits.workers)

@@ -51,18 +51,19 @@ def check_new(target: Location, *, overwrite: bool, is_file: bool = False) -> No
 
 
 def held_target(
-    target: Location, file: str = "", *, unsafe: bool = False
+    target: Location, file: str = "", *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
     """The transaction of a target, as the last run left it; nobody else has it in the block.
 
     ``file`` names the file below the root that becomes the target; "" where the root itself does. ``unsafe``: also in a
-    store that keeps no conditions on writing. Raises TargetBusyError naming the holder where another live process holds it.
+    store that keeps no conditions on writing. ``state``: the folder in a bucket in which the record of a run to a bucket is
+    kept; None for one beside the target. Raises TargetBusyError naming the holder where another live process holds it.
     """
     if is_local(target):
         return held_local(Path(target.path), file)
     from reshard.storage.buckets.transaction import held_objects
 
-    return held_objects(target, unsafe=unsafe)
+    return held_objects(target, unsafe=unsafe, state=state)
 
 
 def root_text(target: Location, file: str = "") -> str:
@@ -70,13 +71,22 @@ def root_text(target: Location, file: str = "") -> str:
     return str(staging_for(Path(target.path), file).root) if is_local(target) else str(target)
 
 
-def has_leftovers(target: Location, file: str = "") -> bool:
+def state_of(target: Location, state: str | None = None) -> Location:
+    """The folder in which a run to a target records what is done, and says that it is at work."""
+    if is_local(target):
+        return locate(staging_for(Path(target.path)).folder)
+    from reshard.storage.buckets.transaction import state_folder
+
+    return state_folder(target, state)
+
+
+def has_leftovers(target: Location, file: str = "", state: str | None = None) -> bool:
     """Whether a run that is unfinished, or writing now, has left or uses a folder beside the target."""
     if is_local(target):
         return os.path.lexists(staging_for(Path(target.path), file).folder)
     from reshard.storage.buckets.target_checks import has_state
 
-    return has_state(target)
+    return has_state(target, state)
 
 
 def make_name_durable(target: Location) -> None:

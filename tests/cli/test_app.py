@@ -231,7 +231,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "plan", "convert", "verify", "diff", "layout", "fingerprint", "doctor", "serve", "demo",
+    "inspect", "plan", "convert", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 
 

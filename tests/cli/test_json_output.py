@@ -8,6 +8,7 @@ import pytest
 
 from reshard.cli.json_output import (
     Document,
+    clean,
     conversion_plan,
     conversion_plans,
     conversion_report,
@@ -29,6 +30,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport
+from reshard.storage.leftovers import Leftovers
 from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
@@ -68,6 +70,7 @@ DOCUMENTS = {
             "gs://b", (BucketCheck("write", True, "an object was put", "-"),), 0.1, 2.0, 3.0
         )
     ),
+    "clean": clean(Leftovers("gs://b/run/7", "gs://b/run/.7.reshard-partial", 3, 8, True)),
     "layout": layout_document("f", "s", preview(info(spec("a")), LAYOUT)),
 }
 

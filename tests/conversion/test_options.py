@@ -32,6 +32,8 @@ CHOICES = {
     "check": reshard.Check,
 }
 DEFAULTS = Target("")
+NOT_FOR_CLIENTS = {"state", "unsafe_commit"}
+"""A client of the service names no bucket, and does not decide how its server writes."""
 
 
 def documented(declaration: type) -> list[str]:
@@ -65,7 +67,7 @@ def choices_in(annotation: object) -> set[object]:
 
 @pytest.mark.parametrize(
     ("command", "left_out"),
-    [(convert.convert, set()), (plan.plan, {"check", "restart"})],
+    [(convert.convert, set()), (plan.plan, {"check", "restart", "state", "unsafe_commit"})],
     ids=["convert", "plan"],
 )
 def test_the_command_line_has_every_option(
@@ -80,8 +82,8 @@ def test_the_command_line_has_every_option(
 
 def test_the_http_model_has_every_option() -> None:
     members = {HTTP_NAMES.get(n, n): found for n, found in TargetRequest.model_fields.items()}
-    assert members.keys() == {"target", *OPTIONS}
-    for name in OPTIONS:
+    assert members.keys() == {"target", *OPTIONS} - NOT_FOR_CLIENTS
+    for name in set(OPTIONS) - NOT_FOR_CLIENTS:
         assert members[name].get_default() == getattr(DEFAULTS, name)
         assert choices_in(members[name].annotation) == choices_in(CHOICES.get(name))
 
@@ -97,7 +99,10 @@ def test_the_forms_have_every_option() -> None:
 
 
 def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
-    in_layout, of_the_target_alone = {"mesh", "missing_axes"}, {"overwrite", "check", "restart"}
+    in_layout, of_the_target_alone = (
+        {"mesh", "missing_axes"},
+        {"overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
+    )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
     settings = identify(str(tmp_path), checked.options).settings
     assert set(OPTIONS) - settings.keys() == in_layout | of_the_target_alone

@@ -44,7 +44,7 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "demo", "doctor") and "--server" not in line
+    if command not in ("serve", "demo", "doctor", "clean") and "--server" not in line
 ]
 
 
@@ -146,6 +146,15 @@ def test_the_example_of_doctor_works(
     assert "--json" in line or "fine: all that was tried holds" in done.out
 
 
+@pytest.mark.parametrize("line", HELP["clean"])
+def test_the_example_of_clean_works(line: str, gcs_bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "ckpt/.served.reshard-partial/checkpoint").mkdir(parents=True)
+    gcs_bucket.store().put("run/.1000.reshard-partial/lease", b"{}")
+    done = shell(tmp_path, line.replace("gs://bucket", gcs_bucket.url))
+    assert done.code == 0, done.said
+    assert ("would remove: " if "--dry-run" in line else "removed: ") in done.out
+
+
 @pytest.mark.parametrize("page", DOCS)
 def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) -> None:
     folder = place(runs, tmp_path / "typed", DOCS[page][0])
@@ -158,7 +167,12 @@ def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) ->
 
 def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
-    assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {"serve", "demo", "doctor"}
+    assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
+        "serve",
+        "demo",
+        "doctor",
+        "clean",
+    }
     assert any("--cast float=bfloat16" in line for line in HELP["convert"])
     assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)
     assert "layout-files.md" in DOCS

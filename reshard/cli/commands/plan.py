@@ -46,7 +46,7 @@ Shares = Annotated[
 ]
 
 
-@takes_target_options("verify", "restart")
+@takes_target_options("verify", "restart", "state", "unsafe_commit")
 def plan(
     src: Source,
     dst: PlannedTarget = None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.completeness import check_complete
 from reshard.conversion.resume.identity import Identity
 from reshard.conversion.resume.journal import identity_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import open_reader
-from reshard.storage.location import Location, locate
+from reshard.storage.location import locate
 from reshard.storage.targets import has_leftovers, held_target, is_link, make_name_durable
 from reshard.storage.transaction import Transaction
 
@@ -43,16 +44,18 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
         ) from error
 
 
-def remove_leftovers(target: Location, identity: Identity, *, unsafe: bool = False) -> None:
+def remove_leftovers(asked: CheckedTarget, identity: Identity) -> None:
     """Removes what is left of a run of this conversion that was killed after it published.
 
     It may have been killed before the target's name was durable, so that is done here.
     """
-    if not has_leftovers(target):
+    target, options = locate(asked.target), asked.options
+    if not has_leftovers(target, state=options.state):
         return
     with ExitStack() as stack:
         try:
-            transaction = stack.enter_context(held_target(target, unsafe=unsafe))
+            held = held_target(target, unsafe=options.unsafe_commit, state=options.state)
+            transaction = stack.enter_context(held)
         except StorageError:
             return
         make_name_durable(target)

@@ -39,6 +39,6 @@ def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = Fa
         )
 
 
-def has_state(target: Location) -> bool:
+def has_state(target: Location, state: str | None = None) -> bool:
     """Whether a run has left, or uses, the folder beside a target in which it records what is done."""
-    return next(islice(state_folder(target).files(), 1), None) is not None
+    return next(islice(state_folder(target, state).files(), 1), None) is not None

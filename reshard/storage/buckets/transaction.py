@@ -12,6 +12,7 @@ lease (``lease``) and the records (``segments``)::
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.overlay import with_files
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.location import Location
+from reshard.storage.location import Location, is_in_bucket, locate
 from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK
 from reshard.storage.staging import PARTIAL
 from reshard.storage.transaction import Earlier
@@ -31,22 +32,33 @@ from reshard.storage.transaction import Earlier
 _TICK_S = 0.5
 
 
-def state_folder(target: Location) -> Location:
-    """Where the lease and the records of a target are kept."""
-    return target.parent / f".{target.name}{PARTIAL}"
+def state_folder(target: Location, state: str | None = None) -> Location:
+    """Where the lease and the records of a target are kept: beside it, or below ``state``, the URL of a folder for several.
+
+    Raises StorageError unless that is in a bucket.
+    """
+    if state is None:
+        return target.parent / f".{target.name}{PARTIAL}"
+    if not is_in_bucket(state):
+        raise StorageError(
+            f"state is {state!r}; expected a folder in a bucket, such as {target.parent / 'unfinished'}, since a run elsewhere must find it"
+        )
+    told = hashlib.sha256(str(target).encode()).hexdigest()[:8]
+    return locate(state) / f".{target.name}-{told}{PARTIAL}"
 
 
 @contextmanager
-def held_objects(target: Location, *, unsafe: bool = False) -> Iterator[ObjectTransaction]:
+def held_objects(
+    target: Location, *, unsafe: bool = False, state: str | None = None
+) -> Iterator[ObjectTransaction]:
     """The transaction of a target in a bucket, as the last run left it; nobody else has it in the block.
 
     Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
     conditions, where two runs may mix.
     """
-    state = state_folder(target)
-    store = _bucket(state)
-    lease = take(store, f"{state.path}/lease", str(target), unsafe=unsafe)
-    transaction = ObjectTransaction(target, state, lease)
+    folder = state_folder(target, state)
+    lease = take(_bucket(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
+    transaction = ObjectTransaction(target, folder, lease)
     try:
         yield transaction
     finally:

@@ -1,0 +1,73 @@
+"""What an interrupted run left of a target, and its removal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from reshard.errors import MissingError, StorageError
+from reshard.storage.location import Location, locate
+from reshard.storage.marks import is_left_unfinished
+from reshard.storage.staging import staging_for
+from reshard.storage.targets import has_leftovers, held_target, is_local, state_of
+
+
+class Leftovers(Struct, frozen=True):
+    """What an interrupted run left.
+
+    Attributes:
+        place: the folder beside the target, or where it was asked for, in which unfinished work is recorded.
+        files: of the target that are written; in a bucket they lie under the target's own name.
+        nbytes: of these files.
+        is_removed: whether all of it is gone now.
+    """
+
+    target: str
+    place: str
+    files: int
+    nbytes: int
+    is_removed: bool = False
+
+
+def remove_leftovers(target: str, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
+    """Removes what an interrupted run left of a target; with ``dry_run`` it is only counted.
+
+    Raises MissingError where nothing is left, TargetBusyError where a run is writing the target now, and StorageError where
+    something cannot be removed. A finished target is not touched.
+    """
+    place = locate(target)
+    if not _is_left(place, state):
+        raise MissingError(
+            f"nothing is left of an interrupted run to {target}; check the path: it is that of the target, not of the folder beside it"
+        )
+    sizes = _sizes(place)
+    found = Leftovers(str(place), str(state_of(place, state)), len(sizes), sum(sizes))
+    if dry_run:
+        return found
+    with held_target(place, unsafe=True, state=state) as transaction:
+        transaction.abort()
+    if _is_left(place, state):
+        raise StorageError(
+            f"not all that an interrupted run left of {target} could be removed; see that this user may delete {found.place} and what is "
+            "below it, and run again"
+        )
+    return Leftovers(found.target, found.place, found.files, found.nbytes, is_removed=True)
+
+
+def _is_left(target: Location, state: str | None) -> bool:
+    return has_leftovers(target, state=state) or is_left_unfinished(target)
+
+
+def _sizes(target: Location) -> list[int]:
+    """The size of each file that is written of an unfinished target."""
+    if is_local(target):
+        root = locate(staging_for(Path(target.path)).root)
+    elif is_left_unfinished(target):
+        root = target.view()
+    else:
+        return []  # a finished target, whose run was interrupted before it removed its records
+    if not root.is_folder():
+        return []
+    found = ((root / file).status() for file in root.files())
+    return [status.nbytes for status in found if status is not None]
