@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from reshard.api import (
     check_arguments,
     checkpoint_format,
+    clean,
     convert,
     convert_all,
     diff,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
+    from reshard.storage.leftovers import Leftovers
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.sharded.row_updates import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable
@@ -114,6 +116,7 @@ __all__ = [
     "LayoutPreview",
     "LayoutWarning",
     "LeafDiff",
+    "Leftovers",
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
@@ -156,6 +159,7 @@ __all__ = [
     "__version__",
     "check_arguments",
     "checkpoint_format",
+    "clean",
     "convert",
     "convert_all",
     "diff",
@@ -188,6 +192,7 @@ _LAZY = {
     "LaidOut": "reshard.inspection.layout_preview",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
+    "Leftovers": "reshard.storage.leftovers",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",

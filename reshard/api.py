@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.options import RestoreOptions
+    from reshard.storage.leftovers import Leftovers
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -468,6 +469,22 @@ def fingerprint(
     return fingerprint_checkpoint(
         _chosen("checkpoint", path, step, item), limits, overwrite, progress
     )
+
+
+def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
+    """Removes what an interrupted run left of a target, on a disk or in a bucket; a finished target is not touched.
+
+    Args:
+        target: the path or URL that was the target of the run.
+        dry_run: only count what would be removed.
+        state: as it was given to the run.
+
+    Raises MissingError where nothing is left, TargetBusyError where a run is writing the target now, StorageError where
+    something cannot be removed.
+    """
+    from reshard.storage.leftovers import remove_leftovers
+
+    return remove_leftovers(path_of("target", target), dry_run=dry_run, state=state)
 
 
 def _places(targets: object) -> list[object]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Fingerprint,
         LaidOut,
         LayoutPreview,
+        Leftovers,
         MultiConversionPlan,
         PlannedTensor,
         TensorInfo,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from reshard.geometry.grid import Grid
     from reshard.planning.move import Plan
     from reshard.storage.buckets.doctor import BucketReport
-    from reshard.storage.leftovers import Leftovers
 
 Document = dict[str, Any]
 

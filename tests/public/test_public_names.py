@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = [
     "CastStats", "Check", "CheckpointInfo", "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError",
     "DeviceMesh", "DiffReport", "FilesOf", "Fingerprint", "FixedShardsPartitioner", "FormatError", "FormatName", "IncompleteCheckpointError",
-    "IndexedSlices", "LaidOut", "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff",
+    "IndexedSlices", "LaidOut", "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "Leftovers",
     "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingAxes", "MissingError",
     "MissingPackageError", "MultiConversionPlan", "MultiReport", "NotACheckpointError", "OpenedCheckpoint",
     "PlanError", "PlannedTensor", "Progress", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError",
     "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style",
     "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout",
     "TensorReport", "TensorVerdict", "TreeError", "VariableError", "VariableIndexError", "VariableTypeError",
-    "Verification", "VerificationError", "__version__", "check_arguments", "checkpoint_format", "convert",
+    "Verification", "VerificationError", "__version__", "check_arguments", "checkpoint_format", "clean", "convert",
     "convert_all", "diff", "distribute_tensor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate",
     "open_checkpoint", "plan", "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip

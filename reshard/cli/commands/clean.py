@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.options import Json, examples
 from reshard.cli.target_options import State
 
@@ -34,9 +35,7 @@ def clean(
 
     Parts of uploads that were cut off are removed by the bucket itself, by a lifecycle rule.
     """
-    from reshard.storage.leftovers import remove_leftovers
-
-    found = remove_leftovers(target, dry_run=dry_run, state=state)
+    found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:
         from reshard.cli.json_output import clean as document
         from reshard.cli.json_output import print_json

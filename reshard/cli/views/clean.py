@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import Leftovers
 from reshard.cli.text import count_text, safe
 from reshard.geometry.sizes import format_bytes
-from reshard.storage.leftovers import Leftovers
 
 
 def clean_view(found: Leftovers) -> Iterator[RenderableType]:
