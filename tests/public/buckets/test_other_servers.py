@@ -1,4 +1,4 @@
-"""Whole conversions from emulators that are not this project's: moto for S3, Azurite for Azure."""
+"""Whole conversions on emulators that are not this project's: moto for S3, Azurite for Azure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import obstore
 import pytest
 
 import reshard
-from reshard.errors import CorruptError, IncompleteCheckpointError, MissingError, SourceChangedError
+from reshard.errors import (
+    CorruptError,
+    IncompleteCheckpointError,
+    MissingError,
+    SourceChangedError,
+    TargetExistsError,
+)
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.orbax_trees import save_manager_items, save_pytree
-from tests.public.buckets.uploads import MARKER, upload
+from tests.public.buckets.trees import LAYOUT, tree
+from tests.public.buckets.uploads import MARKER, download, upload
 
-LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
 SHARDED = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "kernel", "axes": [None, "x"]}]}  # fmt: skip
 RNG = np.random.default_rng(0)
 TREE = {
@@ -97,3 +103,71 @@ def test_a_source_that_changes_is_refused(bucket: Bucket, tmp_path: Path) -> Non
     with pytest.raises(CorruptError, match="digest"):
         reshard.convert(f"{bucket.url}/run", tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
+
+
+def keys(bucket: Bucket) -> list[str]:
+    return sorted(one["path"] for page in obstore.list(bucket.store()) for one in page)
+
+
+WRITTEN: list[Any] = [
+    pytest.param({"compression": "zstd", "chunk_bytes": 4 << 20}, id="zstd"),
+    # Of one file of 12 MiB, which is uploaded in parts.
+    pytest.param({"to": "safetensors", "files": "shards"}, id="safetensors"),
+]
+
+
+@pytest.mark.parametrize("options", WRITTEN)
+def test_from_the_bucket_to_the_bucket(
+    options: dict[str, Any], bucket: Bucket, tmp_path: Path
+) -> None:
+    source = upload(bucket, save_pytree(tmp_path / "saved", TREE), "run/7")
+    target = f"{bucket.url}/new/7"
+    before = {key for key in keys(bucket) if key.startswith("run/")}
+    reshard.plan(source, target, layout=LAYOUT, **options)
+    report = reshard.convert(source, target, layout=LAYOUT, **options)
+    assert report.target == target
+    assert reshard.verify(target, source).differences == 0
+    assert reshard.verify(target).differences == 0
+    assert_same_trees(reshard.restore(target), TREE)
+    assert {key for key in keys(bucket) if not key.startswith("new/7/")} == before
+    assert reshard.convert(source, target, layout=LAYOUT, **options).already_done
+    local = download(bucket, "new/7", tmp_path / "down")
+    assert_same_trees(reshard.restore(local), TREE)
+
+
+def test_a_target_is_replaced_only_if_asked(bucket: Bucket, tmp_path: Path) -> None:
+    target = f"{bucket.url}/new/7"
+    small = {"kernel": TREE["layer_0"]["kernel"]}
+    reshard.convert(save_pytree(tmp_path / "saved", TREE), target)
+    other = save_pytree(tmp_path / "small", small)
+    with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
+        reshard.convert(other, target)
+    assert_same_trees(reshard.restore(target), TREE)
+    reshard.convert(other, target, overwrite=True)
+    assert_same_trees(reshard.restore(target), small)
+    assert not [key for key in keys(bucket) if "layer_1" in key]
+
+
+def test_a_run_that_stops_resumes(bucket: Bucket, tmp_path: Path) -> None:
+    source, target = save_pytree(tmp_path / "saved", tree(30)), f"{bucket.url}/new/7"
+
+    def stop(progress: reshard.Progress) -> None:
+        if progress.tasks_done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reshard.convert(source, target, workers=1, progress=stop)
+    assert not reshard.is_checkpoint(target)
+    with pytest.raises(IncompleteCheckpointError, match=r"has reshard_unfinished\.txt but no"):
+        reshard.restore(target)
+    assert reshard.convert(source, target, workers=1).resumed_bytes > 0
+    assert_same_trees(reshard.restore(target), tree(30))
+    assert all(key.startswith("new/7/") for key in keys(bucket))
+
+
+def test_between_two_clouds(bucket: Bucket, gcs_bucket: Bucket, tmp_path: Path) -> None:
+    source = upload(bucket, save_pytree(tmp_path / "saved", TREE), "run/7")
+    reshard.convert(source, f"{gcs_bucket.url}/new/7", layout=LAYOUT)
+    reshard.convert(f"{gcs_bucket.url}/new/7", f"{bucket.url}/back/7", layout=SHARDED)
+    assert reshard.verify(f"{bucket.url}/back/7", source).differences == 0
+    assert reshard.verify(f"{gcs_bucket.url}/new/7", source).differences == 0

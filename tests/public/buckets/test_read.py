@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import obstore
 import pytest
 
@@ -18,19 +16,8 @@ from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.in_processes import OPTIONS, run_in_processes
 from tests.orbax_trees import Save, save_manager_items, save_modes, save_pytree, small_tree
+from tests.public.buckets.trees import LAYOUT, tree
 from tests.public.buckets.uploads import upload
-
-LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
-
-
-def tree(layers: int) -> dict[str, Any]:
-    return {
-        f"layer_{i}": {
-            "kernel": np.arange(24, dtype="float32").reshape(4, 6) + i,
-            "bias": np.arange(6, dtype="int32"),
-        }
-        for i in range(layers)
-    }
 
 
 def in_form(folder: Path, form: Form, layers: int = 8) -> Path:

@@ -17,7 +17,7 @@ from reshard.errors import (
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.orbax_trees import save_pytree
-from tests.public.buckets.test_read import LAYOUT, tree
+from tests.public.buckets.trees import LAYOUT, tree
 from tests.public.buckets.uploads import upload
 
 

@@ -31,6 +31,7 @@ from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import locate
+from tests.formats.orbax.write.markers import write_markers
 
 ONE_TREE = Container("v0", (Item("", "", True),))
 CRC = Encoding(checksum=True)
@@ -120,12 +121,6 @@ def write(
             digests[entry.leaf.name] = f"{zlib.crc32(np.asarray(entry.value).tobytes()):016x}"
     write_markers(staging, writer.finish(locate(staging), digests, ()))
     return staging.rename(root)
-
-
-def write_markers(root: Path, markers: Mapping[str, bytes]) -> None:
-    """As a transaction writes them, last of all."""
-    for name, data in markers.items():
-        (root / name).write_bytes(data)
 
 
 def write_chunks(writer: Writer, root: Path, entry: Entry) -> None:

@@ -24,7 +24,7 @@ from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.storage.location import locate
-from tests.formats.orbax.write.conftest import write_markers
+from tests.formats.orbax.write.markers import write_markers
 from tests.orbax_warnings import warnings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
