@@ -16,7 +16,6 @@ from typing import TypeVar
 from reshard import is_checkpoint
 from reshard.errors import MissingError, StorageError
 from reshard.storage.location import Location, locate
-from reshard_server.auth.path_rules import missing
 from reshard_server.auth.timed_calls import TimedCalls
 from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, problem_of
 
@@ -54,10 +53,25 @@ class BucketRoot:
                 remedy="choose a shorter path",
             ) from error
 
-    def has(self, text: str, place: Location) -> bool:
-        return self.ask(text, lambda: place.exists() or is_checkpoint(str(place)))
+    def has(self, place: Location) -> bool:
+        """A name that the credentials may not look at is not there, unless they may not look at the root either."""
+        return self.ask(lambda: self._is_there(place))
 
-    def ask(self, text: str, call: Callable[[], T], seconds: float = LOOK_SECONDS) -> T:
+    def _is_there(self, place: Location) -> bool:
+        try:
+            return place.exists() or is_checkpoint(str(place))
+        except StorageError as error:
+            if error.fault != "forbidden":
+                raise
+            LOG.warning("%s", error)
+        try:
+            self.place.entries()
+        except MissingError as error:
+            if error.fault:
+                raise
+        return False
+
+    def ask(self, call: Callable[[], T], seconds: float = LOOK_SECONDS) -> T:
         try:
             return self.calls.run(call, seconds)
         except TimeoutError:
@@ -71,18 +85,6 @@ class BucketRoot:
             if not error.fault:
                 raise
             LOG.warning("%s", error)
-            if error.fault == "forbidden" and self._may_be_listed(seconds):
-                raise missing(text) from None
             problem = problem_of(error)
             problem.detail = problem.detail.replace(str(self.place), self.name)
             raise problem from None
-
-    def _may_be_listed(self, seconds: float) -> bool:
-        """Whether the credentials may look into the root itself; then only the name that was asked for is hidden."""
-        try:
-            self.calls.run(self.place.entries, seconds)
-        except MissingError as error:
-            return not error.fault
-        except (TimeoutError, StorageError):
-            return False
-        return True

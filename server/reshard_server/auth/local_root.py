@@ -58,10 +58,10 @@ class LocalRoot:
             _check_snapshot(text, path, base)
         return locate(path)
 
-    def has(self, text: str, place: Location) -> bool:  # noqa: ARG002  what cannot be looked at is not there
+    def has(self, place: Location) -> bool:
         return os.path.lexists(place.path) or _is_prefix(place)
 
-    def ask(self, text: str, call: Callable[[], T], seconds: float = 0) -> T:  # noqa: ARG002
+    def ask(self, call: Callable[[], T], seconds: float = 0) -> T:  # noqa: ARG002
         """Calls it: the system's own limits apply to local disks."""
         return call()
 

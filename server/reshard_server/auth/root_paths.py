@@ -44,11 +44,11 @@ class Root(Protocol):
         """
         ...
 
-    def has(self, text: str, place: Location) -> bool:
+    def has(self, place: Location) -> bool:
         """Whether something is there, or the files of a checkpoint begin so."""
         ...
 
-    def ask(self, text: str, call: Callable[[], T], seconds: float = ...) -> T:
+    def ask(self, call: Callable[[], T], seconds: float = ...) -> T:
         """What a call returns that reads below the root.
 
         Raises what it raises, and ProblemError if the storage refuses, fails or does not answer in time.
@@ -84,7 +84,7 @@ class Roots:
         """The real place, where something is, or which is the prefix of a checkpoint's files; ProblemError if not, or if
         the caller may not read it."""
         place = self.readable(caller, text)
-        if not self._root(text).has(text, place):
+        if not self._root(text).has(place):
             raise missing(text)
         return place
 
@@ -131,7 +131,7 @@ class Roots:
     def ask(self, text: str, call: Callable[[], T], seconds: float | None = None) -> T:
         """What a call returns that reads at a client's path; see ``Root.ask``."""
         root = self._root(text)
-        return root.ask(text, call) if seconds is None else root.ask(text, call, seconds)
+        return root.ask(call) if seconds is None else root.ask(call, seconds)
 
     def place_of(self, root: str) -> Location:
         """Where a root is."""

@@ -167,6 +167,11 @@ def problem_of(error: ReshardError, field: str | None = None) -> ProblemError:
     return ProblemError(kind, text, field, remedy, extra)
 
 
+def words_of(error: Exception) -> str:
+    """The error in words, for the log."""
+    return error.detail if isinstance(error, ProblemError) else str(error)
+
+
 def for_the_log(error: ReshardError) -> str | None:
     """What the operator needs to know of an error, and its problem does not say: the words of a bucket's store."""
     return str(error) if isinstance(error, StorageError) and error.fault else None

@@ -77,7 +77,7 @@ def browse(
 
 def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
-    names = _folders(folder)
+    names = _folders(folder, key)
     steps = _steps(folder, key) if names else {}
     if key and _is_after(key, after):
         yield _VisitedFolder(key, _of_steps(folder, name, steps) if steps else None)
@@ -91,7 +91,7 @@ def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_Visite
 def _look(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     if len(name.encode()) > LONGEST_PATH:
         return
-    kind = _format(folder)
+    kind = _format(folder, key)
     if kind is None:
         if len(key) < DEEPEST:
             yield from _walk(folder, name, key, after)
@@ -108,19 +108,22 @@ def _contains(key: Key, place: Key) -> bool:
     return place[: len(key)] == key
 
 
-def _folders(folder: Location) -> list[str]:
+def _folders(folder: Location, key: Key) -> list[str]:
     """The names of the folders to visit; none if the folder cannot be listed."""
     try:
         names = folder.folders()
     except StorageError as error:
-        _pass_on(error)
+        _pass_on(error, key)
         return []
     return [n for n in names if not n.startswith(".") and may_be_named(n)]
 
 
-def _pass_on(error: ReshardError) -> None:
-    """Raises the error again if a bucket as a whole is at fault, so that a failure does not look like an empty folder."""
-    if isinstance(error, StorageError) and error.fault:
+def _pass_on(error: ReshardError, key: Key) -> None:
+    """Raises the error again if a bucket as a whole is at fault, so that a failure does not look like an empty folder.
+
+    A folder below that the server's credentials may not list is left out.
+    """
+    if isinstance(error, StorageError) and error.fault and (error.fault != "forbidden" or not key):
         raise error
 
 
@@ -131,16 +134,16 @@ def _steps(folder: Location, key: Key) -> dict[int, str]:
     try:
         steps = committed_steps(folder)
     except ReshardError as error:
-        _pass_on(error)
+        _pass_on(error, key)
         return {}
     return {step: name for step, name in steps.items() if may_be_named(name)}
 
 
-def _format(folder: Location) -> str | None:
+def _format(folder: Location, key: Key) -> str | None:
     try:
         return committed_format(folder)
     except ReshardError as error:  # gone, or not readable
-        _pass_on(error)
+        _pass_on(error, key)
         return None
 
 

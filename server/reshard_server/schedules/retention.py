@@ -14,7 +14,7 @@ from reshard.storage.location import Location
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.errors.problems import OF_A_BUCKET, ProblemError
+from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
 from reshard_server.observability.audit import audit
 from reshard_server.schedules.made_outputs import identity, remove
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
@@ -45,7 +45,7 @@ def remove_old(scheduling: Scheduling, stored: StoredSchedule) -> None:
         try:
             old = _too_old(scheduling, stored, template, stored.body.keep)
         except (ProblemError, StorageError) as error:  # looked at again after the next conversion
-            LOG.warning("old outputs of %s are not removed now: %s", stored.name, error)
+            LOG.warning("old outputs of %s are not removed now: %s", stored.name, words_of(error))
             continue
         for output in old:
             if schedule_outputs.begin_removing(scheduling.database, output):
@@ -60,7 +60,7 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
             where = f"/v1/schedules/{stored.name}"
             audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
-        LOG.warning("%s is not removed: %s", output.target, refused)
+        LOG.warning("%s is not removed: %s", output.target, words_of(refused))
         if isinstance(refused, ProblemError) and refused.kind in OF_A_BUCKET:
             return  # tried again later
     except (OSError, StorageError) as error:

@@ -24,7 +24,7 @@ from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.forget_runs import forgotten
 from reshard_server.db.schedules.runs import StepClaim
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.errors.problems import ProblemError
+from reshard_server.errors.problems import ProblemError, words_of
 from reshard_server.schedules.folder_listing import GoneError
 from reshard_server.schedules.hard_links import StoppedError, link_step, remove_links
 from reshard_server.schedules.scheduling import Scheduling
@@ -62,7 +62,9 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
             if claimed is not None:
                 start_step(scheduling, stored, when, claimed, covered[step], now)
     except (StorageError, ProblemError) as error:
-        LOG.warning("the schedule %s cannot read %s: %s", stored.name, when.directory, error)
+        LOG.warning(
+            "the schedule %s cannot read %s: %s", stored.name, when.directory, words_of(error)
+        )
 
 
 def _to_convert(
