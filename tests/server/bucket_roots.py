@@ -68,8 +68,8 @@ def save(bucket: Bucket, folder: Path, name: str, *, marker: bool = True) -> Non
     local = folder / "made"
     if not local.exists():
         reshard.save(local, TREE)
-    for path in sorted(p for p in local.rglob("*") if p.is_file()):
-        key = f"{PREFIX}/{name}/{path.relative_to(local)}"
-        obstore.put(bucket.store(), key, path.read_bytes(), use_multipart=False)
-    if marker:
-        put(bucket, f"{name}/{MARKER}")
+    files = sorted(p for p in local.rglob("*") if p.is_file())
+    for path in sorted(files, key=lambda path: path.name == MARKER):
+        if path.name != MARKER or marker:
+            key = f"{PREFIX}/{name}/{path.relative_to(local)}"
+            obstore.put(bucket.store(), key, path.read_bytes(), use_multipart=False)
