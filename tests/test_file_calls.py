@@ -56,7 +56,6 @@ EXCEPTIONS = {
     ),
     "starts processes of its own program": ("engine.processes",),
     "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),
-    "writes slices.json beside a local source": ("formats.slices.record_files", "verification.fingerprint"),
 }  # fmt: skip
 """Why these modules may touch files."""
 

@@ -141,6 +141,14 @@ class Store(Protocol):
         """
         ...
 
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a whole file durably, in place of what is there, in one step."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file, if it is there."""
+        ...
+
     def make_folder(self, path: str) -> None:
         """Makes a folder and missing parents, where the store has folders."""
         ...

@@ -23,6 +23,8 @@ from reshard.storage.local import (
     write_all,
     write_file,
 )
+from reshard.storage.staging import PARTIAL
+from reshard.storage.syncing import fsync
 
 
 class LocalStore:
@@ -112,6 +114,19 @@ class LocalStore:
             with storage_errors("close", path):
                 os.close(fd)
         return ""
+
+    def replace(self, path: str, data: bytes) -> None:
+        whole = Path(path)
+        partial = whole.with_name(f".{whole.name}{PARTIAL}")
+        write_file(str(partial), data)
+        fsync(partial)
+        with storage_errors("publish", path):
+            partial.replace(whole)
+        fsync(whole.parent)
+
+    def remove(self, path: str) -> None:
+        with storage_errors("remove", path):
+            Path(path).unlink(missing_ok=True)
 
     def make_folder(self, path: str) -> None:
         make_folder(path)

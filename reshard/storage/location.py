@@ -88,6 +88,14 @@ class Location(Struct, frozen=True):
         """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write_pieces``."""
         return self.store.write_pieces(self.path, pieces, nbytes)
 
+    def replace(self, data: bytes) -> None:
+        """Writes it as a whole file, durably, in place of what is there."""
+        self.store.replace(self.path, data)
+
+    def remove(self) -> None:
+        """Removes the file, if it is there."""
+        self.store.remove(self.path)
+
     def make_folder(self) -> None:
         """Makes the folder and missing parents, where the store has folders."""
         self.store.make_folder(self.path)

@@ -57,6 +57,12 @@ class PassedOn(Struct, frozen=True):
     def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
         return self.store.write_pieces(path, pieces, nbytes)
 
+    def replace(self, path: str, data: bytes) -> None:
+        self.store.replace(path, data)
+
+    def remove(self, path: str) -> None:
+        self.store.remove(path)
+
     def make_folder(self, path: str) -> None:
         self.store.make_folder(path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from reshard.formats.slices.record_files import (
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.record_text import counted, several
-from reshard.storage.location import local_path, locate
+from reshard.storage.location import Location, locate
 
 
 class Fingerprint(Struct, frozen=True):
@@ -62,10 +61,10 @@ def fingerprint_checkpoint(
 ) -> Fingerprint:
     """Reads every tensor and every other file, and publishes their digests; see ``reshard.fingerprint``."""
     started = time.monotonic()
-    root = Path(local_path(uri, writing=True)).absolute()
+    root = locate(uri)
     check_leaves_to_read(limits.max_memory, uri)
     reader = open_reader(uri, "ignored")
-    folders = folders_to_record(locate(uri).view(), reader)
+    folders = folders_to_record(root.view(), reader)
     if not overwrite:
         refuse_recorded(root, folders)
     refuse_item_of_record(root)
@@ -85,12 +84,10 @@ def fingerprint_checkpoint(
 
 
 def _file_progress(
-    root: Path, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
+    root: Location, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     sizes = {
-        f"{folder.folder}/{name}" if folder.folder else name: size_of(
-            locate(root / folder.folder / name)
-        )
+        f"{folder.folder}/{name}" if folder.folder else name: size_of(root / folder.folder / name)
         for folder in folders
         for name in folder.files
     }

@@ -281,7 +281,7 @@ def test_nothing_half_done_stays_where_reading_fails(plain, monkeypatch):
     def full(_):
         raise StorageError("cannot sync: No space left on device")
 
-    monkeypatch.setattr("reshard.formats.slices.record_files.fsync", full)
+    monkeypatch.setattr("reshard.storage.local_store.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         reshard.fingerprint(plain)
     assert files_of(plain) == before

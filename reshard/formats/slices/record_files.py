@@ -6,10 +6,8 @@ it has the digests of the others.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,9 +27,7 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.local import storage_errors, write_file
-from reshard.storage.location import locate
-from reshard.storage.syncing import fsync
+from reshard.storage.location import Location
 
 
 class TensorTree(Struct, frozen=True):
@@ -57,21 +53,21 @@ class RecordedFolder(Struct, frozen=True):
     data_files: frozenset[str] | None = frozenset()
 
 
-def refuse_recorded(root: Path, folders: Sequence[RecordedFolder]) -> None:
+def refuse_recorded(root: Location, folders: Sequence[RecordedFolder]) -> None:
     """Raises TargetExistsError if something was recorded already."""
     paths = [root / folder.folder / FILE_NAME for folder in folders]
-    for path in (path for path in paths if os.path.lexists(path)):
+    for path in (path for path in paths if path.exists()):
         raise TargetExistsError(
             f"{str(path)!r} is there already and was left untouched; reshard verify "
             "compares the checkpoint with it; ask to overwrite it (overwrite) to record what is stored now"
         )
 
 
-def refuse_item_of_record(root: Path) -> None:
+def refuse_item_of_record(root: Location) -> None:
     """Raises TargetExistsError for an item whose checkpoint has a record of it, which would become wrong."""
     above = None
     with suppress(FormatError, StorageError):  # a record that cannot be read is wrong already
-        above = read_slices(locate(root.parent))
+        above = read_slices(root.parent)
     if above is not None and f"{root.name}/{FILE_NAME}" in above.files:
         raise TargetExistsError(
             f"{str(root)!r} is an item of {str(root.parent)!r}, whose {FILE_NAME} has the digest of the item's own {FILE_NAME}, "
@@ -80,7 +76,7 @@ def refuse_item_of_record(root: Path) -> None:
 
 
 @contextmanager
-def room_for_records(root: Path, folders: Sequence[RecordedFolder]) -> Iterator[None]:
+def room_for_records(root: Location, folders: Sequence[RecordedFolder]) -> Iterator[None]:
     """Refuses folders that cannot be written to, before everything is read.
 
     Raises StorageError. Its partial files are removed at the end.
@@ -88,20 +84,20 @@ def room_for_records(root: Path, folders: Sequence[RecordedFolder]) -> Iterator[
     partial = [root / folder.folder / PARTIAL_NAME for folder in folders]
     try:
         for path in partial:
-            write_file(str(path), b"")
+            path.write(b"")
         yield
     finally:
         for path in partial:
-            with suppress(OSError):
-                path.unlink()
+            with suppress(StorageError):
+                path.remove()
 
 
 def publish_records(
-    root: Path,
+    root: Location,
     folders: Sequence[RecordedFolder],
     digests: Mapping[str, str],
     read: Callable[[str], None],
-) -> list[Path]:
+) -> list[Location]:
     """Digest the files and write each slices.json; returns the paths written.
 
     Args:
@@ -118,25 +114,25 @@ def publish_records(
         made[path] = render_slices(file)
         parse_slices(made[path], str(root / path))  # refuses a file that no reader could open
     for path, data in made.items():
-        _publish(root / path, data)
+        (root / path).replace(data)
     return [root / path for path in made]
 
 
-def _earlier(folder: Path) -> SliceFile | None:
+def _earlier(folder: Location) -> SliceFile | None:
     """The record that is there already, unless it is damaged."""
     with suppress(FormatError, StorageError):
-        return read_slices(locate(folder))
+        return read_slices(folder)
     return None
 
 
 def _record(
-    root: Path,
+    root: Location,
     folder: RecordedFolder,
     digests: Mapping[str, str],
     earlier: SliceFile | None,
     read: Callable[[str], None],
 ) -> SliceFile:
-    top = locate(root / folder.folder)
+    top = root / folder.folder
     files = {}
     for name in folder.files:
         read(f"{folder.folder}/{name}" if folder.folder else name)
@@ -177,12 +173,3 @@ def _entry(path: tuple[str, ...], spec: TensorSpec, known: SliceEntry | None) ->
     split = split_of(spec.slices if layout else Grid.whole(spec.shape))
     parts, cuts = split.get("parts"), split.get("cuts")
     return SliceEntry(path, spec.dtype, spec.shape, layout, parts, cuts)
-
-
-def _publish(path: Path, data: bytes) -> None:
-    partial = path.with_name(PARTIAL_NAME)
-    write_file(str(partial), data)
-    fsync(partial)
-    with storage_errors("publish", path):
-        partial.replace(path)
-    fsync(path.parent)

@@ -132,6 +132,12 @@ class BucketStore(Struct, frozen=True):
             return self.write(path, b"".join(pieces))
         return objects.put_parts(self, path, pieces, objects.part_bytes(nbytes))
 
+    def replace(self, path: str, data: bytes) -> None:
+        objects.put(self, path, data)
+
+    def remove(self, path: str) -> None:
+        objects.delete(self, [path])
+
     def make_folder(self, path: str) -> None:
         """Nothing: a bucket has no folders."""
 

@@ -9,7 +9,7 @@ import obstore
 import pytest
 
 import reshard
-from reshard.errors import IncompleteCheckpointError, SourceChangedError, StorageError
+from reshard.errors import IncompleteCheckpointError, SourceChangedError
 from tests.checkpoint_files import files_without_times
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
@@ -163,14 +163,6 @@ def test_files_beside_the_weights_are_carried(gcs_bucket: Bucket, tmp_path: Path
     url = upload(gcs_bucket, local, "hf", marker=False)
     reshard.convert(url, tmp_path / "out", workers=1, to="safetensors", carry=True)
     assert (tmp_path / "out/config.json").read_text() == '{"dtype": "float32"}'
-
-
-def test_nothing_is_written_beside_the_source(gcs_bucket: Bucket, tmp_path: Path) -> None:
-    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(1)), "c")
-    with pytest.raises(StorageError, match="writing to gs:// is not supported yet"):
-        reshard.fingerprint(url)
-    with pytest.raises(StorageError, match="writing to gs:// is not supported yet"):
-        reshard.convert(tmp_path / "c", f"{gcs_bucket.url}/out")
 
 
 def test_a_large_conversion_from_a_bucket_stays_in_one_process(

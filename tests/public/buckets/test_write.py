@@ -132,3 +132,19 @@ def test_two_runs_do_not_mix(bucket: Bucket, tmp_path: Path) -> None:
     reshard.convert(source, url, workers=1, progress=other)
     assert seen
     assert reshard.verify(url, source).differences == 0
+
+
+def test_digests_are_recorded_in_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
+    local = save_pytree(tmp_path / "saved", tree(2))
+    url = upload(bucket, local, "run/7")
+    before = keys(bucket)
+    made = reshard.fingerprint(url)
+    assert made.written == (f"{url}/slices.json",)
+    assert keys(bucket) == sorted([*before, "run/7/slices.json"])
+    assert made.tensors == reshard.fingerprint(local).tensors
+    assert reshard.verify(url).differences == 0
+    with pytest.raises(
+        TargetExistsError, match=r"slices\.json' is there already and was left untouched"
+    ):
+        reshard.fingerprint(url)
+    reshard.fingerprint(url, overwrite=True)
