@@ -52,7 +52,7 @@ EXCEPTIONS = {
         "conversion.completeness", "engine.movers.passthrough", "engine.movers.stream",
         "engine.write.chunk_files", "engine.write.sinks",
         "formats.registry", "formats.safetensors.write.writer",
-        "saving.orbax_manager", "saving.run", "saving.step_folder",
+        "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
     "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),

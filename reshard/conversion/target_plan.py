@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.errors import PlanError
 from reshard.formats.base import (
     Encoding,
     Form,
@@ -21,6 +20,7 @@ from reshard.formats.base import (
 )
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.compression import codec_name
+from reshard.formats.in_buckets import refuse_database
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
@@ -60,7 +60,7 @@ def make_target(
     reader: Reader, options: CheckedOptions, form: Form, store: Store = LOCAL
 ) -> TargetPlan:
     """The target of converting ``reader``'s checkpoint in a store; pure arithmetic over metadata."""
-    _refuse_database(form, store)
+    refuse_database(form, store)
     refuse_unstored(options.changes.cast)
     kept = rewrites(
         options.changes,
@@ -91,14 +91,6 @@ def make_target(
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
     warnings = (*found.warnings, *form.warnings(checkpoint))
     return TargetPlan(checkpoint, tuple(requests), dropped, warnings, store)
-
-
-def _refuse_database(form: Form, store: Store) -> None:
-    if not store.writes_in_place and form.put_bytes(0) is not None:
-        raise PlanError(
-            "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
-            "disk and copy the folder from there, commit_success.txt last"
-        )
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:

@@ -13,6 +13,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, on_host
 from reshard.saving.tensors import DeviceShard, LiveTensor
+from reshard.storage.buckets.objects import put_memory_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,15 +46,20 @@ def host_chunk(tensor: LiveTensor, spec: TensorSpec, box: Box) -> Array:
     return chunk
 
 
-def chunk_bytes_needed(tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool) -> int:
+def chunk_bytes_needed(
+    tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool, is_in_bucket: bool = False
+) -> int:
     """Upper bound of the memory that a chunk of the tensor takes until it is written.
 
-    A database gets a copy of each encoded chunk, and keeps two more until they are on disk.
+    A database gets a copy of each encoded chunk, and keeps two more until they are on disk. An object is joined from its
+    parts, and copied when it is put.
     """
     spec = target.spec
     stored = math.prod(_stored_shape(spec)) * spec.itemsize
     copies = max((_copied(tensor, spec, box) for box in _kinds(spec.storage)), default=0)
     packed = 3 * stored if ocdbt else 0
+    if is_in_bucket:
+        packed = stored + put_memory_bytes(stored)
     return copies + encoder_bytes(target.encoding, stored) + packed
 
 

@@ -11,10 +11,13 @@ from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
 from reshard.formats.base import Encoding, Style
-from reshard.formats.chunking import SPLIT_ABOVE_BYTES
+from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.compression import parse_compression
+from reshard.formats.in_buckets import refuse_database
+from reshard.formats.orbax.form import OrbaxForm
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
+from reshard.storage.location import locate
 
 STEP_ITEM = "default"
 """The item that CheckpointManager saves in a step if the caller names none."""
@@ -30,6 +33,7 @@ class SaveOptions(Struct, frozen=True):
         timeout_s: how long the processes of a group wait for each other at each step.
         chunks_for: layouts of later readers, whose shards should be whole chunks.
         item: the tree's item and its folder; "" for a tree without an item.
+        is_in_bucket: whether chunks become objects, which are put whole.
     """
 
     max_memory: int
@@ -42,9 +46,11 @@ class SaveOptions(Struct, frozen=True):
     ocdbt: bool = False
     overwrite: bool = False
     item: str = ""
+    is_in_bucket: bool = False
 
 
 def save_options(
+    target: str,
     *,
     is_step: bool,
     chunks_for: Iterable[Any],
@@ -60,8 +66,11 @@ def save_options(
     """The options from the arguments of ``save``; PlanError or LayoutError for values that make no sense."""
     import jax
 
-    limits, largest = limits_of(max_memory, workers), bytes_of("chunk_bytes", chunk_bytes)
-    largest = SPLIT_ABOVE_BYTES if largest is None else largest
+    store = locate(target).store
+    limits, largest = limits_of(max_memory, workers, target), bytes_of("chunk_bytes", chunk_bytes)
+    if largest is None:
+        in_place = store.writes_in_place
+        largest = SPLIT_ABOVE_BYTES if in_place else object_chunk_bytes(limits.max_memory)
     encoding = _encoding(compression)
     check_positive("chunk_bytes", largest, "bytes, such as 256MiB")
     check_choice("style", style, ("v0", "v1"))
@@ -71,6 +80,7 @@ def save_options(
         raise PlanError(
             "ocdbt=True: one database cannot be written by several processes; leave it out"
         )
+    refuse_database(OrbaxForm(ocdbt), store)
     return SaveOptions(
         limits.max_memory,
         limits.workers,
@@ -82,6 +92,7 @@ def save_options(
         ocdbt,
         overwrite,
         STEP_ITEM if is_step and style == "v0" else "",
+        not store.writes_in_place,
     )
 
 

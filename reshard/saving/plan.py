@@ -83,7 +83,12 @@ def plan_save(
     mine = own_chunks([(t, s.storage) for t, s in zip(tensors, specs, strict=True)], process, count)
     by_name = {t.name: t for t in tensors}
     need = {
-        name: chunk_bytes_needed(by_name[name], target.tensors[name], ocdbt=options.ocdbt)
+        name: chunk_bytes_needed(
+            by_name[name],
+            target.tensors[name],
+            ocdbt=options.ocdbt,
+            is_in_bucket=options.is_in_bucket,
+        )
         for name in dict.fromkeys(chunk.name for chunk in mine)
     }
     _refuse_too_large(need, options.max_memory)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -42,11 +43,18 @@ class ProcessGroup(Protocol):
         """The number of processes."""
         ...
 
-    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+    def exchange(
+        self, step: str, work: Callable[[], bytes], *, settle: bool = False
+    ) -> list[bytes]:
         """Runs ``work`` here, and returns the results of all processes, in their order.
 
         Raises this process's own error, else that of the first other process, naming that process, in the same class.
+        ``settle``: its own error only when the others have ended their work too, or took too long.
         """
+        ...
+
+    def settled(self, step: str) -> bool:
+        """Whether all other processes have ended their work of a step."""
         ...
 
 
@@ -56,9 +64,19 @@ class SingleProcess(Struct, frozen=True):
     index: int = 0
     count: int = 1
 
-    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:  # noqa: ARG002
+    def exchange(
+        self,
+        step: str,  # noqa: ARG002
+        work: Callable[[], bytes],
+        *,
+        settle: bool = False,  # noqa: ARG002
+    ) -> list[bytes]:
         """The result of ``work``."""
         return [work()]
+
+    def settled(self, step: str) -> bool:  # noqa: ARG002
+        """True: there are no others."""
+        return True
 
 
 class DistributedGroup(Struct, frozen=True):
@@ -75,12 +93,16 @@ class DistributedGroup(Struct, frozen=True):
     prefix: str
     timeout_s: float
 
-    def exchange(self, step: str, work: Callable[[], bytes]) -> list[bytes]:
+    def exchange(
+        self, step: str, work: Callable[[], bytes], *, settle: bool = False
+    ) -> list[bytes]:
         """Posts the result of ``work``, then waits for those of the others."""
         try:
             posted = _DONE + work()
         except BaseException as error:
             self._post(step, _FAILED + _described(error))
+            if settle:
+                self._wait_for_others(step)
             raise
         self._post(step, posted)
         found = [posted if n == self.index else self._read(step, n) for n in range(self.count)]
@@ -89,6 +111,28 @@ class DistributedGroup(Struct, frozen=True):
             if message.startswith(_FAILED):
                 raise _error_of(number, self.count, message[1:])
         return [message[1:] for message in found]
+
+    def settled(self, step: str) -> bool:
+        """Whether every other process has posted its result of the step."""
+        try:
+            for key in self._ends(step):
+                self.client.key_value_try_get_bytes(key)
+        except RuntimeError:
+            return False
+        return True
+
+    def _wait_for_others(self, step: str) -> None:
+        with suppress(RuntimeError):
+            for key in self._ends(step):
+                self.client.blocking_key_value_get_bytes(key, self._limit_ms)
+
+    def _ends(self, step: str) -> list[str]:
+        """The keys that the others post last."""
+        return [self._key(step, n, "parts") for n in range(self.count) if n != self.index]
+
+    @property
+    def _limit_ms(self) -> int:
+        return max(1, int(self.timeout_s * 1000))
 
     def _post(self, step: str, message: bytes) -> None:
         packed = zlib.compress(message, 1)
@@ -100,12 +144,11 @@ class DistributedGroup(Struct, frozen=True):
         self._call("key_value_set_bytes", self._key(step, self.index, "parts"), count)
 
     def _read(self, step: str, process: int) -> bytes:
-        limit_ms = max(1, int(self.timeout_s * 1000))
+        get, limit_ms = self.client.blocking_key_value_get_bytes, self._limit_ms
         try:
-            key = self._key(step, process, "parts")
-            count = self.client.blocking_key_value_get_bytes(key, limit_ms)
+            count = get(self._key(step, process, "parts"), limit_ms)
             keys = (self._key(step, process, n) for n in range(int.from_bytes(count, "little")))
-            packed = b"".join(self.client.blocking_key_value_get_bytes(k, limit_ms) for k in keys)
+            packed = b"".join(get(key, limit_ms) for key in keys)
         except RuntimeError as error:
             raise StorageError(
                 f"process {process} of {self.count} gave no answer within {self.timeout_s:g} s (step "

@@ -1,17 +1,17 @@
 """The steps of a save: plan, stage, write, publish; in one process or in a group.
 
 Every step is an exchange between the processes (``Group.exchange``), so an error in one of them ends the save in all.
-Only process 0 makes the staging folder and publishes it. The others write their chunks into it, on a file system that
-all share.
+Only process 0 has the transaction: it begins and commits it. The others write their chunks below its root, in a bucket or on
+a file system that all share.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -28,27 +28,37 @@ from reshard.saving.host_copy import keep_data
 from reshard.saving.options import SaveOptions
 from reshard.saving.plan import SavePlan, plan_save, total_bytes
 from reshard.saving.processes import ProcessGroup, check_same
+from reshard.saving.put_chunks import check_put
 from reshard.saving.step_folder import step_folder
 from reshard.saving.write import ChunkWriter, for_each
-from reshard.storage.host import free_bytes
-from reshard.storage.local import storage_errors
-from reshard.storage.local_store import LOCAL
-from reshard.storage.location import Location
-from reshard.storage.publishing import publish
-from reshard.storage.staging import Staging, staged, staging_for
-from reshard.storage.syncing import sync_files
-from reshard.storage.target_checks import check_new
+from reshard.storage.location import Location, locate
+from reshard.storage.targets import check_new, held_target, make_durable, root_text
+from reshard.storage.transaction import Transaction
 from reshard.storage.writeback import Writeback
 
 
 class OpenSave(Struct):
-    """A save that is planned and staged; ``closing`` releases the staging folder."""
+    """A save that is planned and begun.
+
+    Attributes:
+        place: what will appear.
+        transaction: of process 0, which alone has it.
+        closing: gives the target back.
+        is_written: whether every process has written its chunks.
+    """
 
     group: ProcessGroup
     plan: SavePlan
     options: SaveOptions
-    staging: Staging
+    place: Location
+    transaction: Transaction | None
     closing: ExitStack
+    is_written: bool = False
+
+    @property
+    def settles(self) -> bool:
+        """Whether this process waits for the others after an error of its own, since they write to the target's own name."""
+        return self.transaction is not None and not self.place.store.renames
 
 
 def plan_together(
@@ -74,30 +84,35 @@ def plan_together(
 def open_save(
     group: ProcessGroup, plan: SavePlan, options: SaveOptions, target: str, step: int | None
 ) -> OpenSave:
-    """Takes the staging folder of the target, or refuses the target; nothing is written yet.
+    """Begins the transaction of the target, or refuses the target; no chunk is written yet.
 
     With ``step`` the target is the folder of a training run. Only process 0 looks up how its steps are named,
-    since the others may see an older state of a shared folder.
+    since the others may see an older state of a shared folder. In a bucket a checkpoint that is overwritten is gone
+    from here on.
     """
     closing = ExitStack()
-    stagings: list[Staging] = []
+    held: list[Transaction] = []
 
     def opened() -> bytes:
         if group.index:
             return b""
-        folder = Path(target)
+        place = locate(target)
         if step is not None:
-            folder = step_folder(folder, step, overwrite=options.overwrite)
-        stagings.append(_stage(folder, plan, options, closing))
-        return os.fsencode(folder)
+            place = step_folder(place, step, overwrite=options.overwrite)
+        _check(place, plan, options)
+        held.append(closing.enter_context(held_target(place)))
+        _begin(held[0], place, options)
+        return os.fsencode(str(place))
 
     try:
-        folder, *_ = group.exchange("staged", opened)
+        text, *_ = group.exchange("staged", opened)
     except BaseException:
-        closing.close()
+        with closing:
+            for transaction in held:
+                transaction.abort()
         raise
-    staging = stagings[0] if stagings else staging_for(Path(os.fsdecode(folder)))
-    return OpenSave(group, plan, options, staging, closing)
+    place = locate(os.fsdecode(text))
+    return OpenSave(group, plan, options, place, held[0] if held else None, closing)
 
 
 def snapshot(opened: OpenSave) -> None:
@@ -111,58 +126,84 @@ def snapshot(opened: OpenSave) -> None:
         }
         opened.plan = replace(plan, tensors=keep_data(dict(plan.tensors), wanted))
     except BaseException as error:  # noqa: BLE001  raised again, here and in every process
-        with opened.closing:
-            opened.group.exchange("written", partial(_raise, error))
+        with _given_back(opened):
+            opened.group.exchange("written", partial(_raise, error), settle=opened.settles)
 
 
 def finish(opened: OpenSave) -> None:
     """Writes the chunks and publishes the checkpoint, which appears whole or not at all."""
+    with _given_back(opened):
+        write = partial(_write, opened)
+        parts = opened.group.exchange("written", write, settle=opened.settles)
+        opened.is_written = True
+        opened.group.exchange("published", partial(_publish, opened, parts))
+
+
+@contextmanager
+def _given_back(opened: OpenSave) -> Iterator[None]:
+    """At the end the target is given back, and what is not published is removed.
+
+    Where another process may still write to the target's own name, it stays, marked as unfinished, for the next save to
+    remove: what is written behind a removal would be nobody's.
+    """
     with opened.closing:
-        contributions = opened.group.exchange("written", partial(_write, opened))
-        digests = _digests(opened.plan, contributions)
-        opened.group.exchange("published", partial(_publish, opened, digests))
+        try:
+            yield
+        finally:
+            if opened.transaction is not None and _is_quiet(opened):
+                opened.transaction.abort()
 
 
-def _stage(target: Path, plan: SavePlan, options: SaveOptions, closing: ExitStack) -> Staging:
-    check_new(target, overwrite=options.overwrite)
-    refuse_other_content(Location(LOCAL, str(target)))
-    _check_space(target, plan, options)
-    return closing.enter_context(staged(target))
+def _is_quiet(opened: OpenSave) -> bool:
+    return opened.is_written or not opened.settles or opened.group.settled("written")
 
 
-def _check_space(target: Path, plan: SavePlan, options: SaveOptions) -> None:
+def _check(place: Location, plan: SavePlan, options: SaveOptions) -> None:
+    check_new(place, overwrite=options.overwrite)
+    refuse_other_content(place)
+    _check_space(place, plan, options)
+
+
+def _begin(transaction: Transaction, place: Location, options: SaveOptions) -> None:
+    """Begins with nothing written and no records: no save resumes another one."""
+    check_new(place, overwrite=options.overwrite)  # another run may have published it meanwhile
+    refuse_other_content(place)
+    transaction.begin({"made_by": "reshard.save"})
+    transaction.close()
+
+
+def _check_space(place: Location, plan: SavePlan, options: SaveOptions) -> None:
     """Refuses raw output that does not fit; the size of compressed output is not known in advance."""
     if options.encoding.compressor != "none":
         return
-    with storage_errors("look at", target):
-        free = free_bytes(target.parent)
-    need = total_bytes(plan.target)
-    if need > free:
+    need, free = total_bytes(plan.target), place.parent.free_bytes()
+    if free is not None and need > free:
         raise StorageError(
-            f"{str(target)!r} needs {format_bytes(need)}, but its file system has only {format_bytes(free)} "
+            f"{str(place)!r} needs {format_bytes(need)}, but its file system has only {format_bytes(free)} "
             "free; free space, or choose another path"
         )
 
 
 def _write(opened: OpenSave) -> bytes:
-    """Writes this process's chunks; returns their contributions to the tensors' digests, as JSON."""
-    plan, root, group = opened.plan, opened.staging.root, opened.group
-    if group.index == 0:
-        plan.writer.prepare(Location(LOCAL, str(root)))
+    """Writes this process's chunks; what it adds to the tensors' digests and to the sum of what is put, as JSON."""
+    plan = opened.plan
+    if opened.transaction is not None:
+        plan.writer.prepare(opened.transaction.root)
     with Writeback() as writeback:
-        writer = ChunkWriter(plan, str(root), opened.options.max_memory, writeback)
+        writer = ChunkWriter(plan, root_text(opened.place), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
-    if group.index:
+    if opened.transaction is None:
         places = (place for c in plan.chunks for place in plan.writer.places(c.name, c.index))
-        sync_files(root, list(dict.fromkeys(place.file for place in places)))
-    return json.dumps({name: f"{value:x}" for name, value in writer.sums.items()}).encode()
+        make_durable(opened.place, list(dict.fromkeys(place.file for place in places)))
+    sums = {name: f"{value:x}" for name, value in writer.sums.items()}
+    return json.dumps({"sums": sums, "put": f"{writer.put_sum:x}"}).encode()
 
 
-def _digests(plan: SavePlan, contributions: list[bytes]) -> dict[str, str]:
-    """Each tensor's digest, from the contributions of all processes."""
+def _digests(plan: SavePlan, parts: list[Mapping[str, Any]]) -> dict[str, str]:
+    """Each tensor's digest, from what every process has added."""
     sums = dict.fromkeys(plan.target.tensors, 0)
-    for contribution in contributions:
-        for name, value in json.loads(contribution).items():
+    for part in parts:
+        for name, value in part["sums"].items():
             sums[name] ^= int(value, 16)
     return {
         name: f"{finish_digest(CRC64NVME, value, plan.target.tensors[name].spec.nbytes):016x}"
@@ -170,12 +211,14 @@ def _digests(plan: SavePlan, contributions: list[bytes]) -> dict[str, str]:
     }
 
 
-def _publish(opened: OpenSave, digests: dict[str, str]) -> bytes:
-    if opened.group.index == 0:
-        root = Location(LOCAL, str(opened.staging.root))
-        for name, data in opened.plan.writer.finish(root, digests, ()).items():
-            (root / name).write(data)
-        publish(opened.staging, overwrite=opened.options.overwrite, check=refuse_other_content)
+def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
+    transaction, plan = opened.transaction, opened.plan
+    if transaction is not None:
+        parts = [json.loads(part) for part in written]
+        if not opened.place.store.renames:
+            check_put(plan, transaction.root, [int(part["put"], 16) for part in parts])
+        transaction.mark(plan.writer.finish(transaction.root, _digests(plan, parts), ()))
+        transaction.commit(overwrite=opened.options.overwrite, check=refuse_other_content)
     return b""
 
 

@@ -82,10 +82,11 @@ def save(
 
     Replicas are written once, each chunk by a process that has it. ``slices.json`` records which process had which
     slice, and a digest of every tensor. Under ``jax.distributed`` every process calls it, with the same arguments and a
-    path on a file system that all share.
+    path in a bucket or on a file system that all share.
 
     Args:
-        path: a folder that does not exist yet; with ``step``, the folder of a training run.
+        path: a folder that does not exist yet, on a disk or in a bucket (``gs://``, ``s3://``, ``az://``); with ``step``, the
+            folder of a training run.
         tree: nested containers (any jax pytree) of jax and numpy arrays, ShardedVariables, PRNG keys,
             Python numbers, text and None.
         layout: the layouts to record for numpy arrays: a LayoutMap, a layout file, or a tree of
@@ -98,19 +99,20 @@ def save(
         chunks_for: layouts (LayoutMaps, layout files) or DeviceMeshes of later readers: chunks are cut so
             that each of their devices reads only the bytes that it needs.
         compression: ``none``, ``zstd[:level]``, ``gzip[:level]`` or ``blosc``.
-        chunk_bytes: chunks above this are subdivided; the default is 256 MiB.
-        max_memory: bytes (or ``"512MiB"``) for chunks on their way to disk, beside the arrays. With
+        chunk_bytes: chunks above this are subdivided; the default is 256 MiB, in a bucket 8 to 64 MiB, by ``max_memory``.
+        max_memory: bytes (or ``"512MiB"``) for chunks on their way to the target, beside the arrays. With
             ``wait=False`` the copies of arrays on devices come on top.
-        workers: threads that write; the default is the number of processors, at least 2 and at most 16.
-        ocdbt: whether to write one OCDBT database instead of plain files; only for a single process.
+        workers: threads that write; the default is the number of processors, at least 2 and at most 16, and for a bucket up
+            to 12 where ``max_memory`` has 64 MiB for each.
+        ocdbt: whether to write one OCDBT database instead of plain files; only for a single process, and not in a bucket.
         style: ``"v0"`` or ``"v1"``, Orbax's names of the two forms of a checkpoint.
-        overwrite: whether an existing checkpoint may be replaced.
+        overwrite: whether an existing checkpoint may be replaced; in a bucket it is gone as soon as the save begins.
         timeout: seconds that the processes of a group wait for each other at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
     MemoryBudgetError; MissingPackageError without jax; TargetExistsError, also for an existing step;
-    StorageError if the file system refuses. After any error nothing unfinished is visible
-    at ``path``.
+    StorageError if the file system or the bucket refuses, and in a process that was forked after a bucket was used. After any
+    error nothing unfinished is taken for a checkpoint at ``path``.
 
     >>> save("run", state, step=5)  # doctest: +SKIP
     """
@@ -122,7 +124,9 @@ def save(
     from reshard.saving.run import finish, open_save, plan_together, snapshot
 
     step = None if step is None else step_number(step)
+    target = _target(path)
     options = save_options(
+        target,
         is_step=step is not None,
         chunks_for=chunks_for,
         compression=compression,
@@ -134,7 +138,6 @@ def save(
         overwrite=overwrite,
         timeout=timeout,
     )
-    target = _target(path)
     given = given_layouts(layout)
     group = group_of(target if step is None else f"{target}/{step}", options.timeout_s)
     plan = plan_together(group, tree, given, options, target, step)
@@ -154,10 +157,11 @@ def _require_jax() -> None:
 
 
 def _target(path: str | os.PathLike[str]) -> str:
-    """The absolute path, links kept: the caller may change its working directory during the save."""
-    from reshard.storage.location import local_path
+    """The URL of a bucket, or the absolute path, links kept: the caller may change its working directory during the save."""
+    from reshard.storage.location import is_in_bucket
     from reshard.storage.targets import target_text
 
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the path is {path!r}; expected a path")
-    return os.path.abspath(target_text(local_path(os.fsdecode(path), writing=True)))  # noqa: PTH100  keeps links
+    text = target_text(os.fsdecode(path))
+    return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.registry import is_checkpoint
 from reshard.formats.steps import StepName, run_steps
-from reshard.storage.location import locate
+from reshard.storage.location import Location
 
 
-def step_folder(run: Path, step: int, *, overwrite: bool) -> Path:
-    """The folder of a step of the run in the local folder ``run``.
+def step_folder(run: Location, step: int, *, overwrite: bool) -> Location:
+    """The folder of a step of the run in the folder ``run``.
 
     Raises StorageError if ``run`` is a checkpoint, or its names do not tell how steps are named;
     TargetExistsError if the step exists and may not be replaced.
     """
-    if is_checkpoint(locate(run)):
+    if is_checkpoint(run):
         raise StorageError(
             f"{str(run)!r} is a checkpoint itself, so step {step} cannot be saved in it; give the folder of the "
             "training run, or leave the step out (step)"
         )
-    if not run.is_dir():
+    if not run.is_folder():
         return run / str(step)
-    steps = run_steps(locate(run), any_prefix=True)
+    steps = run_steps(run, any_prefix=True)
     if steps and not steps[0].is_usual:
         raise StorageError(
             f"{str(run)!r} contains {steps[0].name!r}, which may or may not be a step, so it is not clear how step {step} "

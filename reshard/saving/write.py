@@ -17,6 +17,7 @@ from reshard.geometry.box import Box
 from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
+from reshard.saving.put_chunks import put_mark
 from reshard.storage.writeback import Writeback
 
 
@@ -42,7 +43,11 @@ class _Budget:
 
 
 class ChunkWriter:
-    """Writes chunks below ``root`` and adds up their digests; safe from any thread."""
+    """Writes chunks below ``root`` and adds up their digests; safe from any thread.
+
+    Attributes:
+        put_sum: of the objects that it put into a bucket, as ``put_chunks`` adds them up.
+    """
 
     def __init__(self, plan: SavePlan, root: str, max_memory: int, writeback: Writeback) -> None:
         self._plan = plan
@@ -50,6 +55,7 @@ class ChunkWriter:
         self._budget = _Budget(max_memory)
         self._writeback = writeback
         self._sums: dict[str, int] = defaultdict(int)
+        self.put_sum = 0
         self._lock = threading.Lock()
 
     @property
@@ -58,25 +64,30 @@ class ChunkWriter:
         return self._sums
 
     def write(self, own: OwnChunk) -> None:
-        """Encodes and stores one chunk; StorageError if the file system refuses."""
+        """Encodes and stores one chunk; StorageError if the store refuses."""
         tensor = self._plan.tensors[own.name]
         target = self._plan.target.tensors[own.name]
         with about_tensor(own.name), self._budget.taken(self._plan.need_bytes[own.name]):
             chunk = host_chunk(tensor, target.spec, own.box)
             inner = chunk[Box.full(own.box.shape).slices]
             added = linear_of_box(CRC64NVME, inner, own.box, tensor.shape)
-            self._store(own, encode_chunk(target.encoding, chunk.reshape(-1).view("u1").data))
+            put = self._store(own, encode_chunk(target.encoding, chunk.reshape(-1).view("u1").data))
         with self._lock:
             self._sums[own.name] ^= added
+            self.put_sum ^= put
 
-    def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> None:
-        places = self._plan.writer.places(own.name, own.index)
+    def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> int:
+        """Stores an encoded chunk; what it adds to ``put_sum``."""
+        places, put = self._plan.writer.places(own.name, own.index), 0
         if not places:
             self._plan.writer.put(own.name, own.index, b"".join(encoded))
         for place in places:
-            write_chunk(self._output, place, encoded)
-            nbytes = sum(map(len, encoded))
-            self._writeback.begin(f"{self._output.root}/{place.file}", nbytes, place.start)
+            if version := write_chunk(self._output, place, encoded):
+                put ^= put_mark(place.file, version)
+            else:
+                nbytes = sum(map(len, encoded))
+                self._writeback.begin(f"{self._output.root}/{place.file}", nbytes, place.start)
+        return put
 
 
 def for_each(chunks: tuple[OwnChunk, ...], work: Callable[[OwnChunk], None], workers: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from reshard.storage.base import Store
@@ -28,7 +28,7 @@ def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, "reshard.metadata") as threads:
         try:
             for item in items:
-                waiting.append(threads.submit(function, item))
+                waiting.append(_begun(threads, function, item))
                 if len(waiting) >= _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -36,3 +36,13 @@ def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _begun(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
+    """The call as it was handed to a thread; made here where the interpreter exits, or the system allows no more threads."""
+    try:
+        return threads.submit(function, item)
+    except RuntimeError:
+        done: Future[R] = Future()
+        done.set_result(function(item))
+        return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from reshard.storage.local_store import LocalStore
 from reshard.storage.local_transaction import held_target as held_local
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
 from reshard.storage.staging import staging_for
-from reshard.storage.syncing import fsync
+from reshard.storage.syncing import fsync, sync_files
 from reshard.storage.target_checks import refuse_overlap
 from reshard.storage.transaction import Transaction
 
@@ -87,6 +88,12 @@ def has_leftovers(target: Location, file: str = "", state: str | None = None) ->
     from reshard.storage.buckets.target_checks import has_state
 
     return has_state(target, state)
+
+
+def make_durable(target: Location, files: Sequence[str]) -> None:
+    """Makes files durable that another process wrote below the root of a transaction; in a bucket they are."""
+    if is_local(target):
+        sync_files(staging_for(Path(target.path)).root, files)
 
 
 def make_name_durable(target: Location) -> None:

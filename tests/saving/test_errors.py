@@ -193,7 +193,7 @@ def test_options_that_make_no_sense(target, options, error, text):
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [(7, "the path is 7; expected a path"), ("gs://bucket/c", "gs://bucket/c"), ("/", "'/'")],
+    [(7, "the path is 7; expected a path"), ("hdfs://bucket/c", "hdfs://bucket/c"), ("/", "'/'")],
 )
 def test_paths_that_make_no_sense(path, text):
     with pytest.raises(reshard.ReshardError, match=text):
@@ -251,7 +251,7 @@ def test_a_full_file_system(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_seen_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("reshard.saving.run.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("reshard.storage.local_store.free_bytes", lambda _: 1000)
     with pytest.raises(
         reshard.StorageError, match=r"needs 1\.00 MiB, but its file system has only 0\.98 KiB"
     ):

@@ -246,7 +246,11 @@ def test_from_stock_orbax_to_stock_orbax_through_buckets(
     assert_leaves(cloud.ask("restore", how=reader, url=place, leaves=LEAVES))
 
 
-def test_what_reshard_saves_is_restored(gcs_bucket: Bucket, cloud: Oracle, tmp_path: Path) -> None:
-    reshard.save(tmp_path / "c", tree())
-    url = upload(gcs_bucket, tmp_path / "c", "run/saved", items=("state",))
-    assert_leaves(cloud.ask("restore", how="v1", url=url, leaves=LEAVES))
+def test_what_reshard_saves_is_restored(gcs_bucket: Bucket, cloud: Oracle) -> None:
+    run = f"{gcs_bucket.url}/run"
+    reshard.save(f"{gcs_bucket.url}/saved", tree())
+    reshard.save(run, tree(), step=STEP)
+    for how, url in ("v1", f"{gcs_bucket.url}/saved"), ("standard", f"{run}/{STEP}/default"):
+        assert_leaves(cloud.ask("restore", how=how, url=url, leaves=LEAVES))
+    assert cloud.ask("steps", url=run) == [STEP]
+    assert_tree(reshard.restore(run, step=STEP))
