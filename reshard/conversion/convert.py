@@ -177,6 +177,8 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
                     abort_own(transaction, job.identity)
                     run.report_finished(job.number, result)
                     continue
+            if output.uploads is not None:
+                output.uploads.check = transaction.check
             progress = run.progress.of(job.number)
             accumulator = Accumulator(job.plan, output, progress)
             run.progress.expect(job.number, accumulator.total_bytes, job.plan.tasks)

@@ -59,6 +59,9 @@ class LocalTransaction:
     def _root(self) -> Path:
         return self._staging.root
 
+    def check(self) -> None:
+        """Nothing: the lock lasts as long as this process."""
+
     def left_by(self) -> Mapping[str, Any] | None:
         header = read_header(self._staging.journal)
         return None if header is None else header.identity

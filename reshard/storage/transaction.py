@@ -49,6 +49,10 @@ class Transaction(Protocol):
         """The folder below which everything is written."""
         ...
 
+    def check(self) -> None:
+        """Raises TargetBusyError where another run may have the target by now."""
+        ...
+
     def left_by(self) -> Mapping[str, Any] | None:
         """The identity of the run whose records are here, whether or not it can be resumed; None for no run.
 

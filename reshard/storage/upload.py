@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from reshard.errors import StorageError
 from reshard.storage.location import Location
@@ -21,14 +21,20 @@ class _AbortedError(Exception):
 class Upload:
     """One file in the making; used by one thread at a time. It appears when ``finish`` returns, or not at all.
 
+    Args:
+        check: called after the last byte and before the file appears; what it raises ends the upload.
+
     Attributes:
         done_bytes: that were handed over.
     """
 
-    def __init__(self, place: Location, nbytes: int) -> None:
+    def __init__(
+        self, place: Location, nbytes: int, check: Callable[[], None] | None = None
+    ) -> None:
         self.done_bytes = 0
         self._place = place
         self._nbytes = nbytes
+        self._check = check
         self._piece = bytearray()
         self._pieces: queue.Queue[bytes | bytearray | None] = queue.Queue(maxsize=1)
         self._is_aborted = False
@@ -95,13 +101,19 @@ class Upload:
         except _AbortedError:
             return
         except StorageError as error:
-            self._error = error
+            self._error = self._error or error
         except BaseException as error:  # noqa: BLE001  raised by whoever writes
             if not self._is_aborted:
-                self._error = error
+                self._error = self._error or error
 
     def _given(self) -> Iterator[memoryview]:
         while (piece := self._pieces.get()) is not None:
             yield memoryview(piece)
         if self._is_aborted:
             raise _AbortedError
+        if self._check is not None:
+            try:
+                self._check()
+            except BaseException as error:
+                self._error = error  # as it is, whatever the store makes of it
+                raise

@@ -15,7 +15,12 @@ class Uploads:
     """The uploads of one target, for all threads of a run; each file is written by one of them at a time.
 
     A file's first chunk begins its upload, and its last byte ends it.
+
+    Attributes:
+        check: called before a file appears; what it raises ends the upload, of which nothing is stored then.
     """
+
+    check: Callable[[], None] | None = None
 
     def __init__(self, root: Location, shared_file: Callable[[str], SharedFile]) -> None:
         self._root = root
@@ -52,6 +57,6 @@ class Uploads:
             found = self._open.get(file)
             if found is None:
                 shared = self._shared_file(file)
-                found = self._open[file] = Upload(self._root / file, shared.nbytes)
+                found = self._open[file] = Upload(self._root / file, shared.nbytes, self.check)
                 found.write(shared.head)
             return found

@@ -13,10 +13,12 @@ a lease of another host is dead when its version stays the same for ``DEAD_S`` b
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
@@ -31,6 +33,7 @@ from reshard.errors import (
 )
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.errors import NoConditionsError
+from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.host import process_mark, process_state
 
@@ -48,6 +51,12 @@ DEAD_S = 30.0
 
 LOOK_S = 2.0
 """Between looks at a lease of another host."""
+
+_LEASE_BYTES = 1 << 16
+"""More than a lease ever has: it may grow between two requests."""
+
+_LIVE: set[str] = set()
+"""The runs of this process that have a lease, or are about to. What else names this process was not given back when its run failed."""
 
 
 class Held(Struct, frozen=True):
@@ -95,15 +104,17 @@ class Lease:
         is_conditional: whether the store keeps conditions, so that nobody else can have it.
     """
 
-    def __init__(self, store: BucketStore, path: str, held: Held, *, is_conditional: bool) -> None:
+    def __init__(
+        self, store: BucketStore, path: str, held: Held, began_s: float, *, is_conditional: bool
+    ) -> None:
         self._store = store
         self._path = path
         self._held = held
-        self._known = objects.look(store, path)
-        self._renewed = time.monotonic()
+        self._renewed = began_s
         self._lost = ""
         self._lock = threading.RLock()
         self.is_conditional = is_conditional
+        self._known = self._known_if_ours(held.render())
 
     @property
     def fence(self) -> int:
@@ -111,7 +122,7 @@ class Lease:
 
     def is_due(self) -> bool:
         """Whether it is time to renew it."""
-        return time.monotonic() >= self._renewed + BEAT_S
+        return now_s() >= self._renewed + BEAT_S
 
     @property
     def is_lost(self) -> bool:
@@ -120,7 +131,7 @@ class Lease:
 
     def check(self) -> None:
         """Raises TargetBusyError if another run has it; asks the store where the last renewal is long ago."""
-        if time.monotonic() > self._renewed + SURE_S:
+        if now_s() > self._renewed + SURE_S:
             self.renew()
         self._refuse_lost()
 
@@ -135,17 +146,22 @@ class Lease:
         """Says that this run lives. Raises TargetBusyError if another run has the lease, StorageError for a failed request."""
         with self._lock:
             self._refuse_lost()
-            began = time.monotonic()
+            began = now_s()
             self._put(beat=self._held.beat + 1)
             self._renewed = began
 
     def release(self) -> None:
         """Gives it back, so that the next run need not wait; what another run has by now stays its own."""
-        with self._lock:
-            try:
-                self._put(beat=self._held.beat + 1, is_free=True)
-            except StorageError:
-                return
+        with self._lock, suppress(StorageError):
+            self._put(beat=self._held.beat + 1, is_free=True)
+        _LIVE.discard(self._held.run)
+
+    def remove(self) -> None:
+        """Gives it back, and leaves nothing."""
+        with suppress(StorageError):
+            self.check()
+            objects.delete(self._store, [self._path])
+        _LIVE.discard(self._held.run)
 
     def _put(self, beat: int, *, is_free: bool = False) -> None:
         held = Held(self._held.target, self._held.fence, self._held.run, beat, is_free)
@@ -157,16 +173,28 @@ class Lease:
 
     def _replaced(self, held: Held) -> objects.Known | None:
         """Replaces it; the new version. An answer that was lost is no loss if the lease is ours all the same."""
-        data = held.render()
         try:
             if self._known is None:
                 raise SourceChangedError("the lease is gone")
-            objects.replace(self._store, self._path, data, self._known)
+            version = objects.replace(self._store, self._path, held.render(), self._known)
         except (SourceChangedError, MissingError):
-            if _read(self._store, self._path) != data:
-                self._lost = f"another run took {self._store.text(self._path)}, or it was removed"
-                self._refuse_lost()
-        return objects.look(self._store, self._path)
+            return self._known_if_ours(held.render())
+        known = objects.look(self._store, self._path)
+        # Its content has the run and the beat, so that no other lease has this ETag.
+        if known is None or version_of(known.e_tag) != version:
+            self._lose()
+        return known
+
+    def _known_if_ours(self, data: bytes) -> objects.Known | None:
+        """The version that is there, if it is what this run put; a run that stood still may find another one's."""
+        known = objects.look(self._store, self._path)
+        if known is None or _read(self._store, self._path, version_of(known.e_tag)) != data:
+            self._lose()
+        return known
+
+    def _lose(self) -> None:
+        self._lost = f"another run took {self._store.text(self._path)}, or it was removed"
+        self._refuse_lost()
 
 
 def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
@@ -175,6 +203,16 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
     Raises TargetBusyError naming the holder, and StorageError where the store keeps no conditions, unless ``unsafe``.
     """
     held = Held(target, 1, secrets.token_hex(8))
+    _LIVE.add(held.run)
+    try:
+        return _taken(store, path, held, unsafe=unsafe)
+    except BaseException:
+        _LIVE.discard(held.run)
+        raise
+
+
+def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
+    target, began_s = held.target, now_s()
     try:
         objects.put_new(store, path, held.render())
     except TargetExistsError:
@@ -183,7 +221,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
         if not unsafe:
             raise _refusal(target, str(error)) from None
         objects.put(store, path, held.render())
-        return Lease(store, path, held, is_conditional=False)
+        return Lease(store, path, held, began_s, is_conditional=False)
     is_conditional = not _takes_a_second(store, path)
     if not is_conditional:
         if not unsafe:
@@ -192,7 +230,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
                 target, "it put an object in the place of one although it was asked not to"
             )
         objects.put(store, path, held.render())
-    return Lease(store, path, held, is_conditional=is_conditional)
+    return Lease(store, path, held, began_s, is_conditional=is_conditional)
 
 
 def _takes_a_second(store: BucketStore, path: str) -> bool:
@@ -216,27 +254,30 @@ def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
     while True:
         known, held = objects.look(store, path), read_lease(store, path)
         if known is None or held is None:
-            return take(store, path, ours.target)
+            return _taken(store, path, ours, unsafe=False)
         _wait_until_dead(store, path, known, held, ours.target)
         mine = Held(ours.target, held.fence + 1, ours.run)
+        began_s = now_s()
         try:
             objects.replace(store, path, mine.render(), known)
         except (SourceChangedError, MissingError):
             if _read(store, path) != mine.render():
                 continue  # another run was faster
-        return Lease(store, path, mine, is_conditional=True)
+        return Lease(store, path, mine, began_s, is_conditional=True)
 
 
 def _wait_until_dead(
     store: BucketStore, path: str, known: objects.Known, held: Held, target: str
 ) -> None:
     state = process_state(held.mark)
+    if state == "runs" and held.mark.get("pid") == os.getpid() and held.run not in _LIVE:
+        state = "gone"
     if held.is_free or state == "gone":
         return
     if state == "unknown":
-        until = time.monotonic() + DEAD_S
+        until = now_s() + DEAD_S
         while objects.look(store, path) == known:
-            if time.monotonic() >= until:
+            if now_s() >= until:
                 return
             time.sleep(LOOK_S)
     raise TargetBusyError(
@@ -264,11 +305,17 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
     return held
 
 
-def _read(store: BucketStore, path: str) -> bytes | None:
-    found = store.status(path)
-    if found is None or found.kind != "file":
-        return None
+def _read(store: BucketStore, path: str, version: str = "") -> bytes | None:
     try:
-        return store.open(path).read(0, found.nbytes)
-    except MissingError:
+        return store.open(path, version).read(0, _LEASE_BYTES)
+    except (MissingError, SourceChangedError):
         return None
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, as the clocks of other machines do."""
+
+
+def now_s() -> float:
+    """Seconds since some point in the past."""
+    return time.clock_gettime(_CLOCK)

@@ -18,7 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from reshard.errors import StorageError
+from reshard.errors import (
+    MissingError,
+    SourceChangedError,
+    StorageError,
+    TargetBusyError,
+    TargetExistsError,
+)
 from reshard.storage.buckets import objects, segments
 from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.overlay import with_files
@@ -30,6 +36,9 @@ from reshard.storage.staging import PARTIAL
 from reshard.storage.transaction import Earlier
 
 _TICK_S = 0.5
+
+_BY_OTHERS = (TargetExistsError, SourceChangedError, MissingError)
+"""What a run sees where another one has taken its target."""
 
 
 def state_folder(target: Location, state: str | None = None) -> Location:
@@ -61,6 +70,9 @@ def held_objects(
     transaction = ObjectTransaction(target, folder, lease)
     try:
         yield transaction
+    except StorageError as error:
+        transaction.tell_if_lost(error)
+        raise
     finally:
         transaction.end()
 
@@ -81,7 +93,7 @@ class ObjectTransaction:
         self._lease = lease
         self._segments = Segments(_bucket(state), state.path, lease.fence)
         self._marks: dict[str, bytes] = {}
-        self._is_begun = self._is_committed = self._is_dissolved = False
+        self._is_begun = self._is_committing = self._is_committed = self._is_dissolved = False
         self._failure: StorageError | None = None
         self._is_over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="reshard.lease", daemon=True)
@@ -108,32 +120,46 @@ class ObjectTransaction:
             return None
         return Earlier(identity, is_believed=True)  # a put that was answered is durable
 
+    def check(self) -> None:
+        self._lease.check()
+        if self._failure is not None:
+            raise self._failure
+
+    def tell_if_lost(self, error: StorageError) -> None:
+        """Raises TargetBusyError where ``error`` is one that another run causes, and another run has the target."""
+        if isinstance(error, TargetBusyError) or not isinstance(error, _BY_OTHERS):
+            return
+        try:
+            self._lease.renew()
+        except TargetBusyError as lost:
+            raise lost from error
+        except StorageError:
+            return
+
     def records(self) -> Iterator[bytes]:
-        self._segments.flush()
+        self._flush()
         return segments.read_records(_bucket(self._state), self._state.path)
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         self._open()
-        left = [file for file in self.files() if file != COMMIT_MARKER]
-        self._delete([COMMIT_MARKER])  # what is half deleted is no checkpoint
-        self._delete(left)
+        self._delete(self._unmarked())
         self._segments.start(identity)
         self._is_begun = True
 
     def adopt(self) -> None:
         self._open()
-        self._delete([COMMIT_MARKER])
+        self._unmarked()
 
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
         self._segments.start(identity, records)
         self._is_begun = True
 
     def append(self, record: str) -> None:
-        self._check()
+        self.check()
         self._segments.append(record)
 
     def close(self) -> None:
-        self._segments.flush()
+        self._flush()
 
     def files(self) -> Iterator[str]:
         return (file for file in self._store.files(self._target.path) if file != UNFINISHED_MARK)
@@ -153,17 +179,32 @@ class ObjectTransaction:
         overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
         check: Callable[[Location], None] | None = None,  # noqa: ARG002
     ) -> None:
-        self._check()
+        self.check()
+        self._refuse_marked()
         self._lease.renew()
-        for name, data in self._marks.items():
-            (self._target / name).write(data)
+        self._is_committing = True
+        try:
+            for name, data in self._marks.items():
+                (self._target / name).write(data)
+        except StorageError:
+            if not self.is_committed():
+                raise
         self._is_committed = True
 
+    def _refuse_marked(self) -> None:
+        """Nobody else may say that the target is whole: whoever does would be believed, whatever it is."""
+        if objects.look(self._store, f"{self._target.path}/{COMMIT_MARKER}") is not None:
+            raise TargetExistsError(
+                f"somebody else put {self._target / COMMIT_MARKER} while this run wrote the target, which is whole only now; remove "
+                "that object, and run the same again"
+            )
+
     def is_committed(self) -> bool:
-        if self._is_committed or not self._marks:
+        if self._is_committed or not self._is_committing or self._lease.is_lost:
             return self._is_committed
+        marker, expected = self._target / COMMIT_MARKER, self._marks[COMMIT_MARKER]
         try:
-            return (self._target / COMMIT_MARKER).exists()
+            return marker.open().read(0, len(expected) + 1) == expected
         except StorageError:
             return False
 
@@ -178,6 +219,7 @@ class ObjectTransaction:
             if self._is_own():
                 self._delete(list(self.files()))
             self._delete([UNFINISHED_MARK])
+            self.check()
             objects.delete_folder(_bucket(self._state), f"{self._state.path}/journal")
             self._is_dissolved = True
 
@@ -186,17 +228,20 @@ class ObjectTransaction:
         self._is_over.set()
         self._keeper.join()
         with suppress(StorageError):
-            self._segments.flush()
+            self._flush()
         if self._is_dissolved:
-            with suppress(StorageError):
-                self._lease.check()
-                objects.delete(_bucket(self._state), [f"{self._state.path}/lease"])
-                return
-        self._lease.release()
+            self._lease.remove()
+        else:
+            self._lease.release()
+
+    def _flush(self) -> None:
+        """Puts the records that wait, unless another run has the target: its records are others."""
+        if not self._lease.is_lost:
+            self._segments.flush()
 
     def _open(self) -> None:
         """Says in the target that it is in the making."""
-        self._check()
+        self.check()
         text = (
             f"A run of reshard writes this checkpoint, which is not whole yet. What is done is recorded in {self._state}; "
             f"`reshard clean {self._target}` removes both once no run writes here.\n"
@@ -210,18 +255,23 @@ class ObjectTransaction:
         has_mark = (self._target / UNFINISHED_MARK).exists()
         return has_mark and not (self._target / COMMIT_MARKER).exists()
 
+    def _unmarked(self) -> list[str]:
+        """Takes the commit markers away, that of the target before those of its items; the other files.
+
+        What is deleted or written in part is no checkpoint, and none of its items is one.
+        """
+        files = list(self.files())
+        markers = [file for file in files if file.rpartition("/")[2] == COMMIT_MARKER]
+        self._delete([COMMIT_MARKER])
+        self._delete([marker for marker in markers if marker != COMMIT_MARKER])
+        return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
+
     def _delete(self, files: list[str]) -> None:
-        self._check()
+        self.check()
         objects.delete(self._store, [f"{self._target.path}/{file}" for file in files])
 
     def _has_records(self) -> bool:
         return next(self.records(), None) is not None
-
-    def _check(self) -> None:
-        """Raises TargetBusyError if another run may have the target, StorageError if records could not be put."""
-        self._lease.check()
-        if self._failure is not None:
-            raise self._failure
 
     def _keep(self) -> None:
         """Renews the lease and puts records; what fails is told to whoever uses the transaction next."""

@@ -1,0 +1,104 @@
+"""Conversions to a bucket in processes of their own, to be killed, stopped and raced; loads neither jax nor Orbax.
+
+They are forked from a process that has imported reshard and has used no bucket: a child of one that has would hang.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from msgspec.structs import replace
+
+from reshard import api
+from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
+from reshard.engine import task_stream
+from reshard.errors import ReshardError
+from reshard.storage import host, upload
+from reshard.storage.buckets import lease, objects
+
+PRELOADED = ["tests.robustness.buckets.children"]
+PART_BYTES = 1 << 16
+
+
+class Child:
+    """A conversion in a process of its own, which has begun; ``answer`` is how it ended."""
+
+    def __init__(self, process: BaseProcess, answers: Connection) -> None:
+        self._process = process
+        self._answers = answers
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def ended(self) -> int:
+        """Its exit code, once it has ended."""
+        self._process.join(120)
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def answer(self) -> str:
+        """``done``, ``already done``, or the kind and the text of its error."""
+        assert self._answers.poll(120)
+        told: str = self._answers.recv()
+        self.ended()
+        return told
+
+
+def start(
+    environment: Mapping[str, str], source: object, target: str, options: Mapping[str, Any],
+    prepare: Callable[[], None] | None = None,
+) -> Child:  # fmt: skip
+    """Starts a conversion; ``prepare`` is called in its process first."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_convert, args=(there, dict(environment), str(source), target, options, prepare)
+    )
+    process.start()
+    there.close()
+    return Child(process, here)
+
+
+def _convert(
+    answers: Connection, environment: dict[str, str], source: str, target: str,
+    options: dict[str, Any], prepare: Callable[[], None] | None,
+) -> None:  # fmt: skip
+    os.environ.update(environment)
+    small_tasks()
+    if prepare is not None:
+        prepare()
+    try:
+        report = api.convert(source, target, **options)
+    except ReshardError as error:
+        answers.send(f"{type(error).__name__}: {error}")
+    else:
+        answers.send("already done" if report.already_done else "done")
+
+
+def small_tasks() -> None:
+    """Small batches and parts, so that a small checkpoint takes many requests."""
+    task_stream.BATCH_TASKS = 1
+    objects.WHOLE_BYTES = objects._PART_BYTES = upload.PIECE_BYTES = PART_BYTES
+    for scheme, limits in objects.LIMITS.items():
+        objects.LIMITS[scheme] = replace(limits, least_part_bytes=1)
+
+
+def on_another_host() -> None:
+    """Leases of other processes are those of another host, and die in seconds; records are put at once."""
+    quick_leases()
+    real = host.process_mark
+    lease.process_state = lambda _: "unknown"
+    host.process_mark = lambda: real() | {"host": f"host-{os.getpid()}"}
+    lease.process_mark = host.process_mark
+
+
+def quick_leases() -> None:
+    lease.BEAT_S, lease.SURE_S, lease.DEAD_S, lease.LOOK_S = 0.2, 0.8, 1.6, 0.1

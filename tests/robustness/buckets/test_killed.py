@@ -1,0 +1,61 @@
+"""Killed between two requests and run again: nobody takes what is there for a checkpoint, and the same bytes come out.
+
+A sample of the requests; all of them with ``RESHARD_TESTS_EVERY=1 make test PYTEST_ARGS=tests/robustness/buckets``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.emulators.buckets import Bucket
+from tests.emulators.faults import Call
+from tests.robustness.buckets.cases import (
+    CASES,
+    TARGET,
+    convert,
+    emptied,
+    files_of,
+    is_taken_for_one,
+    keys,
+    nothing_is_left,
+)
+from tests.robustness.buckets.children import Child, start
+
+EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "7"))
+"""So many requests apart are those at which a run is killed; 1 tries every one."""
+
+
+def killer(child: list[Child]) -> Callable[[], None]:
+    def kill() -> None:
+        os.kill(child[0].pid, signal.SIGKILL)
+
+    return kill
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("case", CASES)
+def test_killed_at_a_request_and_run_again(
+    case: str, bucket: Bucket, tiny: Path, tmp_path: Path
+) -> None:
+    convert(bucket, tiny, case)
+    requests = bucket.emulator.log.count()
+    assert bucket.emulator.log.count("complete_upload") == (2 if case == "parts" else 0)
+    expected = files_of(bucket, tmp_path / "undisturbed")
+    first = list(CASES).index(case) + (3 if bucket.scheme == "gs" else 0)
+    for number in range(1 + first % EVERY, requests + 1, EVERY):
+        emptied(bucket)
+        child: list[Child] = []
+        bucket.emulator.faults.add(Call(killer(child), done=True), nth=number)
+        child.append(start(bucket.environment, tiny, f"{bucket.url}/{TARGET}", CASES[case]))
+        assert child[0].ended() == -signal.SIGKILL, f"request {number} of {requests}"
+        is_taken_for_one(bucket, tiny)
+        was_committed = f"{TARGET}/commit_success.txt" in keys(bucket)
+        report = convert(bucket, tiny, case)
+        assert report.already_done == was_committed
+        assert files_of(bucket, tmp_path / str(number)) == expected
+        nothing_is_left(bucket)
