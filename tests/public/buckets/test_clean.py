@@ -16,7 +16,7 @@ from reshard.storage.buckets.store import BucketStore
 from reshard.storage.leftovers import remove_leftovers
 from tests.emulators.buckets import Bucket
 from tests.orbax_trees import save_pytree
-from tests.public.buckets.test_read import tree
+from tests.public.buckets.trees import tree
 
 
 def interrupted(source: Path, target: str, **options: object) -> None:
