@@ -1,9 +1,9 @@
-"""Converts from end to end: plans, writes to staging folders, publishes by renames.
+"""Converts from end to end: plans, writes where no reader looks, and publishes.
 
 ``convert_all`` is the story in ten steps. A journal records what is done, so that the next run resumes an
-interrupted one. The source is read once for all targets. Each target has a staging folder, a journal and an
-accumulator of its own; targets are published one after the other, since no file system renames several
-folders in one step.
+interrupted one. The source is read once for all targets. Each target has a transaction and an
+accumulator of its own; targets are published one after the other, since no store makes several
+appear in one step.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from reshard.storage.buckets.overlay import with_files
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK
+from reshard.storage.marks import COMMIT_MARKER, COMMITTED, UNFINISHED_MARK
 from reshard.storage.staging import PARTIAL
 from reshard.storage.transaction import Earlier
 
@@ -168,7 +168,8 @@ class ObjectTransaction:
         self._delete([file])
 
     def mark(self, files: Mapping[str, bytes]) -> None:
-        self._marks = dict(files)
+        self._marks = {COMMIT_MARKER: COMMITTED, **files}
+        self._marks[COMMIT_MARKER] = self._marks.pop(COMMIT_MARKER)  # the last one
 
     def written(self) -> Location:
         return with_files(self._target, self._marks)
