@@ -133,7 +133,6 @@ def test_source_inside_the_target(source, tmp_path, capsys):
     [
         ("", "'' is no path; expected the folder to write"),
         ("a\0b", "is no path; expected the folder to write"),
-        ("gs://bucket/c", "gs://bucket/c: writing to gs:// is not supported yet; write to a local disk"),
         ("file://a", "should be file:// with an absolute path"),
         ("a\\b", "holds a backslash or bytes that are not UTF-8"),
         (b"\xff", "bytes that are not UTF-8"),

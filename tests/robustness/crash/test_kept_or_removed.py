@@ -151,6 +151,6 @@ def test_progress_and_report_count_resumed_bytes(source, target):
 @pytest.mark.usefixtures("unfinished")
 def test_only_the_space_that_is_still_needed_is_asked_for(source, target, monkeypatch):
     whole = api.plan(source, target, **CASE.options).written_bytes
-    monkeypatch.setattr("reshard.conversion.prepare.free_bytes", lambda _: whole - 1)
+    monkeypatch.setattr("reshard.storage.local_store.free_bytes", lambda _: whole - 1)
     report = api.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0
