@@ -206,10 +206,10 @@ def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
     target, usual = tmp_path / "t", getattr(convert_module, step)
 
-    def late(*arguments):
+    def late(*arguments, **options):
         monkeypatch.setattr(convert_module, step, usual)
         assert not api.convert(sources["raw"], target).already_done
-        return usual(*arguments)
+        return usual(*arguments, **options)
 
     monkeypatch.setattr(convert_module, step, late)
     assert api.convert(sources["raw"], target).already_done
