@@ -32,7 +32,7 @@ CLI_MODULES = (
     "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
     "reshard.layout.tensor_spec",
     "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares",
-    "reshard.storage.buckets.doctor", "reshard.storage.local", "reshard.verification.compare",
+    "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")
@@ -281,8 +281,8 @@ SOUND = {
          ["reshard.geometry.box:1: import of reshard.geometry.grid is relative; use the full name"]),
         ({"reshard/cli/__init__.py": "import reshard\nfrom reshard.engine.run import go\nfrom reshard.errors import E"},
          ["reshard.cli:2: import of reshard.engine.run is not a public name of reshard"]),
-        ({"reshard/storage/__init__.py": "", "reshard/storage/local.py": "from reshard import formats"},
-         ["reshard.storage.local:1: import of reshard.formats runs the wrong way"]),
+        ({"reshard/storage/__init__.py": "", "reshard/storage/local/files.py": "from reshard import formats"},
+         ["reshard.storage.local.files:1: import of reshard.formats runs the wrong way"]),
         ({"reshard/formats/base.py": "from reshard.planning import planner"},
          ["reshard.formats.base:1: import of reshard.planning.planner runs the wrong way"]),
         ({"reshard/errors.py": "import reshard_server.app"},

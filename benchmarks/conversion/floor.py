@@ -19,9 +19,9 @@ from awscrt.checksums import crc32c, crc64nvme
 
 from reshard.engine.buffers import aligned
 from reshard.planning.cost import TASK_BAND_BYTES
-from reshard.storage.local import write_all
-from reshard.storage.syncing import sync_tree
-from reshard.storage.writeback import Writeback
+from reshard.storage.local.files import write_all
+from reshard.storage.local.syncing import sync_tree
+from reshard.storage.local.writeback import Writeback
 
 WORKERS = 3
 

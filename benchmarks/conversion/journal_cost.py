@@ -20,7 +20,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan, Price, Side
 from reshard.planning.placement import Placement
-from reshard.storage.journal_file import JournalHeader, new_journal, read_records
+from reshard.storage.local.journal_file import JournalHeader, new_journal, read_records
 
 TASKS = 100_000
 BATCH = 64

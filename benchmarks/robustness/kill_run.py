@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reshard.storage.checked_lines import read_lines
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 
 TIMES = {"init_timestamp_nsecs", "commit_timestamp_nsecs"}
 

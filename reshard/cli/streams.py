@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from reshard.errors import StorageError
-from reshard.storage.local import storage_error
+from reshard.storage.local.files import storage_error
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -14,7 +14,7 @@ from reshard.formats.base import Encoding, Place, Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.local import has_data, size_if_there
+from reshard.storage.local.files import has_data, size_if_there
 
 
 def check_stored(target: OpenTarget) -> None:

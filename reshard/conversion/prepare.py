@@ -24,8 +24,8 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.processes import plan_with_processes
 from reshard.planning.target_layouts import layout_warnings
+from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import locate, source_text
-from reshard.storage.target_checks import check_apart
 from reshard.storage.targets import check_target, target_text
 
 

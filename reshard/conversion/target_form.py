@@ -12,7 +12,7 @@ from reshard.formats.base import Form, Reader
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.registry import format_with, known_format
 from reshard.storage.base import Store
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.store import LOCAL
 
 
 def form_of(reader: Reader, options: CheckedOptions, store: Store = LOCAL) -> Form:

@@ -33,7 +33,7 @@ from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
 from reshard.storage.base import Store
 from reshard.storage.buckets.objects import put_memory_bytes
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.store import LOCAL
 from reshard.storage.location import locate
 
 _PLACE = frozenset({"sharding", "memory_kind"})

@@ -21,7 +21,7 @@ from reshard.engine.processes import Processes, own_processes
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import Finished, Task
 from reshard.planning.cost import RECORD_BYTES
-from reshard.storage.writeback import Writeback
+from reshard.storage.local.writeback import Writeback
 
 
 def run_batches(

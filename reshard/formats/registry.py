@@ -23,9 +23,9 @@ from reshard.formats.orbax.known import ORBAX
 from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
+from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, locate, source_text
 from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
-from reshard.storage.staging import staging_above
 
 FORMATS = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""

@@ -27,7 +27,7 @@ from typing import Any
 from reshard.errors import TreeError
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.saving.slice_record import SliceRecord, record_slices
-from reshard.storage.local import storage_errors, write_file
+from reshard.storage.local.files import storage_errors, write_file
 
 NAMES = ("SliceSave", "SliceRestore", "SliceHandler")
 

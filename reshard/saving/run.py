@@ -31,10 +31,10 @@ from reshard.saving.processes import ProcessGroup, check_same
 from reshard.saving.put_chunks import check_put
 from reshard.saving.step_folder import step_folder
 from reshard.saving.write import ChunkWriter, for_each
+from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import check_new, held_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
-from reshard.storage.writeback import Writeback
 
 
 class OpenSave(Struct):

@@ -18,7 +18,7 @@ from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
 from reshard.saving.put_chunks import put_mark
-from reshard.storage.writeback import Writeback
+from reshard.storage.local.writeback import Writeback
 
 
 class _Budget:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from reshard.storage.local import storage_errors, write_all
+from reshard.storage.local.files import storage_errors, write_all
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is damage: one of a task that fills a million chunks is shorter."""

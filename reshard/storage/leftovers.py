@@ -7,9 +7,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import MissingError, StorageError
+from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate
 from reshard.storage.marks import is_left_unfinished
-from reshard.storage.staging import staging_for
 from reshard.storage.targets import has_leftovers, held_target, is_local, state_of
 
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
-from reshard.storage.local import storage_errors
-from reshard.storage.local_store import LOCAL, LocalStore
+from reshard.storage.local.files import storage_errors
+from reshard.storage.local.store import LOCAL, LocalStore
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 

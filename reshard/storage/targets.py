@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from reshard.storage import target_checks
-from reshard.storage.local import storage_errors
-from reshard.storage.local_store import LocalStore
-from reshard.storage.local_transaction import held_target as held_local
+from reshard.storage.local import target_checks
+from reshard.storage.local.files import storage_errors
+from reshard.storage.local.staging import staging_for
+from reshard.storage.local.store import LocalStore
+from reshard.storage.local.syncing import fsync, sync_files
+from reshard.storage.local.target_checks import refuse_overlap
+from reshard.storage.local.transaction import held_target as held_local
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
-from reshard.storage.staging import staging_for
-from reshard.storage.syncing import fsync, sync_files
-from reshard.storage.target_checks import refuse_overlap
 from reshard.storage.transaction import Transaction
 
 

@@ -12,7 +12,7 @@ from awscrt.checksums import crc32c
 from reshard import api
 from reshard.conversion import convert
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
-from reshard.storage import local_transaction
+from reshard.storage.local import transaction as local_transaction
 from tests.orbax_trees import put, save_standard
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}

@@ -25,7 +25,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.storage.local_transaction import LocalTransaction
+from reshard.storage.local.transaction import LocalTransaction
 from tests.orbax_trees import put, save_standard
 
 Capture = pytest.CaptureFixture[str]

@@ -251,7 +251,7 @@ def test_a_full_file_system(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_seen_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("reshard.storage.local_store.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("reshard.storage.local.store.free_bytes", lambda _: 1000)
     with pytest.raises(
         reshard.StorageError, match=r"needs 1\.00 MiB, but its file system has only 0\.98 KiB"
     ):

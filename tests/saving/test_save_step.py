@@ -193,7 +193,7 @@ KILLED = """
 import os, sys
 import numpy as np
 import reshard
-from reshard.storage import local_transaction
+from reshard.storage.local import transaction as local_transaction
 
 local_transaction.publish = lambda *_, **__: os._exit(9)
 reshard.save(sys.argv[1], {"w": np.arange(8.0)}, step=2)

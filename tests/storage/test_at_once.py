@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 
 from reshard.storage.at_once import REQUESTS_AT_ONCE, each_at_once
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.store import LOCAL
 
 
 class FarStore(Struct):

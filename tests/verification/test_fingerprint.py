@@ -19,7 +19,7 @@ import reshard
 from reshard.cli.app import run
 from reshard.errors import CorruptError, StorageError, TargetExistsError
 from reshard.formats.slices.parse import read_slices
-from reshard.storage import local
+from reshard.storage.local import files as local_files
 from reshard.storage.location import locate
 from tests.checkpoint_files import files_of
 from tests.orbax_trees import (
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_it_is_read(plain, mon
     def read_only(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(local.os, "open", read_only)
+    monkeypatch.setattr(local_files.os, "open", read_only)
     with pytest.raises(StorageError, match="Read-only file system"):
         reshard.fingerprint(plain)
     monkeypatch.undo()
@@ -281,7 +281,7 @@ def test_nothing_half_done_stays_where_reading_fails(plain, monkeypatch):
     def full(_):
         raise StorageError("cannot sync: No space left on device")
 
-    monkeypatch.setattr("reshard.storage.local_store.fsync", full)
+    monkeypatch.setattr("reshard.storage.local.store.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         reshard.fingerprint(plain)
     assert files_of(plain) == before

@@ -23,8 +23,8 @@ from reshard.engine.progress import Progress
 from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.planning.move import Plan
-from reshard.storage.local import has_data, storage_error, storage_errors
-from reshard.storage.local_store import LocalFile
+from reshard.storage.local.files import has_data, storage_error, storage_errors
+from reshard.storage.local.store import LocalFile
 from reshard.storage.location import Location
 
 

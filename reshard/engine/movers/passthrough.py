@@ -24,7 +24,7 @@ from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.buckets.objects import WHOLE_BYTES
-from reshard.storage.local import OpenFiles, storage_errors, write_all
+from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate, open_file, open_range
 
 PIECE_BYTES = 1 << 20

@@ -50,7 +50,7 @@ from reshard.errors import VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
-from reshard.storage.local import OpenFiles
+from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,12 +15,18 @@ from reshard.engine.task import ChunkPart, TargetChunk, Task
 from reshard.formats.base import Encoding, Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.storage.local import WRITE_BYTES, open_new, open_shared, storage_errors, write_all
+from reshard.storage.local.files import (
+    WRITE_BYTES,
+    open_new,
+    open_shared,
+    storage_errors,
+    write_all,
+)
 from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
-    from reshard.storage.local import OpenFiles
+    from reshard.storage.local.files import OpenFiles
 
 
 class StoredChunk(Struct, frozen=True):

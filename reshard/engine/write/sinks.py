@@ -33,7 +33,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.planning.cost import BAND_BYTES
 from reshard.planning.placement import inverse
-from reshard.storage.local import OpenFiles
+from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
     import numpy.typing as npt

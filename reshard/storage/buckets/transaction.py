@@ -30,9 +30,9 @@ from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.overlay import with_files
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
 from reshard.storage.marks import COMMIT_MARKER, COMMITTED, UNFINISHED_MARK
-from reshard.storage.staging import PARTIAL
 from reshard.storage.transaction import Earlier
 
 _TICK_S = 0.5

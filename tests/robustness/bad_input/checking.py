@@ -17,7 +17,7 @@ from reshard.cli.option_names import as_options
 from reshard.errors import (
     ReshardError,
 )
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 
 
 def fingerprint(path: Path) -> str:

@@ -88,7 +88,7 @@ def test_no_permission_to_read(name, open_folder, capsys):
 
 
 def test_disk_is_too_small(source, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("reshard.storage.local_store.free_bytes", lambda _: 1 << 10)
+    monkeypatch.setattr("reshard.storage.local.store.free_bytes", lambda _: 1 << 10)
     texts = (
         f"'{tmp_path}/dst' needs 16.6 KiB, but its file system has only 1.00 KiB free",
         "(select, cast)",

@@ -9,7 +9,7 @@ import pytest
 
 from reshard import api
 from reshard.engine import task_stream
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_pytree
 from tests.robustness.crash.cases import make_tree

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from reshard import api
-from reshard.storage import local_transaction
-from reshard.storage.local_transaction import LocalTransaction
-from reshard.storage.staging import staging_for
+from reshard.storage.local import transaction as local_transaction
+from reshard.storage.local.staging import staging_for
+from reshard.storage.local.transaction import LocalTransaction
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import CASES
 

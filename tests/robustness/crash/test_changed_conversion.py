@@ -13,7 +13,7 @@ from reshard.errors import (
     ResumeError,
     SourceChangedError,
 )
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import ROWS
 from tests.robustness.crash.interrupted import (

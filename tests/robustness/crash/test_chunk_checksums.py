@@ -18,7 +18,7 @@ from reshard.formats.orbax.write.ocdbt_writer import OcdbtWriter
 from reshard.formats.orbax.write.writer import OrbaxWriter
 from reshard.formats.safetensors.write.writer import SafetensorsWriter
 from reshard.formats.zarr.zarr3_json import chunk_key
-from reshard.storage.local_transaction import LocalTransaction
+from reshard.storage.local.transaction import LocalTransaction
 from reshard.storage.location import Location
 from tests.robustness.crash.cases import CASES, Case, case
 from tests.robustness.crash.interrupted import other_boot, stop

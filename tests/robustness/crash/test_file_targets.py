@@ -14,7 +14,7 @@ import pytest
 
 from reshard import api
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
-from reshard.storage.staging import held, staging_for
+from reshard.storage.local.staging import held, staging_for
 from tests.checkpoint_files import files_of, files_without_times
 from tests.robustness.crash.cases import CASES, FORMS
 

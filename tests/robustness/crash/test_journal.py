@@ -13,10 +13,10 @@ from reshard.errors import (
     ResumeError,
     SyncError,
 )
-from reshard.storage import local_transaction
 from reshard.storage.checked_lines import checked_line
-from reshard.storage.journal_file import read_records
-from reshard.storage.staging import staging_for
+from reshard.storage.local import transaction as local_transaction
+from reshard.storage.local.journal_file import read_records
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.interrupted import (
     CASE,

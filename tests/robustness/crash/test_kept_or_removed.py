@@ -19,8 +19,9 @@ from reshard.errors import (
     TargetExistsError,
     VerificationError,
 )
-from reshard.storage import local_transaction, syncing
-from reshard.storage.staging import staging_for
+from reshard.storage.local import syncing
+from reshard.storage.local import transaction as local_transaction
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.interrupted import (
     CASE,
@@ -151,6 +152,6 @@ def test_progress_and_report_count_resumed_bytes(source, target):
 @pytest.mark.usefixtures("unfinished")
 def test_only_the_space_that_is_still_needed_is_asked_for(source, target, monkeypatch):
     whole = api.plan(source, target, **CASE.options).written_bytes
-    monkeypatch.setattr("reshard.storage.local_store.free_bytes", lambda _: whole - 1)
+    monkeypatch.setattr("reshard.storage.local.store.free_bytes", lambda _: whole - 1)
     report = api.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0

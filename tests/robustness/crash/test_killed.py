@@ -11,13 +11,13 @@ import pytest
 
 from reshard import api
 from reshard.errors import ReshardError
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import CASES, make_tree
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_killed
 
-APPEND = "reshard.storage.local_transaction:LocalTransaction.append"
+APPEND = "reshard.storage.local.transaction:LocalTransaction.append"
 LINE = "reshard.storage.checked_lines:write_all"
 POINTS = [
     Point(APPEND, "before", 1),
@@ -28,9 +28,9 @@ POINTS = [
     Point(LINE, "torn", 5),
     Point("reshard.conversion.finish:check_recorded", "after"),
     Point("reshard.conversion.convert:finish", "after"),
-    Point("reshard.storage.publishing:_rename", "before"),
-    Point("reshard.storage.publishing:_rename", "after"),
-    Point("reshard.storage.local_transaction:dissolve", "before"),
+    Point("reshard.storage.local.publishing:_rename", "before"),
+    Point("reshard.storage.local.publishing:_rename", "after"),
+    Point("reshard.storage.local.transaction:dissolve", "before"),
 ]
 
 CHOSEN = (POINTS[3], POINTS[5], POINTS[7])
@@ -134,7 +134,7 @@ def test_killed_while_the_old_target_is_exchanged(sources, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
     other = _other_values(tmp_path)
     api.convert(other, target, **case.options)
-    point = Point("reshard.storage.publishing:_rename", "after")
+    point = Point("reshard.storage.local.publishing:_rename", "after")
     options = {**case.options, "overwrite": True}
     assert run_killed(point, sources["raw"], target, **options) == -9
     assert staging_for(target).root.exists()
@@ -177,7 +177,7 @@ def test_stock_orbax_takes_nothing_of_it_for_a_checkpoint(sources, tmp_path):
 def test_a_path_in_the_staging_folder_is_refused_by_name(root, sources, tmp_path):
     """Even where everything but the rename was done."""
     target = tmp_path / "t"
-    point = Point("reshard.storage.publishing:_rename", "before")
+    point = Point("reshard.storage.local.publishing:_rename", "before")
     assert run_killed(point, sources["raw"], target) == -9
     path = staging_for(target).folder / root
     for call in (api.inspect, api.verify):

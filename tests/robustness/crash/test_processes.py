@@ -20,7 +20,7 @@ from reshard import api
 from reshard.conversion import convert as convert_module
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.in_processes import CODE, OPTIONS, run_in_processes
 from tests.living import is_running
 from tests.orbax_trees import save_pytree
@@ -29,7 +29,7 @@ from tests.robustness.crash.killing import Point, run_killed
 HOLDING = """
 import os, sys
 from reshard.engine import task_stream
-from reshard.storage.local_transaction import LocalTransaction
+from reshard.storage.local.transaction import LocalTransaction
 from reshard.cli import main
 task_stream.BATCH_TASKS = 1
 append, calls = LocalTransaction.append, []
@@ -254,5 +254,5 @@ def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
 def test_an_undisturbed_run_ends_with_0(sources, tmp_path):
     """Of the tests that kill: without a point they finish."""
     assert run_killed(None, sources["raw"], tmp_path / "t") == 0
-    never = Point("reshard.storage.local_transaction:LocalTransaction.append", "before", 10**6)
+    never = Point("reshard.storage.local.transaction:LocalTransaction.append", "before", 10**6)
     assert run_killed(never, sources["raw"], tmp_path / "u") == 0

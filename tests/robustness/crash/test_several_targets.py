@@ -11,14 +11,14 @@ import pytest
 from reshard import Target, api
 from reshard.engine import task_stream
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
-from reshard.storage import local_transaction
-from reshard.storage.staging import held, staging_for
+from reshard.storage.local import transaction as local_transaction
+from reshard.storage.local.staging import held, staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import COLUMNS, ROWS
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_many_killed
 
-APPEND = "reshard.storage.local_transaction:LocalTransaction.append"
+APPEND = "reshard.storage.local.transaction:LocalTransaction.append"
 LIMITS = {"workers": 2, "max_memory": "64MiB"}
 WAYS = {
     "columns": {"layout": COLUMNS, "chunk_bytes": 16384},
@@ -33,11 +33,11 @@ POINTS = [
     Point("reshard.conversion.convert:finish", "after", 1),
     Point("reshard.conversion.convert:finish", "after", 3),
     *(
-        Point("reshard.storage.publishing:_rename", w, n)
+        Point("reshard.storage.local.publishing:_rename", w, n)
         for w in ("before", "after")
         for n in (1, 2, 3)
     ),
-    Point("reshard.storage.local_transaction:dissolve", "before", 2),
+    Point("reshard.storage.local.transaction:dissolve", "before", 2),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from reshard import api
 from reshard.errors import VerificationError
 from reshard.formats.registry import open_reader
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_pytree
 from tests.robustness.crash.cases import CASES, FORMS, ROWS, make_tree
@@ -22,16 +22,16 @@ from tests.robustness.faults.cases import only
 WRITER = "reshard.formats.safetensors.write.writer"
 PREPARE = f"{WRITER}:SafetensorsWriter.prepare"
 ALL_DONE = Point("reshard.conversion.finish:check_recorded", "after")
-EXCHANGED = Point("reshard.storage.publishing:_rename", "after")
+EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
 
 POINTS = [
     Point(PREPARE, "before"),
     Point(PREPARE, "after"),
     Point(f"{WRITER}:write_all", "torn"),
     Point("reshard.engine.write.chunk_files:write_all", "torn", 3),
-    Point("reshard.storage.publishing:_rename", "before"),
+    Point("reshard.storage.local.publishing:_rename", "before"),
     EXCHANGED,
-    Point("reshard.storage.local_transaction:dissolve", "before"),
+    Point("reshard.storage.local.transaction:dissolve", "before"),
 ]
 
 
@@ -86,7 +86,7 @@ def test_killed_while_the_old_target_is_exchanged(form, sources, undisturbed, tm
 def test_a_published_file_is_not_written_to_by_a_run_that_resumes(sources, undisturbed, tmp_path):
     """Killed between the two steps that publish where no rename refuses to replace: both names are of one file."""
     case, target = CASES["one"], tmp_path / "t"
-    before = Point("reshard.storage.publishing:_rename", "before")
+    before = Point("reshard.storage.local.publishing:_rename", "before")
     assert run_killed(before, sources["raw"], target, **case.options) == -9
     (staged,) = staging_for(target).root.iterdir()
     target.hardlink_to(staged)

@@ -13,7 +13,7 @@ from reshard.conversion.resume import resume
 from reshard.errors import (
     StorageError,
 )
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import CASES
 from tests.robustness.crash.interrupted import (

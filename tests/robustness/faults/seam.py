@@ -24,10 +24,10 @@ from typing import Any
 from unittest.mock import patch
 
 import reshard
-from reshard.storage import local
+from reshard.storage.local import files as local_files
 
 _PROJECT = f"{Path(reshard.__file__).parent}/"
-_STORE = frozenset({"storage/local_store.py", "storage/location.py", "storage/inside.py"})
+_STORE = frozenset({"storage/local/store.py", "storage/location.py", "storage/local/links.py"})
 
 BY_PATH = (
     "open", "mkdir", "stat", "lstat", "scandir", "listdir", "unlink", "remove", "rmdir", "rename", "replace", "readlink",
@@ -92,7 +92,7 @@ def at_the_seam(root: Path, hook: Hook) -> Iterator[None]:
 
 def _users_of_libc() -> list[Any]:
     modules = [m for n, m in list(sys.modules.items()) if n.startswith("reshard.")]
-    return [m for m in modules if getattr(m, "libc", None) is local.libc]
+    return [m for m in modules if getattr(m, "libc", None) is local_files.libc]
 
 
 class _Seam:
@@ -104,7 +104,7 @@ class _Seam:
         self._readlink = os.readlink
         self._open = io.open
         self._inside = threading.local()
-        library = local.libc()
+        library = local_files.libc()
         for name in OF_LIBC:
             setattr(self, name, self._of_libc(name, getattr(library, name)))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reshard import api
-from reshard.storage import syncing
+from reshard.storage.local import syncing
 from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import CASES, COLUMNS, Case, clear, convert, result, save
 from tests.robustness.faults.power import Disk
@@ -206,7 +206,7 @@ def test_the_same_again_after_a_cut_gives_the_same_bytes(name, work, monkeypatch
     with at_the_seam(work, disk):
         case.run(work)
     expected = result(work)
-    monkeypatch.setattr("reshard.storage.local_transaction.boot_id", lambda: "another boot")
+    monkeypatch.setattr("reshard.storage.local.transaction.boot_id", lambda: "another boot")
     for state in chance.sample(found, min(6, len(found))):
         clear(work)
         restore_state(work, state)

@@ -17,7 +17,7 @@ import pytest
 
 from reshard import api
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage.staging import staged, staging_for
+from reshard.storage.local.staging import staged, staging_for
 from tests.orbax_trees import save_pytree
 from tests.robustness.leaks import nothing_leaks
 

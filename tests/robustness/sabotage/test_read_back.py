@@ -15,7 +15,7 @@ from reshard import api
 from reshard.engine.movers import passthrough
 from reshard.engine.write import chunk_files, sinks
 from reshard.errors import CorruptError, VerificationError
-from reshard.storage import local
+from reshard.storage.local import files as local_files
 from tests.orbax_trees import save_pytree
 from tests.robustness.sabotage.moves import Nth
 
@@ -86,7 +86,7 @@ def test_the_kernel_does_not_do_what_it_says(source, tmp_path, monkeypatch, defe
         path = str(Path(f"/proc/self/fd/{fd}").readlink())
         return (strike if "/checkpoint/" in path else write)(fd, data, offset)
 
-    monkeypatch.setattr(local.os, "pwrite", of_chunks)
+    monkeypatch.setattr(local_files.os, "pwrite", of_chunks)
     convert(source, tmp_path / "written", "written", compression)
     assert strike.struck
     strike.calls = 0
@@ -171,7 +171,7 @@ def test_one_of_several_copies_is_written_wrongly(source, tmp_path, monkeypatch,
         is_struck = path.name.startswith(f"model-rank-{copy:05d}") and offset >= 4096
         return (strike if is_struck else write)(fd, data, offset)
 
-    monkeypatch.setattr(local.os, "pwrite", of_one_file)
+    monkeypatch.setattr(local_files.os, "pwrite", of_one_file)
     api.convert(source, tmp_path / "written", workers=1, **options)
     assert strike.struck
     strike.calls = 0

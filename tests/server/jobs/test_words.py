@@ -14,7 +14,7 @@ from reshard_server.worker.throttle import ProgressThrottle
 from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.store import LOCAL
 from reshard.storage.location import Location, locate
 
 REQUEST = OneTarget(source="data/a", target="scratch/b")

@@ -11,7 +11,7 @@ from reshard_server.worker.throttle import ProgressThrottle
 
 import reshard
 from reshard.errors import ResumeError
-from reshard.storage.staging import staging_for
+from reshard.storage.local.staging import staging_for
 from tests.source_reads import Reads
 
 OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}

@@ -12,8 +12,7 @@ from pathlib import Path
 from reshard.errors import FormatError
 from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
 from reshard.storage.host import free_bytes
-from reshard.storage.inside import Inside, blobs_of_snapshot
-from reshard.storage.local import (
+from reshard.storage.local.files import (
     close_after_reading,
     make_folder,
     open_new,
@@ -23,8 +22,9 @@ from reshard.storage.local import (
     write_all,
     write_file,
 )
-from reshard.storage.staging import PARTIAL
-from reshard.storage.syncing import fsync
+from reshard.storage.local.links import Inside, blobs_of_snapshot
+from reshard.storage.local.staging import PARTIAL
+from reshard.storage.local.syncing import fsync
 
 
 class LocalStore:

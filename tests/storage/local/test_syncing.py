@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage import publishing, syncing
-from reshard.storage.publishing import publish
-from reshard.storage.staging import staged
-from reshard.storage.syncing import forget_cached, sync_tree
+from reshard.storage.local import publishing, syncing
+from reshard.storage.local.publishing import publish
+from reshard.storage.local.staging import staged
+from reshard.storage.local.syncing import forget_cached, sync_tree
 from tests.storage.folders import appear, fill, names
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.storage import writeback
-from reshard.storage.writeback import WRITEBACK_BYTES, Writeback
+from reshard.storage.local import writeback
+from reshard.storage.local.writeback import WRITEBACK_BYTES, Writeback
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
 

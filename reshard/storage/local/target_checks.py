@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage.local import storage_errors
-from reshard.storage.local_store import LocalStore
+from reshard.storage.local.files import storage_errors
+from reshard.storage.local.store import LocalStore
 from reshard.storage.location import Location
 
 

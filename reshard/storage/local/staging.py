@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import TargetBusyError
-from reshard.storage.local import close_after_reading, storage_error, storage_errors
-from reshard.storage.syncing import fsync
+from reshard.storage.local.files import close_after_reading, storage_error, storage_errors
+from reshard.storage.local.syncing import fsync
 
 _LOCK = "lock"
 PARTIAL = ".reshard-partial"

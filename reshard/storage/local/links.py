@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reshard.errors import FormatError
-from reshard.storage.local import storage_error
+from reshard.storage.local.files import storage_error
 
 _REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reshard.errors import SyncError
-from reshard.storage.local import close_after_reading, libc, storage_error, storage_errors
+from reshard.storage.local.files import close_after_reading, libc, storage_error, storage_errors
 
 FSYNC_FILES = 256
 """Up to this many files are synced one by one; for more, syncing the whole file system is faster."""

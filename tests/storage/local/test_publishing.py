@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from reshard.errors import StorageError, TargetExistsError
-from reshard.storage import publishing
+from reshard.storage.local import publishing
+from reshard.storage.local.publishing import publish
+from reshard.storage.local.staging import staged
 from reshard.storage.location import locate
-from reshard.storage.publishing import publish
-from reshard.storage.staging import staged
 from reshard.storage.targets import check_target
 from tests.storage.folders import appear, fill, names, still_there, unsupported
 
@@ -113,8 +113,8 @@ def test_killed_after_the_exchange_the_old_folder_is_removed_by_the_next_run(tmp
 import os, signal, sys
 from pathlib import Path
 from reshard.storage.location import locate
-from reshard.storage.publishing import publish
-from reshard.storage.staging import staged
+from reshard.storage.local.publishing import publish
+from reshard.storage.local.staging import staged
 from reshard.storage.location import locate
 with staged(Path(sys.argv[1])) as stage:
     (stage.root / "marker").write_text("new")

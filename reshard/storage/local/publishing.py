@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.storage.local import libc, storage_errors
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.files import libc, storage_errors
+from reshard.storage.local.staging import Staging
+from reshard.storage.local.store import LOCAL
+from reshard.storage.local.syncing import checked, fsync, sync_tree
+from reshard.storage.local.target_checks import is_empty_folder, refuse_other_kind, target_exists
 from reshard.storage.location import Location
-from reshard.storage.staging import Staging
-from reshard.storage.syncing import checked, fsync, sync_tree
-from reshard.storage.target_checks import is_empty_folder, refuse_other_kind, target_exists
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1

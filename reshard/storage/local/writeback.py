@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 
-from reshard.storage.local import close_after_reading, libc
+from reshard.storage.local.files import close_after_reading, libc
 
 WRITEBACK_BYTES = 1 << 20
 """Smaller chunks are left to the sync at the end: the device writes them faster together."""

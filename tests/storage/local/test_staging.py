@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from reshard.errors import StorageError, TargetBusyError
-from reshard.storage import staging
-from reshard.storage.publishing import publish
-from reshard.storage.staging import Staging, staged, staging_for
+from reshard.storage.local import staging
+from reshard.storage.local.publishing import publish
+from reshard.storage.local.staging import Staging, staged, staging_for
 from tests.storage.folders import fill, names
 
 
@@ -46,7 +46,7 @@ def test_an_error_leaves_nothing(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from reshard.storage.staging import staged
+from reshard.storage.local.staging import staged
 with staged(Path(sys.argv[1])) as stage:
     (stage.root / "half").write_text("written")
     print("held", flush=True)

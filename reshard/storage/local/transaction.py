@@ -15,13 +15,13 @@ from typing import Any
 from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile
 from reshard.storage.host import boot_id, host_name
-from reshard.storage.journal_file import JournalHeader, new_journal, read_header, read_records
-from reshard.storage.local import storage_errors, write_file
-from reshard.storage.local_store import LOCAL
+from reshard.storage.local.files import storage_errors, write_file
+from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
+from reshard.storage.local.publishing import publish
+from reshard.storage.local.staging import Staging, dissolve, emptied, held, identified
+from reshard.storage.local.store import LOCAL
+from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.publishing import publish
-from reshard.storage.staging import Staging, dissolve, emptied, held, identified
-from reshard.storage.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.transaction import Earlier
 
 

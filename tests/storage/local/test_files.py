@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import StorageError
-from reshard.storage.local import OpenFiles, open_new, storage_errors, write_all
+from reshard.storage.local.files import OpenFiles, open_new, storage_errors, write_all
 
 
 @given(st.binary(max_size=200), st.integers(0, 50), st.lists(st.integers(1, 40), min_size=1))
