@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
-    from reshard.formats.base import Style
+    from reshard.formats.contents import Style
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LaidOut, LayoutPreview
@@ -206,7 +206,7 @@ _LAZY = {
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardedVariable": "reshard.variables.sharded.variable",
     "Stage": "reshard.engine.progress",
-    "Style": "reshard.formats.base",
+    "Style": "reshard.formats.contents",
     "FilesOf": "reshard.formats.safetensors.write.file_names",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",

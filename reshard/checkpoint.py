@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import StorageError, TreeError
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.formats.registry import files_of, open_reader
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments

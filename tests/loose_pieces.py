@@ -10,7 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from reshard.formats import registry
-from reshard.formats.base import Container, Extent, Item, Leaf, PathKey, Record, StoredTensor
+from reshard.formats.base import Record
+from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import LaidOut, lay_out
 from reshard.formats.raw_pieces import RawPiece

@@ -28,7 +28,7 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top and errors: what the public records are made of.
 CLI_MODULES = (
-    "reshard.conversion.report", "reshard.errors", "reshard.formats.base", "reshard.formats.slices.file_verdict", "reshard.geometry.grid",
+    "reshard.conversion.report", "reshard.errors", "reshard.formats.contents", "reshard.formats.slices.file_verdict", "reshard.geometry.grid",
     "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
     "reshard.layout.tensor_spec",
     "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares",

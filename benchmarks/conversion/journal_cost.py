@@ -14,7 +14,8 @@ from msgspec import to_builtins
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.conversion.resume.journal import read_finished, record_of
 from reshard.engine.task import ChunkPart, Finished, TaskResult
-from reshard.formats.base import Container, TargetCheckpoint
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import Container
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

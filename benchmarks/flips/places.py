@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from reshard.formats.base import StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.files import ENDING, INDEX_ENDING

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from benchmarks.peers.io_bytes import read_bytes
 from reshard.engine.buffers import aligned_empty
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.registry import open_reader
 from reshard.storage.host import default_workers
 

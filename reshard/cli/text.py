@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard import DeviceMesh, TensorLayout
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.axes import show_axes

@@ -8,7 +8,7 @@ from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.conversion.target_job import TargetJob
 from reshard.engine.accumulator import MoveResult
-from reshard.formats.base import StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.planning.move import Move
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reshard.arguments import PairRules, Path, Rules
-    from reshard.formats.base import Style
+    from reshard.formats.contents import Style
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes

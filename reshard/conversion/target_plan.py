@@ -9,19 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.formats.base import (
-    Encoding,
-    Form,
-    Leaf,
-    Reader,
-    StoredTensor,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.compression import codec_name
-from reshard.formats.in_buckets import refuse_database
+from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
+from reshard.formats.refusals import refuse_database
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec

@@ -11,7 +11,8 @@ from reshard.checksums.file_range import READ_BYTES, range_crc32c
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.errors import StorageError
-from reshard.formats.base import Extent, Reader
+from reshard.formats.base import Reader
+from reshard.formats.contents import Extent
 from reshard.storage.location import open_file
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from reshard.engine.write.uploads import Uploads
-from reshard.formats.base import Encoding, Place, Writer
+from reshard.formats.base import Place, Writer
+from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]

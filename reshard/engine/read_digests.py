@@ -34,7 +34,8 @@ from reshard.engine.task import SourceChunk
 from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
-from reshard.formats.base import Encoding, Reader
+from reshard.formats.base import Reader
+from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
 from reshard.layout.changes import Cast

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from reshard.formats.base import Encoding, Extent, Place
+from reshard.formats.base import Place
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid, Index

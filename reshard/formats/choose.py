@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
-from reshard.formats.base import Item
+from reshard.formats.contents import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
 from reshard.storage.location import Location, locate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from reshard.errors import PlanError
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 
 _LEVELS = {"zstd": range(-131072, 23), "gzip": range(10)}
 _DEFAULT_LEVEL = {"zstd": 1, "gzip": 6}

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.formats.base import Form, Item, Reader, Record
+from reshard.formats.base import Form, Reader, Record
+from reshard.formats.contents import Item
 from reshard.formats.options import FormatOption
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.storage.location import Location

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError
-from reshard.formats.base import Leaf, PathKey
+from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.sequences import lost_lists, settle_sequences
 
 MOST_KEYS_SHOWN = 8

@@ -16,7 +16,8 @@ from reshard.errors import (
     NotACheckpointError,
     TargetExistsError,
 )
-from reshard.formats.base import Item, Reader, Record
+from reshard.formats.base import Reader, Record
+from reshard.formats.contents import Item
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
 from reshard.formats.orbax.known import ORBAX

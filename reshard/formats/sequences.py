@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reshard.formats.base import PathKey
+from reshard.formats.contents import PathKey
 
 Path = tuple[PathKey, ...]
 Prefix = tuple[str, ...]

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Protocol
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.storage.location import open_file
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from reshard.formats.base import Container, Encoding, Item, Leaf, Reader, Style
+from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unvouched
+from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec

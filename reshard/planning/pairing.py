@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.formats.slices.origin import Made, Origin
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.rules import Rewrite, rewrites

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from reshard.errors import LayoutError
-from reshard.formats.base import StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.match import SourceLeaf, key_type, restored_dtype
 from reshard.restoring.outputs import (

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import MissingPackageError
-from reshard.formats.base import Leaf, StoredTensor
+from reshard.formats.contents import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import kind_of, left_side_for
 from reshard.restoring.mismatches import Mismatches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.formats.base import StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.outputs import HostMemory, Shards, default_device
 from reshard.restoring.regions import Region

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.formats.leaf_paths import renamed_leaves
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint

@@ -10,7 +10,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from reshard.errors import FormatError, LayoutWarning, StorageError
-from reshard.formats.base import PathKey, Reader
+from reshard.formats.base import Reader
+from reshard.formats.contents import PathKey
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore

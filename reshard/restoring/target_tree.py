@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from reshard.errors import TreeError
-from reshard.formats.base import PathKey
+from reshard.formats.contents import PathKey
 from reshard.formats.live_trees import named_leaves
 from reshard.formats.sequences import is_list
 from reshard.variables.sharded.variable import ShardedVariable

@@ -11,7 +11,7 @@ from msgspec import Struct
 from reshard.engine.decode.chunk_decoder import StoredChunks
 from reshard.engine.decode.chunk_memory import ChunkMemory, quickest_memory, stream_memory
 from reshard.errors import MemoryBudgetError
-from reshard.formats.base import StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.restoring.outputs import RestoredOutput

@@ -10,11 +10,11 @@ from msgspec import Struct
 from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
-from reshard.formats.base import Encoding, Style
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.compression import parse_compression
-from reshard.formats.in_buckets import refuse_database
+from reshard.formats.contents import Encoding, Style
 from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.refusals import refuse_database
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 from reshard.storage.location import locate

@@ -13,13 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
-from reshard.formats.base import (
-    Container,
-    Item,
-    TargetCheckpoint,
-    TargetTensor,
-    Writer,
-)
+from reshard.formats.base import TargetCheckpoint, TargetTensor, Writer
+from reshard.formats.contents import Container, Item
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid

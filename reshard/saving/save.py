@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.errors import MissingPackageError, StorageError
 
 if TYPE_CHECKING:
-    from reshard.formats.base import Style
+    from reshard.formats.contents import Style
     from reshard.saving.run import OpenSave
 
 TIMEOUT_S = 1800.0

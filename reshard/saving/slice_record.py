@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
-from reshard.formats.base import Container, Encoding, Item, TargetCheckpoint, TargetTensor
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.contents import Container, Encoding, Item
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.finish import slice_file
 from reshard.formats.orbax.write.item_tree import item_trees

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import TreeError
-from reshard.formats.base import Leaf
+from reshard.formats.contents import Leaf
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import TreeError
-from reshard.formats.base import Leaf, PathKey
+from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.live_trees import children, refuse_circles
 from reshard.geometry.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
 from reshard.variables.sharded.variable import ShardedVariable

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import LayoutError
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes

@@ -6,7 +6,8 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 
-from reshard.formats.base import Extent, Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import Extent, StoredTensor
 from reshard.geometry.box import Box
 from reshard.storage.location import file_state, locate
 

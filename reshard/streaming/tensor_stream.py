@@ -10,7 +10,8 @@ from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.engine.recorded_digest import check_recorded
 from reshard.errors import SourceChangedError
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import run_boxes

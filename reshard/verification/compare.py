@@ -10,7 +10,8 @@ from msgspec import Struct
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name

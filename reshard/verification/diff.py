@@ -23,7 +23,8 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
-from reshard.formats.base import Leaf, Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task

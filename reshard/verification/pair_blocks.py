@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.decode.box_stream import BoxStream
-from reshard.formats.base import Reader, StoredTensor
+from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.grid import Cuts, Grid

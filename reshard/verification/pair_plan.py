@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from reshard.engine.decode.stream_plan import LEAST_BAND_BYTES, Streaming
 from reshard.errors import MemoryBudgetError
-from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import is_seekable
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
 from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES

@@ -19,7 +19,7 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

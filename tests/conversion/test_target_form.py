@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from safetensors.numpy import save_file
 
 import reshard
-from reshard.formats.base import Container, TargetCheckpoint
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import Container
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import with_digest
 from reshard.formats.safetensors.write.writer import open_writer

@@ -19,7 +19,8 @@ from reshard.engine.run import run_batches
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
-from reshard.formats.base import Encoding, Extent, Place, Reader, StoredTensor
+from reshard.formats.base import Place, Reader
+from reshard.formats.contents import Encoding, Extent, StoredTensor
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype

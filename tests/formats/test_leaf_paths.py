@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import FormatError
-from reshard.formats.base import Leaf, PathKey
+from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.leaf_paths import renamed, renamed_leaves
 from reshard.restoring.target_tree import nested
 

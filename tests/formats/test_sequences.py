@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.formats.base import PathKey
+from reshard.formats.contents import PathKey
 from reshard.formats.sequences import is_list, lost_lists, settle_sequences, tree_order
 from reshard.restoring.target_tree import nested
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reshard.engine.decode import box_stream, stream_plan
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
-from reshard.formats.base import Container, Leaf, PathKey
+from reshard.formats.contents import Container, Leaf, PathKey
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.verification import diff as engine_diff

@@ -20,7 +20,7 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.formats.base import Item
+from reshard.formats.contents import Item
 from reshard.geometry.sizes import format_bytes
 
 Rows = Sequence[TensorGroup[TensorInfo]]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.engine.task import SourceChunk
-from reshard.formats.base import Encoding, StoredTensor
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
 from reshard.formats.codecs.source import Source
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.bands import Band
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.engine.buffers import ALIGNMENT, Arena
-from reshard.formats.base import Encoding
 from reshard.formats.codecs import decoder_bytes, encoded_room
+from reshard.formats.contents import Encoding
 from reshard.planning.cost import (
     AT_ONCE_BYTES,
     BAND_BYTES,

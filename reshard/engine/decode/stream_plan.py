@@ -19,8 +19,8 @@ from itertools import pairwise
 from msgspec import Struct
 
 from reshard.errors import MemoryBudgetError
-from reshard.formats.base import StoredTensor
 from reshard.formats.codecs import decoder_bytes, is_seekable
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Cuts

@@ -19,9 +19,9 @@ from reshard.engine.output import TaskOutput
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import CorruptError, VerificationError
-from reshard.formats.base import Extent
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
+from reshard.formats.contents import Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.buckets.objects import WHOLE_BYTES
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all

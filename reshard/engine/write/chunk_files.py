@@ -12,9 +12,10 @@ from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import ChunkPart, TargetChunk, Task
-from reshard.formats.base import Encoding, Place
+from reshard.formats.base import Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.contents import Encoding
 from reshard.storage.local.files import (
     WRITE_BYTES,
     open_new,

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from reshard.errors import FormatError
-from reshard.formats.base import Encoding
 from reshard.formats.codecs.blosc import LARGEST_FRAME, block_limits
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.contents import Encoding
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, NoReturn
 from msgspec import Struct
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Extent
 from reshard.formats.codecs.source import TRAILER_BYTES, Source
+from reshard.formats.contents import Extent
 from reshard.formats.limits import MAX_NODE_BYTES
 
 if TYPE_CHECKING:

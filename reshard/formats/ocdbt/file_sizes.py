@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 

@@ -20,7 +20,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_NODES
 from reshard.formats.ocdbt.file_sizes import FileSizes

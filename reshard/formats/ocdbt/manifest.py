@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, read_bytes
 from reshard.formats.limits import MAX_MANIFEST_BYTES
 from reshard.formats.ocdbt.block import Body, IndexBlock, data_files

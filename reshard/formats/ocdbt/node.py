@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.limits import MAX_INLINE_BYTES, MAX_NODE_BYTES
 from reshard.formats.ocdbt.block import MAX_KEY_BYTES, DataFile, IndexBlock, data_files
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
-from reshard.formats.base import Container, Item
+from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.storage.base import Entry

@@ -10,15 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import (
-    Container,
-    Encoding,
-    Reader,
-    StoredTensor,
-    Style,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import (
     MAX_CHUNKS,
     SPLIT_ABOVE_BYTES,
@@ -26,6 +18,7 @@ from reshard.formats.chunking import (
     object_chunk_bytes,
 )
 from reshard.formats.compression import codec_name, parse_compression
+from reshard.formats.contents import Container, Encoding, StoredTensor, Style
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import exact_bytes

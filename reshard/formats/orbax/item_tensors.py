@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.base import Encoding, Extent, Item, Leaf, StoredTensor
 from reshard.formats.codecs import read_ahead
+from reshard.formats.contents import Encoding, Extent, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.container import TREE_METADATA

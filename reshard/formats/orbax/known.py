@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from reshard.formats.base import Item, Reader
+from reshard.formats.base import Reader
+from reshard.formats.contents import Item
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.orbax.container import (
     MARKERS,

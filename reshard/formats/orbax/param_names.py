@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from reshard.errors import FormatError
-from reshard.formats.base import Leaf, PathKey
+from reshard.formats.contents import Leaf, PathKey
 
 MAX_COMPONENT_BYTES = 255
 """Longest file name that Linux and macOS file systems take."""

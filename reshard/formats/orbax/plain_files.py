@@ -8,7 +8,7 @@ exist later.
 from __future__ import annotations
 
 from reshard.errors import CorruptError, StorageError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.storage.location import Location
 
 _KEY_BYTES = 150

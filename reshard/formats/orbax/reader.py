@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
-from reshard.formats.base import Container, Extent, Leaf, Record, StoredTensor
+from reshard.formats.base import Record
+from reshard.formats.contents import Container, Extent, Leaf, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.folder_record import refuse_unrecorded

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import PathKey
+from reshard.formats.contents import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, parse_json, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS

@@ -10,22 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError, ReshardError
-from reshard.formats.base import (
-    Container,
-    Encoding,
-    Reader,
-    StoredTensor,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
+from reshard.formats.contents import Container, Encoding, StoredTensor
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.options import FormatOption, choice, flag, size
+from reshard.formats.refusals import refuse_others
 from reshard.formats.safetensors.carried import files_beside
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import ENDING
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
-from reshard.formats.tensors_only import refuse_others
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
 from reshard.storage.location import Location, locate

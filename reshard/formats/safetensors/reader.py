@@ -10,16 +10,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from reshard.errors import CorruptError, FormatError, ReshardError
-from reshard.formats.base import (
-    Container,
-    Extent,
-    Item,
-    Leaf,
-    PathKey,
-    Record,
-    StoredTensor,
-)
+from reshard.formats.base import Record
 from reshard.formats.codecs import read_ahead
+from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
 from reshard.formats.safetensors.read_record import check_record, entry_of, read_record

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
 from reshard.formats.loose_pieces import LaidOut, lay_out
 from reshard.formats.raw_pieces import RawPiece

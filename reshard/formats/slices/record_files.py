@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, StorageError, TargetExistsError
-from reshard.formats.base import Leaf, StoredTensor
+from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.slices.file_digests import digest_of_file
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import (

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.json.safe_json import expect, shorten
 
 BY_TENSORSTORE = Encoding("tensorstore")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.zarr.codec_chains import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding

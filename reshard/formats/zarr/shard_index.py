@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.values import read_extent
 from reshard.formats.zarr.metadata import ShardIndexing
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reshard.errors import FormatError
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.zarr.codec_chains import SUPPORTED
 from reshard.formats.zarr.metadata import ZARR2_FILE

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import encoded_room
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

@@ -15,7 +15,7 @@ from reshard.engine.decode.chunk_memory import quickest_memory, stream_memory
 from reshard.engine.decode.chunk_parts import PartReader, RangeReader
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
-from reshard.formats.base import Encoding, Extent
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.box import Box
 from reshard.planning.cost import AT_ONCE_BYTES
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

@@ -13,7 +13,8 @@ from awscrt.checksums import crc32c
 import reshard
 from reshard.engine.movers.passthrough import _copy_range
 from reshard.errors import CorruptError, StorageError, VerificationError
-from reshard.formats.base import Extent, Place
+from reshard.formats.base import Place
+from reshard.formats.contents import Extent
 from reshard.formats.orbax.write.writer import OrbaxWriter
 from tests.orbax_trees import put, save_pytree
 

@@ -16,8 +16,8 @@ from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.movers.stream import execute
 from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError
-from reshard.formats.base import Encoding
 from reshard.formats.codecs import zstd
+from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
 from reshard.geometry.box import Box

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import (
     open_stream,
 )
+from reshard.formats.contents import Encoding, Extent
 
 WHERE = "tensor 'a/b', chunk (0, 1)"
 

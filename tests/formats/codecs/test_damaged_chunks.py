@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import (
     open_stream,
 )
+from reshard.formats.contents import Encoding, Extent
 from tests.formats.codecs.chunk_cases import (
     CASES,
     WHERE,

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import (
     is_seekable,
     open_fill,
     open_stream,
 )
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
 from tests.formats.codecs.chunk_cases import (
     WHERE,

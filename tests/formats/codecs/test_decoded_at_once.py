@@ -10,13 +10,13 @@ import pytest
 import zstandard
 
 from reshard.errors import CorruptError
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import (
     decoder_bytes,
     encode_chunk,
     encoded_room,
     open_stream,
 )
+from reshard.formats.contents import Encoding, Extent
 from tests.formats.codecs.decoding import growth
 
 WHERE = "tensor 'a/b', chunk (0, 1)"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.base import Encoding
 from reshard.formats.codecs import (
     encode_chunk,
 )
+from reshard.formats.contents import Encoding
 from tests.formats.codecs.chunk_cases import (
     CASES,
     bf16_array,

@@ -10,7 +10,7 @@ import pytest
 import tensorstore as ts
 
 from reshard.errors import CorruptError, ReshardError
-from reshard.formats.base import Extent
+from reshard.formats.contents import Extent
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.ocdbt.node import Node
 from reshard.storage.location import locate

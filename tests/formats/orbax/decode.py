@@ -12,7 +12,8 @@ import numcodecs
 import numpy as np
 import zstandard
 
-from reshard.formats.base import Extent, Reader
+from reshard.formats.base import Reader
+from reshard.formats.contents import Extent
 
 
 def read_tensor(reader: Reader, name: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 from orbax.checkpoint import v1
 
-from reshard.formats.base import PathKey
+from reshard.formats.contents import PathKey
 from reshard.formats.orbax.container import is_orbax
 from reshard.formats.orbax.reader import open_orbax
 from reshard.formats.registry import open_reader

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
-from reshard.formats.base import Encoding, Extent
 from reshard.formats.codecs import open_stream
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import parse_json
 from reshard.formats.ocdbt.index import OcdbtIndex

@@ -16,7 +16,7 @@ from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.errors import VerificationError
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable
 
-from reshard.formats.base import Container, Item, Style
+from reshard.formats.contents import Container, Item, Style
 from reshard.formats.orbax.write.item_tree import V1_HANDLERS, item_directory
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.base import Container, Item, Leaf, PathKey, TargetCheckpoint, TargetTensor
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.orbax.param_names import check_leaves, check_path, is_stored, param_name
 from reshard.formats.sequences import settle_sequences, tree_order
 

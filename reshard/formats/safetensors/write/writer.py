@@ -16,14 +16,8 @@ from functools import cached_property
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.base import (
-    ChunkChecksum,
-    PathKey,
-    Place,
-    SharedFile,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, TargetTensor
+from reshard.formats.contents import PathKey
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest

@@ -14,16 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.formats.base import (
-    Container,
-    Encoding,
-    Item,
-    Leaf,
-    PathKey,
-    TargetCheckpoint,
-    TargetTensor,
-    Writer,
-)
+from reshard.formats.base import TargetCheckpoint, TargetTensor, Writer
+from reshard.formats.contents import Container, Encoding, Item, Leaf, PathKey
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid

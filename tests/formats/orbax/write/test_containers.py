@@ -10,7 +10,7 @@ import pytest
 from orbax.checkpoint import v1
 
 from reshard.errors import FormatError, StorageError
-from reshard.formats.base import Container, Item
+from reshard.formats.contents import Container, Item
 from reshard.formats.slices.parse import read_slices
 from reshard.storage.location import locate
 

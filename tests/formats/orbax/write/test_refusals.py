@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, LayoutError, StorageError
-from reshard.formats.base import Encoding, TargetCheckpoint, TargetTensor
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.contents import Encoding
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.geometry.grid import Grid

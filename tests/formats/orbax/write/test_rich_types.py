@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 import pytest
 from orbax.checkpoint._src.metadata.pytree_metadata_options import PyTreeMetadataOptions
 
-from reshard.formats.base import Container, Item
+from reshard.formats.contents import Container, Item
 from reshard.formats.orbax.rich_types import updated_tree
 
 Pair = collections.namedtuple("Pair", ["mu", "nu"])

@@ -16,7 +16,7 @@ import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
-from reshard.formats.base import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices

@@ -1,9 +1,11 @@
-"""Refuses leaves that are no tensors, for formats that hold tensors only."""
+"""Refusals that several formats share: leaves that are not tensors, and databases in buckets."""
 
 from __future__ import annotations
 
-from reshard.errors import FormatError
-from reshard.formats.base import Leaf, Reader, TargetCheckpoint
+from reshard.errors import FormatError, PlanError
+from reshard.formats.base import Form, Reader, TargetCheckpoint
+from reshard.formats.contents import Leaf
+from reshard.storage.base import Store
 
 _MOST_SHOWN = 8
 
@@ -31,3 +33,12 @@ def _kind(leaf: Leaf) -> str:
     if kind in ("Dict", "List", "Tuple", "NamedTuple"):
         return f"an empty {kind.lower()}"
     return kind or "no tensor"
+
+
+def refuse_database(form: Form, store: Store) -> None:
+    """Raises PlanError for a target in a database, where the store does not write in place."""
+    if not store.writes_in_place and form.put_bytes(0) is not None:
+        raise PlanError(
+            "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
+            "disk and copy the folder from there, commit_success.txt last"
+        )

@@ -1,0 +1,164 @@
+"""What a checkpoint consists of: tensors and how their chunks are stored, leaves, items, and the container."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from reshard.formats.raw_pieces import Gathered, Pieces
+from reshard.layout.tensor_spec import TensorSpec
+
+Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
+
+
+class Encoding(Struct, frozen=True):
+    """How a chunk's bytes are stored: row-major little-endian elements, compressed, then checked.
+
+    Attributes:
+        compressor: the compression of the element bytes; ``"tensorstore"`` means any codec chain that only
+            TensorStore decodes, given by ``spec``.
+        level: the compressor's level, where it has one.
+        checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
+        spec: for ``"tensorstore"`` the JSON of a TensorStore spec of an array of one such chunk;
+            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
+        gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
+        read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
+            reads are cheap.
+    """
+
+    compressor: Compressor = "none"
+    level: int | None = None
+    checksum: bool = False
+    spec: str = ""
+    gathered: Gathered = "no"
+    read_ahead_bytes: int = 0
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether a chunk is its elements' bytes and nothing else, so that nothing in it shows damage."""
+        return self.compressor == "none" and not self.checksum
+
+
+class Extent(Struct, frozen=True):
+    """The location of one encoded chunk: ``length`` bytes of a file from ``offset``, inline bytes, or pieces.
+
+    Attributes:
+        path: the text of the file's location; see ``storage.location.open_file``.
+        inline: the bytes themselves, where an index contains small values; then ``path`` is the file of the index.
+        pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
+            counts the chunk's elements.
+        version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
+    """
+
+    path: str
+    offset: int
+    length: int
+    inline: bytes | None = None
+    pieces: Pieces | None = None
+    version: str = ""
+
+
+class StoredTensor(Struct, frozen=True):
+    """A tensor of a checkpoint as a Reader sees it.
+
+    Attributes:
+        encoding: how each of its chunks is stored.
+        fill: bytes of the element that fills a chunk which is not stored (``spec.itemsize`` long).
+        may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
+        digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
+        is_key: whether this is the data of a PRNG key, which may be moved but never cast.
+        partition: how it was split beyond mesh axes where the checkpoint recorded it
+            (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.
+    """
+
+    spec: TensorSpec
+    encoding: Encoding
+    fill: bytes
+    may_be_missing: bool
+    digest: str | None = None
+    is_key: bool = False
+    partition: Mapping[str, Any] | None = None
+
+
+class PathKey(Struct, frozen=True):
+    """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""
+
+    key: str
+    is_sequence: bool = False
+
+
+class Leaf(Struct, frozen=True):
+    """One leaf of a checkpoint's tree.
+
+    Attributes:
+        name: the keys of ``path`` joined with ``/``, below ``item/`` where the container has ``naming_items``.
+        item: name of the item that holds it; "" for a checkpoint that is one tree.
+        tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
+            container, or another value that is copied unchanged.
+        meta: the format's metadata of the leaf, which is written unchanged where the target
+            has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
+            ``memory_kind`` where the layout does not say everything about its placement).
+    """
+
+    name: str
+    path: tuple[PathKey, ...]
+    item: str = ""
+    tensor: bool = True
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str | None:
+        """The string, where it is one."""
+        found = self.meta.get("string")
+        return found if isinstance(found, str) else None
+
+    @property
+    def value_type(self) -> str:
+        """The type that the saver recorded: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
+        metadata: Mapping[str, Any] = self.meta.get("value_metadata") or {}
+        return str(metadata.get("value_type", ""))
+
+
+class Item(Struct, frozen=True):
+    """A part of a checkpoint: a tree of leaves, or other data that is copied unchanged.
+
+    Attributes:
+        name: "" for a checkpoint that is one tree without a container.
+        directory: its folder below the checkpoint ("" for the checkpoint itself).
+        handler: the format's own name for how it is read (Orbax's handler type string).
+        meta: the format's metadata of the whole tree (Orbax: custom_metadata).
+    """
+
+    name: str
+    directory: str
+    is_tree: bool
+    handler: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+Style = Literal["v0", "v1"]
+
+
+class Container(Struct, frozen=True):
+    """The container of the items, from which a target of the same format gets the same form.
+
+    Attributes:
+        style: Orbax's "v0" (single item or step folder) or "v1"; None in other formats, of which Orbax makes v0.
+        meta: the container's own metadata, which is written unchanged.
+        item_names: whether names begin with their item even for a single tree, such as a part of a checkpoint of
+            several trees.
+    """
+
+    style: Style | None
+    items: tuple[Item, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    item_names: bool = False
+
+    @property
+    def naming_items(self) -> tuple[str, ...]:
+        """The items whose names are the first key of their leaves' names; none where names do not include the
+        item."""
+        trees = tuple(item.name for item in self.items if item.is_tree)
+        return trees if len(trees) > 1 or self.item_names else ()
