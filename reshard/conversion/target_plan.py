@@ -153,6 +153,7 @@ def _request(
             is_seekable(stored.encoding),
             decoder_bytes(stored.encoding, source.chunk_bytes),
             encoded_room(stored.encoding, source.chunk_bytes),
+            is_distant=stored.encoding.read_ahead_bytes > 0,
         ),
         Side(
             target,
@@ -161,6 +162,7 @@ def _request(
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
             copies=form.copies(tensor),
             in_order=in_order,
+            ends_with_chunk=put_bytes is None or (not store.writes_in_place and in_order is None),
         ),
         COPY_BYTES
         + stored.encoding.read_ahead_bytes

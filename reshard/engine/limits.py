@@ -23,8 +23,8 @@ class Limits(Struct, frozen=True):
     executor: Executor | None = None
 
 
-WAITING_WORKERS = 12
-WAITING_WORKER_BYTES = 64 << 20
+WAITING_WORKERS = 16
+WAITING_WORKER_BYTES = 32 << 20
 """Where sources or targets are in buckets, so many workers by default, if each has so much memory: most of them wait for answers."""
 
 

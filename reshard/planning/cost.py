@@ -83,23 +83,31 @@ def task_bytes(
 ) -> int:
     """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
 
-    It is the sum of: decoders and the decoded band, or, with ``at_once``, one decoder and all chunks that are open side
-    by side; the interleaved band, if chunks are interleaved; pieces as they are written and the target rows that they
-    form, for one target at a time, or the encoded bytes of a chunk that is decoded at once, if they are more; the
-    target chunks that are assembled, for all targets; an encoder.
+    It is the sum of: the decoded band, or, with ``at_once``, all chunks that are open side by side; the interleaved
+    band, if chunks are interleaved; pieces as they are written and the target rows that they form, for one target at a
+    time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
+    assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
     source, open_chunks = fills[0].source, _open_chunks(fills, units)
     pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
     assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
     rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
-    encoder = max((f.target.stream_bytes for f in fills if not _in_pieces(f)), default=0)
     passing = (band_bytes if _is_interleaved(fills) else 0) + 2 * pieces + rows
     if at_once:
-        decoded = open_chunks * source.spec.chunk_bytes + source.stream_bytes
+        decoded, decoders = open_chunks * source.spec.chunk_bytes, source.stream_bytes
         passing = max(passing, source.encoded_bytes)
     else:
-        decoded = open_chunks * source.stream_bytes + band_bytes
-    return decoded + passing + assembled + encoder + _fixed_bytes(fills, units)
+        decoded, decoders = band_bytes, open_chunks * source.stream_bytes
+    coding = _coding_bytes(fills, decoders)
+    return decoded + passing + assembled + coding + _fixed_bytes(fills, units)
+
+
+def _coding_bytes(fills: Sequence[Fill], decoders: int) -> int:
+    """Decoders end before chunks are encoded and written; what a target keeps longer is there with both."""
+    encoded = [f.target for f in fills if not _in_pieces(f)]
+    ending = max((t.stream_bytes for t in encoded if t.ends_with_chunk), default=0)
+    kept = max((t.stream_bytes for t in encoded if not t.ends_with_chunk), default=0)
+    return max(decoders, ending) + kept
 
 
 def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:

@@ -38,6 +38,8 @@ class Side(Struct, frozen=True):
         copies: how often each chunk of a target is written.
         in_order: the slices of a target within which chunks must be written one after the other, row-major; None where
             they can be written in any order.
+        ends_with_chunk: whether a target lets go of ``stream_bytes`` once the chunk is written.
+        is_distant: whether a source answers each request after a while, as a bucket does.
     """
 
     spec: TensorSpec
@@ -47,6 +49,8 @@ class Side(Struct, frozen=True):
     encoded_bytes: int = 0
     copies: int = 1
     in_order: Grid | None = None
+    ends_with_chunk: bool = True
+    is_distant: bool = False
 
 
 class Price(Struct, frozen=True):

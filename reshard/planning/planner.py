@@ -43,6 +43,11 @@ OPEN_FILES = 768
 """Files open at once in a run, sources and targets together; 1,024 is a common limit."""
 
 
+DISTANT_TASKS = 4
+DISTANT_TASK_BYTES = 64 << 20
+"""A task that reads a distant source may take so many bytes, if so many tasks then fit."""
+
+
 def open_files_per_task(workers: int) -> int:
     """Files that one of ``workers`` tasks may have open, half of them for decoding in lock step."""
     return max(16, OPEN_FILES // workers)
@@ -62,6 +67,15 @@ class _Room(Struct, frozen=True):
     def share(self) -> int:
         """Bytes for one task when all workers are busy."""
         return self.memory // self.workers
+
+    def task_share(self, requests: Sequence[Request]) -> int:
+        """Bytes for one task that fills these requests.
+
+        Reading a distant source twice costs more than fewer tasks at once, so a task may take the share of several workers.
+        """
+        if not requests[0].source.is_distant:
+            return self.share
+        return max(self.share, min(self.memory // DISTANT_TASKS, DISTANT_TASK_BYTES))
 
     @property
     def open_chunks(self) -> int:
@@ -174,7 +188,7 @@ def plan_moves(
 
 
 def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
-    choice = cheapest(requests, room.share, room.open_chunks)
+    choice = cheapest(requests, room.task_share(requests), room.open_chunks)
     return choice or cheapest(requests, room.memory, room.open_chunks)
 
 
@@ -239,7 +253,8 @@ def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room)
     numbers = (*read.numbers, *alone.numbers)
     most = max(read.choice[0].price.task_bytes, alone.choice[0].price.task_bytes)
     # If one of them already has all the memory for one task, the other may share it.
-    memory = room.share if most <= room.share else room.memory
+    share = room.task_share(requests)
+    memory = share if most <= share else room.memory
     choice = cheapest([requests[n] for n in numbers], memory, room.open_chunks)
     return None if choice is None else _Read(numbers, choice)
 
@@ -262,6 +277,8 @@ def _stored(side: Side) -> Hashable:
         side.stream_bytes,
         side.encoded_bytes,
         None if side.in_order is None else side.in_order.cuts,
+        side.ends_with_chunk,
+        side.is_distant,
     )
 
 

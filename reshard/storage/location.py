@@ -240,7 +240,7 @@ def open_range(
     from reshard.storage.buckets.file import RANGE_BYTES
     from reshard.storage.buckets.read_ahead import ReadAhead
 
-    return ReadAhead(file, start, end, ahead_bytes, RANGE_BYTES)
+    return ReadAhead(file, start, end, ahead_bytes, RANGE_BYTES, is_pinned=bool(version))
 
 
 def join(folder: str, below: str) -> str:

@@ -107,8 +107,8 @@ def test_refusal_names_the_tensor_the_need_and_the_smallest_budget_that_works():
     with pytest.raises(MemoryBudgetError) as caught:
         make_plan([small, big], 32 * MIB, 2)
     assert str(caught.value) == (
-        "'emb' of shape [65536, 2048] needs at least 73 MiB of buffers (zstd:1 chunks of 16384×1024 to "
-        "zstd:3 chunks of 8192×2048), but 32 MiB are allowed; allow max_memory of 73MiB, write smaller "
+        "'emb' of shape [65536, 2048] needs at least 72 MiB of buffers (zstd:1 chunks of 16384×1024 to "
+        "zstd:3 chunks of 8192×2048), but 32 MiB are allowed; allow max_memory of 72MiB, write smaller "
         "chunks (chunk_bytes), or write without compression"
     )
     assert make_plan([small, big], caught.value.smallest_bytes, 2).tasks > 0
@@ -232,6 +232,25 @@ def test_packed_chunks_are_copied_whole_at_a_price():
     assert (move.strategy, move.price.task_bytes) == ("copy", 40 * MIB)
     with pytest.raises(MemoryBudgetError, match="needs at least 40 MiB"):
         make_plan([req], 32 * MIB, 2)
+
+
+def test_decoders_and_the_encoder_share_their_memory_unless_the_target_keeps_it():
+    req = request((64, 64), (64, 64), (32, 64), raw_target=False)
+    bytes_ = {}
+    for ends in (True, False):
+        target = replace(req.target, stream_bytes=5 * MIB, ends_with_chunk=ends)
+        (move,) = make_plan([replace(req, target=target)], 64 * MIB, 1).moves
+        bytes_[ends] = move.price.task_bytes
+    assert bytes_[False] - bytes_[True] == req.source.stream_bytes
+
+
+def test_a_distant_source_is_read_once_by_fewer_tasks_rather_than_twice():
+    req = request((4096, 1024), (4096, 1024), (1024, 1024), raw_target=False)
+    far = replace(req, source=replace(req.source, is_distant=True))
+    (near_move,) = make_plan([req], 256 * MIB, 16).moves
+    (far_move,) = make_plan([far], 256 * MIB, 16).moves
+    assert near_move.price.task_bytes <= 16 * MIB < far_move.price.task_bytes <= 64 * MIB
+    assert near_move.price.amplification > far_move.price.amplification == 1.0
 
 
 def filling(target_box, *, source="a", shape=(8,), chunk=(4,)):

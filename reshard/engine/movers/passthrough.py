@@ -16,6 +16,7 @@ from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
+from reshard.engine.read_turns import reading, turns_between
 from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import CorruptError, VerificationError
@@ -95,11 +96,14 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
         or not all(t.places for t in targets)
         or (is_remote and extent.length <= WHOLE_BYTES)
     ):
-        stored = None if extent is None else _stored(extent)
-        written = [
-            _write_whole(copy, target, _encoded(copy.task, source, stored))
-            for copy, target in zip(copies, targets, strict=True)
-        ]
+        nbytes = extent.length if extent is not None and "://" in extent.path else 0
+        with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
+            with reading(turns):
+                stored = None if extent is None else _stored(extent)
+            written = [
+                _write_whole(copy, target, _encoded(copy.task, source, stored))
+                for copy, target in zip(copies, targets, strict=True)
+            ]
     else:
         files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
         if is_remote:  # too large for memory, so that it is read once for each target

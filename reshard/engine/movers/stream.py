@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.movers.passthrough import pass_to_all
 from reshard.engine.movers.single_chunk import move_whole
 from reshard.engine.output import TaskOutput
+from reshard.engine.read_turns import ReadTurns, reading, turns_between
 from reshard.engine.task import (
     ChunkPart,
     Task,
@@ -85,8 +86,15 @@ def _execute_one(
     if task.strategy == "copy":
         return _pass_on(task, outputs)
     sizes = _Buffers.of(task)
-    with lent(pool, sizes.total, task.memory_bytes) as arena:
-        return _transfer(task, outputs, arena, sizes)
+    with lent(pool, sizes.total, task.memory_bytes) as arena, _turns(task, outputs) as turns:
+        return _transfer(task, outputs, arena, sizes, turns)
+
+
+def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[ReadTurns | None]:
+    """A turn in which the task reads first, where it reads much in a bucket and writes in one."""
+    is_far = task.source_encoding.read_ahead_bytes > 0
+    nbytes = sum(s.extent.length for s in task.sources if s.extent) if is_far else 0
+    return turns_between(nbytes, [outputs[t.target].root for t in task.all])
 
 
 def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
@@ -161,7 +169,11 @@ def _target_bytes(task: Task) -> Iterator[int]:
 
 
 def _transfer(
-    task: Task, outputs: Sequence[TaskOutput], arena: Arena, sizes: _Buffers
+    task: Task,
+    outputs: Sequence[TaskOutput],
+    arena: Arena,
+    sizes: _Buffers,
+    turns: ReadTurns | None,
 ) -> list[TaskResult]:
     decoded_memory, passing = arena.take(sizes.decoded), arena.take(sizes.passing)
     rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
@@ -178,7 +190,7 @@ def _transfer(
                 files = stack.enter_context(_open_files(one, outputs))
                 pieces = PieceSink(one, files, rows_of_one, scratch)
                 fills.append(_Filling.of(one, pieces, output.target))
-        return _filled(task, memory, fills)
+        return _filled(task, memory, fills, turns)
 
 
 class _Filling(Struct):
@@ -221,19 +233,22 @@ class _Filling(Struct):
             return tuple(self.sink.close())
 
 
-def _filled(task: Task, memory: DecoderMemory, fills: Sequence[_Filling]) -> list[TaskResult]:
+def _filled(
+    task: Task, memory: DecoderMemory, fills: Sequence[_Filling], turns: ReadTurns | None
+) -> list[TaskResult]:
     """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
     digest = moved = cover = 0
     is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
-    for group in groups(task):
-        for band, box in decoded(task, group, memory, in_rows=not is_recorded):
-            moved += band.nbytes
-            cover += coverage_of(box)
-            if isinstance(band, Interleaved) or is_recorded:
-                for fill in fills:
-                    fill.put(band, box)
-            else:
-                digest ^= _put_and_sum(task, band, box, fills)
+    with reading(turns):
+        for group in groups(task):
+            for band, box in decoded(task, group, memory, in_rows=not is_recorded):
+                moved += band.nbytes
+                cover += coverage_of(box)
+                if isinstance(band, Interleaved) or is_recorded:
+                    for fill in fills:
+                        fill.put(band, box)
+                else:
+                    digest ^= _put_and_sum(task, band, box, fills)
     read = sum(s.extent.length for s in task.sources if s.extent)
     return [
         TaskResult(

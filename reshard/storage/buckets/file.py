@@ -43,9 +43,14 @@ class BucketFile:
         self._nbytes = nbytes
         self._what = what
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether all requests from now on ask for one version, so that several can be made at once."""
+        return bool(self._version) or self._nbytes is not None
+
     def fill(self, offset: int, out: memoryview) -> int:
-        if self._nbytes is None:
-            done = self._get(offset, out[:RANGE_BYTES])  # tells the size
+        if not self.is_pinned:
+            done = self._get(offset, out[:RANGE_BYTES])  # tells the version
             return done + self.fill(offset + done, out[done:]) if done == RANGE_BYTES else done
         ranges = split(self._there(offset, len(out)))
         if len(ranges) <= 1:

@@ -31,12 +31,21 @@ class ReadAhead:
     Args:
         ahead_bytes: memory of all blocks together.
         request_bytes: of one block.
+        is_pinned: whether the file was opened in a version; else the first request decides it, and nothing is asked beside it.
     """
 
     def __init__(
-        self, file: OpenFile, start: int, end: int, ahead_bytes: int, request_bytes: int
+        self,
+        file: OpenFile,
+        start: int,
+        end: int,
+        ahead_bytes: int,
+        request_bytes: int,
+        *,
+        is_pinned: bool = False,
     ) -> None:
         self._file = file
+        self._is_pinned = is_pinned
         self._end = end
         self._block_bytes = min(request_bytes, ahead_bytes)
         self._most_blocks = max(1, ahead_bytes // self._block_bytes)
@@ -75,13 +84,17 @@ class ReadAhead:
             self._blocks.popleft()
         if not self._blocks or at < self._blocks[0].start:
             return None
+        self._request_more()
+        return self._blocks[0]
+
+    def _request_more(self) -> None:
+        """Requests blocks behind those that are there, as far as memory goes."""
         while len(self._blocks) < self._most_blocks and self._blocks[-1].end < self._end:
             start = self._blocks[-1].end
             end = min(start + self._block_bytes, self._end)
             self._blocks.append(
                 _Block(start, end, request_threads().submit(self._load, start, end))
             )
-        return self._blocks[0]
 
     def _begin_at(self, at: int, nbytes: int) -> _Block | None:
         """A block from this byte on; None where the reader does not go in order, or wants more than a block."""
@@ -91,10 +104,15 @@ class ReadAhead:
         self._forget()
         loaded: Future[memoryview] = Future()
         end = min(at + self._block_bytes, self._end)
-        loaded.set_result(
-            self._load(at, end)
-        )  # later blocks have the version that this request finds
         self._blocks.append(_Block(at, end, loaded))
+        if self._is_pinned:
+            self._request_more()
+        try:
+            loaded.set_result(self._load(at, end))
+        except BaseException:
+            self._blocks.popleft()  # it never comes
+            raise
+        self._is_pinned = True
         return self._blocks[0]
 
     def _forget(self) -> None:

@@ -133,3 +133,34 @@ def test_an_error_on_the_way_is_raised_where_its_bytes_are_read(bucket: Bucket) 
         for at in range(10, len(DATA), BLOCK):
             reader.read(at, BLOCK // 2)
     reader.close()
+
+
+def test_where_the_version_is_known_blocks_are_requested_at_once() -> None:
+    """The first one is not waited for: here it comes only after the second was asked for."""
+    second = threading.Event()
+
+    class Slow(Recorded):
+        def fill(self, offset: int, out: memoryview) -> int:
+            if offset == 0:
+                assert second.wait(30)
+            elif offset == BLOCK:
+                second.set()
+            return super().fill(offset, out)
+
+    reader = ReadAhead(Slow(), 0, len(DATA), 3 * BLOCK, BLOCK, is_pinned=True)
+    assert reader.read(0, 10) == DATA[:10]
+    reader.close()
+
+
+def test_a_first_block_that_fails_leaves_nothing_to_wait_for() -> None:
+    class Broken(Recorded):
+        def fill(self, offset: int, out: memoryview) -> int:
+            if offset == 0:
+                raise StorageError("lost")
+            return super().fill(offset, out)
+
+    for is_pinned in (False, True):
+        reader = ReadAhead(Broken(), 0, len(DATA), 3 * BLOCK, BLOCK, is_pinned=is_pinned)
+        with pytest.raises(StorageError, match="lost"):
+            reader.read(0, 10)
+        reader.close()

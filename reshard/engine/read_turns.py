@@ -1,0 +1,78 @@
+"""Turns of reading: of the tasks that move through buckets, half read while the others write.
+
+A link carries as much in each direction at once. Tasks that begin together and share it fairly also end their reads together:
+all of them read while nothing is sent, and then all of them write while nothing is received. So of the tasks that read much, no
+more than half may read at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Condition
+
+TURN_BYTES = 4 << 20
+"""Tasks that read less wait for answers more than for bytes; they read whenever they like."""
+
+
+class ReadTurns:
+    """Counts the tasks of a process that take turns, and those of them that read."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._tasks = 0
+        self._reading = 0
+
+    @contextmanager
+    def task(self) -> Iterator[ReadTurns]:
+        """A task reads and then writes in the block."""
+        self._count(1)
+        try:
+            yield self
+        finally:
+            self._count(-1)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A task reads in the block; it waits before it while half of all do."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._reading < (self._tasks + 1) // 2)
+            self._reading += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reading -= 1
+                self._changed.notify_all()
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._tasks += change
+            self._changed.notify_all()
+
+
+_turns = ReadTurns()
+
+
+def turns_between(nbytes: int, roots: Iterable[str]) -> AbstractContextManager[ReadTurns | None]:
+    """For the time of a task: the turns that it takes to read ``nbytes`` from a bucket; None where it takes none.
+
+    ``roots``: below which it writes.
+    """
+    if nbytes < TURN_BYTES or not any("://" in root for root in roots):
+        return nullcontext()
+    return _turns.task()
+
+
+def reading(turns: ReadTurns | None) -> AbstractContextManager[None]:
+    """For the time of reading."""
+    return nullcontext() if turns is None else turns.reading()
+
+
+def _forget() -> None:
+    global _turns
+    _turns = ReadTurns()
+
+
+os.register_at_fork(after_in_child=_forget)
