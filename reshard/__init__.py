@@ -14,26 +14,18 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.api import (
-    check_arguments,
+from reshard.api.conversion import check_arguments, clean, convert, convert_all, plan, plan_all
+from reshard.api.inspection import (
     checkpoint_format,
-    clean,
-    convert,
-    convert_all,
-    diff,
-    fingerprint,
     inspect,
     is_checkpoint,
     locate,
-    open_checkpoint,
-    plan,
-    plan_all,
     preview_layout,
-    restore,
     starter_layout,
     steps,
-    verify,
 )
+from reshard.api.restoring import open_checkpoint, restore
+from reshard.api.verification import diff, fingerprint, verify
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
     CorruptError,

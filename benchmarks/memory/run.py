@@ -36,18 +36,19 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 _RUN = """
 import json, sys
-from reshard import MemoryBudgetError, api
+import reshard
+from reshard import MemoryBudgetError
 command, source, target, options = sys.argv[1:]
 options = json.loads(options)
 try:
     if command == "verify":
-        api.verify(source, target, **options)
+        reshard.verify(source, target, **options)
         print(json.dumps({}))
     else:
-        api.convert(source, target, **options)
+        reshard.convert(source, target, **options)
         options.pop("check", None)
         options["overwrite"] = True
-        plan = api.plan(source, target, **options).plan
+        plan = reshard.plan(source, target, **options).plan
         print(json.dumps({"planned": plan.peak_bytes + plan.metadata_bytes,
                           "strategies": sorted({m.strategy for m in plan.moves})}))
 except MemoryBudgetError as error:

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 import reshard
-from reshard import api
 from reshard.errors import ReshardError
 from tests.robustness.leaks import held, nothing_leaks
 
@@ -52,7 +51,7 @@ def make_sources(folder: Path) -> list[tuple[Path, dict[str, str]]]:
         [(["x"], "none"), ([None, "x"], "zstd"), (["x"], "blosc"), (["x"], "gzip")]
     ):
         path = folder / f"source{number}"
-        api.convert(
+        reshard.convert(
             folder / "plain", path, layout=_layout(axes, 4), compression=codec, chunk_bytes=64 << 10
         )
         sources.append((path, digests))
@@ -91,14 +90,14 @@ def convert_once(number: int, seed: int, folder: Path, sources: list[Any]) -> st
     if pick.random() < 0.15:
         options["progress"] = _cancelling(pick.randrange(1, 30))
     try:
-        report = api.convert(source, target, **options)
+        report = reshard.convert(source, target, **options)
     except (CancelledError, ReshardError) as error:
         assert not target.exists(), f"{target} is there after {error!r}"
         if isinstance(error, ReshardError):
             assert re.search("No space left|made to fail", str(error)), error
         return type(error).__name__
     assert all(t.source_digest in (None, digests[t.source]) for t in report.tensors)
-    found = api.verify(target)
+    found = reshard.verify(target)
     assert found.differences == 0, found
     assert {t.name: t.digest_a for t in found.tensors} == digests
     shutil.rmtree(target)

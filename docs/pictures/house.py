@@ -16,7 +16,7 @@ HIDDEN = {"__main__", "version"}
 LIBRARY = {
     "cli": "arguments, progress, tables",
     "demo": "a first conversion, step by step",
-    "api": "the public functions",
+    "api": "the public functions, by subject",
     "checkpoint": "an opened checkpoint",
     "engine": "moves bytes: decode, cut, write, within the budget",
     "planning": "decides what moves, and how; no I/O",

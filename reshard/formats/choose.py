@@ -7,10 +7,12 @@ All three become one plain path before anything is read: ``run``, step 5 and ite
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+from reshard.arguments import path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.contents import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
@@ -22,13 +24,18 @@ Step = int | Literal["latest"]
 _HOW = "choose one with step=N or step='latest'"
 
 
-def chosen(path: str, step: Step | None = None, item: str | None = None) -> str:
-    """The path of the checkpoint that path, step and item name together.
+def choose_checkpoint(
+    path: str | os.PathLike[str],
+    step: Step | None = None,
+    item: str | None = None,
+    what: str = "checkpoint",
+) -> str:
+    """The path of the checkpoint that path, step and item name together; ``what`` names it in errors.
 
     Raises PlanError if step or item make no sense for this path, NotACheckpointError if there is no such step or item,
     IncompleteCheckpointError for a step that was never committed, StorageError if the path does not exist.
     """
-    step = checked_step(step)
+    path, step = path_of(what, path), checked_step(step)
     _check_item(item)
     root = locate(path)
     if step is None and item is None:

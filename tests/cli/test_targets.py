@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.cli.app import run
 from reshard.cli.targets import NamedTarget, targets_of
 from tests.orbax_trees import save_pytree
@@ -88,7 +88,7 @@ def test_all_targets_are_made_and_shown(words, tmp_path, capsys):
     assert "together: read " in out
     assert err.count("converting ") == 2
     for name in "ab":
-        tensors = list(api.inspect(tmp_path / name).tensors.values())
+        tensors = list(reshard.inspect(tmp_path / name).tensors.values())
         assert tensors[1].spec.dtype == "bfloat16"
     assert run(["convert", *words]) == 0
     assert capsys.readouterr().out.count("nothing to do:") == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from awscrt.checksums import crc32c
 
-from reshard import api
+import reshard
 from reshard.conversion import convert
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.storage.local import transaction as local_transaction
@@ -57,7 +57,7 @@ def test_output_that_changes_before_it_is_read_back_is_discarded(
 ):
     monkeypatch.setattr(local_transaction, "forget_cached", lambda root: damage(chunk_of(root)))
     with pytest.raises(VerificationError, match=found) as caught:
-        api.convert(source, tmp_path / "target", layout=LAYOUT, check="readback")
+        reshard.convert(source, tmp_path / "target", layout=LAYOUT, check="readback")
     assert str(caught.value).endswith(
         "the output was discarded; check the device that holds it, then run again"
     )
@@ -67,19 +67,19 @@ def test_output_that_changes_before_it_is_read_back_is_discarded(
 @pytest.mark.parametrize("compression", ["none", "keep"])
 def test_a_source_that_changed_since_it_was_written_is_refused(source, tmp_path, compression):
     middle = tmp_path / "middle"
-    api.convert(source, middle, layout=LAYOUT)
+    reshard.convert(source, middle, layout=LAYOUT)
     change(chunk_of(middle), sum_again=True)
     with pytest.raises(
         CorruptError, match=r"'w' in .*middle' has digest \w+, but \w+ was recorded"
     ):
-        api.convert(middle, tmp_path / "target", compression=compression, check="readback")
+        reshard.convert(middle, tmp_path / "target", compression=compression, check="readback")
     assert not (tmp_path / "target").exists()
-    assert api.verify(middle).differences == 1
+    assert reshard.verify(middle).differences == 1
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd", "keep"])
 def test_written_bytes_are_those_of_the_chunks(source, tmp_path, compression):
-    report = api.convert(source, tmp_path / "target", layout=LAYOUT, compression=compression)
+    report = reshard.convert(source, tmp_path / "target", layout=LAYOUT, compression=compression)
     files = [p for p in (tmp_path / "target").glob("[wb]/**/*") if p.is_file()]
     chunks = [p for p in files if p.name != "zarr.json"]
     assert report.written_bytes == sum(p.stat().st_size for p in chunks)
@@ -91,21 +91,23 @@ def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_writ
     values = np.random.default_rng(0).normal(size=(1 << 21,)).astype(np.float32)
     save_standard(tmp_path / "source", {"w": put(values)})
     packed, limits = tmp_path / "blosc", {"max_memory": "10MiB", "workers": 1}
-    api.convert(tmp_path / "source", packed, compression="blosc")
+    reshard.convert(tmp_path / "source", packed, compression="blosc")
     keep = {"compression": "keep", **limits}
-    assert api.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
+    assert reshard.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
     monkeypatch.setattr(convert, "held_target", None)
     with pytest.raises(
         MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
     ) as caught:
-        api.convert(packed, tmp_path / "proved", check="readback", **keep)
+        reshard.convert(packed, tmp_path / "proved", check="readback", **keep)
     with pytest.raises(MemoryBudgetError, match="to read 'w'"):
-        api.verify(packed, **limits)
-    assert api.verify(packed, max_memory=caught.value.smallest_bytes, workers=1).differences == 0
+        reshard.verify(packed, **limits)
+    assert (
+        reshard.verify(packed, max_memory=caught.value.smallest_bytes, workers=1).differences == 0
+    )
 
 
 def test_digests_are_recorded_beside_the_tree(source, tmp_path):
-    report = api.convert(source, tmp_path / "target", layout=LAYOUT)
+    report = reshard.convert(source, tmp_path / "target", layout=LAYOUT)
     recorded = json.loads((tmp_path / "target/slices.json").read_text())["tensors"]
     assert {n: t["crc64nvme"] for n, t in recorded.items()} == {
         t.target: t.target_digest for t in report.tensors

@@ -14,7 +14,6 @@ import pytest
 from orbax.checkpoint import v1
 
 import reshard
-import reshard.api
 from reshard.cli.app import run as command
 from reshard.errors import (
     FormatError,
@@ -96,7 +95,7 @@ def test_every_function_reads_the_step_and_the_item(runs: Path, tmp_path: Path) 
     run, which = runs / "items", {"step": "latest", "item": "model"}
     path = f"{run}/5/model"
     assert reshard.inspect(run, **which).uri == path
-    assert [t.source.name for t in reshard.api.preview_layout(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
+    assert [t.source.name for t in reshard.preview_layout(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
     assert reshard.plan(run, tmp_path / "out", **which).source == path
     assert reshard.convert(run, tmp_path / "out", mesh="data=2,model=4", **which).source == path
     goals = [reshard.Target(tmp_path / "a"), reshard.Target(tmp_path / "b")]
@@ -207,7 +206,7 @@ def test_many_steps_are_listed_in_short(tmp_path: Path) -> None:
 def test_folders_of_several_series_are_no_run(tmp_path: Path) -> None:
     for name in ("model_7", "ema_7", "ema_8"):
         save_standard(tmp_path / name, weights())
-    assert reshard.api.steps(tmp_path) == {}
+    assert reshard.steps(tmp_path) == {}
     with pytest.raises(
         NotACheckpointError, match="is not a checkpoint of a known format"
     ) as caught:

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-import reshard.api
+import reshard
 from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats.registry import FORMATS, format_names, open_reader
@@ -111,7 +111,7 @@ def test_only_folders_that_are_named_as_steps_are_steps(names, steps, tmp_path):
     made = save_pytree(tmp_path / "made", {"a": np.arange(3)})
     for name in names:
         shutil.copytree(made, tmp_path / "run" / name)
-    assert reshard.api.steps(tmp_path / "run") == steps
+    assert reshard.steps(tmp_path / "run") == steps
     first = min(names)
     hint = f"so name one of them: {tmp_path}/run/{steps[max(steps)] if steps else first}"
     refused(tmp_path / "run", NotACheckpointError, hint)

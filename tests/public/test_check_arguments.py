@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.api import check_arguments
+from reshard import check_arguments
 from reshard.errors import ReshardError
 
 WRONG: tuple[dict[str, Any], ...] = (

@@ -163,12 +163,12 @@ def test_each_byte_of_loose_shards_is_read_once(
 
 CONVERT = """
     import json, sys
-    from reshard import api
+    import reshard
     from reshard.formats import registry
     from tests.loose_pieces import PIECES
     registry.FORMATS = (*registry.FORMATS, PIECES)
     source, target, layout = sys.argv[1:]
-    report = api.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB", to="orbax")
+    report = reshard.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB", to="orbax")
     print(json.dumps(sorted({t.strategy for t in report.tensors})))
 """
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import StorageError
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.reader import open_orbax
@@ -31,7 +31,7 @@ def sparse(tmp_path):
 
 def test_a_chunk_that_was_left_out_holds_zeros(sparse, tmp_path):
     assert open_orbax(locate(sparse).view()).locate("w", (0,)) is None
-    report = api.convert(sparse, tmp_path / "target", check="readback")
+    report = reshard.convert(sparse, tmp_path / "target", check="readback")
     assert report.tensors[0].proof == "proved"
 
 
@@ -55,7 +55,7 @@ def test_a_source_that_vanishes_midway_gives_no_target(sparse, tmp_path, monkeyp
 
     monkeypatch.setattr(PlainFiles, "find", find_late)
     with pytest.raises(StorageError, match="keep the checkpoint until it is read, then run again"):
-        api.convert(sparse, tmp_path / "target")
+        reshard.convert(sparse, tmp_path / "target")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.formats.registry import open_reader
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
@@ -24,15 +24,15 @@ METADATA_BYTES = 256 << 10
 COUNTED = """
     import json, sys
     from pathlib import Path
-    from reshard import api
+    import reshard
     def read_bytes():
         return int(Path("/proc/self/io").read_text().split()[1])
     small, source, target, options = sys.argv[1:]
     options = json.loads(options)
-    api.convert(small, target + "-small", **options)  # whatever is imported is imported now
-    plan = api.plan(source, target, **options)
+    reshard.convert(small, target + "-small", **options)  # whatever is imported is imported now
+    plan = reshard.plan(source, target, **options)
     before = read_bytes()
-    report = api.convert(source, target, **options)
+    report = reshard.convert(source, target, **options)
     print(json.dumps([read_bytes() - before, plan.amplification, report.read_bytes]))
 """
 
@@ -98,7 +98,7 @@ def test_repeated_reading_costs_no_more_than_its_price(sources, source, tmp_path
 def read_times(monkeypatch, source, target, **options):
     """How often each byte of each chunk of ``w`` was read: bytes by count."""
     reads = Reads(monkeypatch)
-    api.convert(source, target, **options)
+    reshard.convert(source, target, **options)
     reader = open_reader(str(source))
     times: Counter[int] = Counter()
     for index in reader.tensors["w"].spec.storage.indices():
@@ -127,7 +127,7 @@ def test_a_selection_reads_nothing_else(tmp_path, monkeypatch):
     tree = {n: put(np.random.default_rng(0).normal(size=(512, 64)), "x", on=LINE) for n in "wv"}
     save_pytree(tmp_path / "source", tree, use_ocdbt=False)
     reads = Reads(monkeypatch)
-    api.convert(tmp_path / "source", tmp_path / "target", select=["^w$"])
+    reshard.convert(tmp_path / "source", tmp_path / "target", select=["^w$"])
     chunks = [
         Path(p) for p in reads.intervals if "/source/" in p and not Path(p).name.startswith(".")
     ]

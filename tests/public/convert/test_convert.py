@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
-from reshard import api
+import reshard
 from tests.equal import assert_same_trees
 from tests.orbax_trees import (
     DTYPES,
@@ -69,7 +69,7 @@ def tree():
 @pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
 def test_every_mode_of_saving_is_converted(save, tree, tmp_path):
     source = save(tmp_path / "source", tree)
-    report = api.convert(source, tmp_path / "target", layout=LAYOUT, max_memory="64MiB")
+    report = reshard.convert(source, tmp_path / "target", layout=LAYOUT, max_memory="64MiB")
     assert {t.proof for t in report.tensors} == {"written"}
     assert all(t.source_digest == t.target_digest for t in report.tensors)
     if save in (
@@ -82,7 +82,7 @@ def test_every_mode_of_saving_is_converted(save, tree, tmp_path):
     kernel = found["params"]["dense"]["kernel"]
     assert kernel.sharding == NamedSharding(LINE, PartitionSpec("x", None))
     assert found["params"]["a.b"]["c/d"].sharding == NamedSharding(LINE, PartitionSpec())
-    assert api.verify(tmp_path / "target").differences == 0
+    assert reshard.verify(tmp_path / "target").differences == 0
 
 
 @pytest.mark.parametrize("use_zarr3", [False, True])
@@ -92,7 +92,7 @@ def test_every_dtype_is_converted(use_zarr3, use_ocdbt, tmp_path):
     save_pytree(
         tmp_path / "source", arrays, use_zarr3=use_zarr3, use_ocdbt=use_ocdbt, chunk_byte_size=16
     )
-    api.convert(tmp_path / "source", tmp_path / "target", layout=SPLIT_COLUMNS)
+    reshard.convert(tmp_path / "source", tmp_path / "target", layout=SPLIT_COLUMNS)
     found = restore_tree(tmp_path / "target")
     assert_same_trees(found, arrays)
     columns = NamedSharding(LINE, PartitionSpec(None, "x"))
@@ -112,7 +112,7 @@ def test_sixty_four_bits_are_converted(tmp_path):
         d: random_array(rng, (12, 16), d) for d in ("int64", "uint64", "float64", "complex128")
     }
     save_pytree(tmp_path / "source", arrays)
-    api.convert(tmp_path / "source", tmp_path / "target")
+    reshard.convert(tmp_path / "source", tmp_path / "target")
     assert_same_trees(restore_tree(tmp_path / "target"), arrays)
 
 
@@ -121,16 +121,16 @@ def test_sixty_four_bits_are_converted(tmp_path):
 def test_every_compression_and_packing_is_restored(compression, ocdbt, tree, tmp_path):
     source = save_standard(tmp_path / "source", tree)
     target = tmp_path / "target"
-    api.convert(source, target, layout=LAYOUT, compression=compression, ocdbt=ocdbt)
+    reshard.convert(source, target, layout=LAYOUT, compression=compression, ocdbt=ocdbt)
     assert (target / "manifest.ocdbt").exists() == ocdbt
     assert_same_trees(restore_tree(target), restore_tree(source))
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 @pytest.mark.parametrize("save", [save_standard, save_v1, partial(save_pytree, use_zarr3=True)])
 def test_identical_chunks_are_copied_encoded_and_proved_when_read_back(save, tree, tmp_path):
     source = save(tmp_path / "source", tree)
-    report = api.convert(source, tmp_path / "target", compression="keep", check="readback")
+    report = reshard.convert(source, tmp_path / "target", compression="keep", check="readback")
     assert {t.strategy for t in report.tensors if t.nbytes} == {"copy"}
     assert {t.proof for t in report.tensors} == {"proved"}
     assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
@@ -140,7 +140,7 @@ def test_identical_chunks_are_copied_encoded_and_proved_when_read_back(save, tre
 @pytest.mark.parametrize("save", [save_standard, save_v1], ids=["from v0", "from v1"])
 def test_either_style_is_written_from_either(save, style, tree, tmp_path):
     source = save(tmp_path / "source", tree)
-    api.convert(source, tmp_path / "target", layout=LAYOUT, style=style)
+    reshard.convert(source, tmp_path / "target", layout=LAYOUT, style=style)
     expected = restore_tree(source)
     assert_same_trees(restore_tree(tmp_path / "target"), expected)
     assert_same_trees(v1.load(tmp_path / "target"), expected)
@@ -150,7 +150,7 @@ def test_either_style_is_written_from_either(save, style, tree, tmp_path):
 @pytest.mark.parametrize("save", [save_standard, save_v1], ids=["from v0", "from v1"])
 def test_a_target_brings_namedtuples_and_keys_back(save, restore, tree, tmp_path):
     source = save(tmp_path / "source", tree)
-    api.convert(source, tmp_path / "target", layout=LAYOUT)
+    reshard.convert(source, tmp_path / "target", layout=LAYOUT)
     target = jax.tree.map(on_line, tree)
     if restore == "v1":
         found = v1.load(tmp_path / "target", target)
@@ -173,7 +173,7 @@ def on_line(leaf):
 
 def test_a_step_with_several_items_is_read_by_the_manager(tree, tmp_path):
     source = save_manager_items(tmp_path / "source", tree)
-    api.convert(source, tmp_path / "target/12", layout=LAYOUT)
+    reshard.convert(source, tmp_path / "target/12", layout=LAYOUT)
     with ocp.CheckpointManager(tmp_path / "target", item_names=("state", "meta")) as manager:
         assert manager.all_steps() == [12]
         found = manager.restore(
@@ -198,7 +198,7 @@ def test_two_trees_in_one_step_are_both_converted(tmp_path):
         "rules": [{"match": "^params/w$", "axes": ["x"]}],
         "unmatched": "replicate",
     }
-    api.convert(tmp_path / "source/1", tmp_path / "target/1", layout=layout)
+    reshard.convert(tmp_path / "source/1", tmp_path / "target/1", layout=layout)
     with ocp.CheckpointManager(tmp_path / "target") as manager:
         args = {name: ocp.args.StandardRestore() for name in trees}
         found = manager.restore(1, args=ocp.args.Composite(**args))
@@ -210,7 +210,7 @@ def test_two_trees_in_one_step_are_both_converted(tmp_path):
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_select_drop_rename_and_cast_in_one_pass(compression, tree, tmp_path):
     source = save_standard(tmp_path / "source", tree)
-    report = api.convert(
+    report = reshard.convert(
         source,
         tmp_path / "target",
         layout=SPLIT_ROWS,
@@ -238,7 +238,7 @@ def test_select_drop_rename_and_cast_in_one_pass(compression, tree, tmp_path):
     )
     assert 0 < kernel.cast.largest_relative_error <= 2**-8
     assert (kernel.cast.overflows, kernel.cast.nans) == (0, 0)
-    assert api.verify(tmp_path / "target").differences == 0
+    assert reshard.verify(tmp_path / "target").differences == 0
 
 
 def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path):
@@ -248,7 +248,7 @@ def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path
         "partitions": [{"match": "dense/kernel", "fixed_shards": 6, "axis": 0}],
         "unmatched": "replicate",
     }
-    api.convert(source, tmp_path / "target", layout=layout, chunk_bytes=512)
+    reshard.convert(source, tmp_path / "target", layout=layout, chunk_bytes=512)
     assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
     files = [p for p in (tmp_path / "target/params.dense.kernel").rglob("*") if p.is_file()]
     assert max(p.stat().st_size for p in files) <= 1024
@@ -257,8 +257,8 @@ def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path
 def test_stock_warns_of_nothing_new(tree, tmp_path):
     for style, save in (("v0", save_standard), ("v1", save_v1)):
         save(tmp_path / "own" / style, tree)
-        api.convert(tmp_path / "own" / style, tmp_path / "new" / style, layout=LAYOUT)
-        api.convert(
+        reshard.convert(tmp_path / "own" / style, tmp_path / "new" / style, layout=LAYOUT)
+        reshard.convert(
             tmp_path / "own" / style, tmp_path / "packed" / style, layout=LAYOUT, ocdbt=True
         )
     paths = [tmp_path / who / style for who in ("own", "new", "packed") for style in ("v0", "v1")]
@@ -273,13 +273,15 @@ def test_any_executor_carries_a_conversion_out(tree, tmp_path):
     with ProcessPoolExecutor(2, get_context("spawn")) as executor:
         for ocdbt in (False, True):
             target = tmp_path / f"target-{ocdbt}"
-            api.convert(source, target, layout=LAYOUT, executor=executor, ocdbt=ocdbt)
+            reshard.convert(source, target, layout=LAYOUT, executor=executor, ocdbt=ocdbt)
             assert_same_trees(restore_tree(target), restore_tree(source))
 
 
 def test_progress_grows_to_the_end(tree, tmp_path):
     source, seen = save_standard(tmp_path / "source", tree), []
-    api.convert(source, tmp_path / "target", layout=LAYOUT, progress=seen.append, check="readback")
+    reshard.convert(
+        source, tmp_path / "target", layout=LAYOUT, progress=seen.append, check="readback"
+    )
     assert [k for k, _ in itertools.groupby(p.stage for p in seen)] == [
         "copying",
         "reading back",
@@ -296,12 +298,12 @@ def test_progress_counts_every_copy_of_a_slice(tmp_path):
     source, seen = save_standard(tmp_path / "source", {"w": np.ones((64, 32), np.float32)}), []
     layout = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": []}
     options = {"layout": layout, "to": "safetensors", "files": "ranks", "check": "readback"}
-    api.convert(source, tmp_path / "target", progress=seen.append, **options)
+    reshard.convert(source, tmp_path / "target", progress=seen.append, **options)
     once, copies = 64 * 32 * 4, 4
     back = [p for p in seen if p.stage == "reading back"]
     assert {p.total_bytes for p in back} == {once + copies * once}
     assert [back[0].moved_bytes, back[-1].moved_bytes] == [once, once + copies * once]
     seen.clear()
-    api.verify(tmp_path / "target", progress=seen.append)
+    reshard.verify(tmp_path / "target", progress=seen.append)
     read = [p for p in seen if p.stage == "reading"]
     assert (read[-1].moved_bytes, read[-1].total_bytes) == (5 * once, 5 * once)

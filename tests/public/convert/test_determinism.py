@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from tests.checkpoint_files import files_without_times
 from tests.orbax_trees import save_manager_items, save_pytree, save_standard, save_v1, small_tree
 
@@ -47,9 +47,9 @@ def convert_all(source: Path, folder: Path, **options: Any) -> set[str]:
 
 def _convert(given: Path, target: Path, *, source: Path | None = None, executor: str = "", **kw):
     if not executor:
-        return api.convert(source or given, target, **kw)
+        return reshard.convert(source or given, target, **kw)
     with ThreadPoolExecutor(3) as pool:
-        return api.convert(source or given, target, executor=pool, **kw)
+        return reshard.convert(source or given, target, executor=pool, **kw)
 
 
 @pytest.mark.parametrize("save", [save_standard, save_v1, save_manager_items])
@@ -98,7 +98,7 @@ def test_every_strategy(tmp_path):
     ):
         folder = tmp_path / str(number)
         folder.mkdir()
-        api.convert(source, folder / "cut", layout=first, compression=kept)
+        reshard.convert(source, folder / "cut", layout=first, compression=kept)
         strategies |= convert_all(folder / "cut", folder, layout=second, compression=made)
     assert strategies == {"whole", "scatter", "weave", "block", "copy"}
 
@@ -106,7 +106,7 @@ def test_every_strategy(tmp_path):
 @pytest.mark.parametrize("compression", ["none", "zstd", "keep"])
 def test_threads_or_processes(compression, tmp_path):
     source = save_standard(tmp_path / "source", small_tree())
-    convert = partial(api.convert, layout=LAYOUT, compression=compression, chunk_bytes=1024)
+    convert = partial(reshard.convert, layout=LAYOUT, compression=compression, chunk_bytes=1024)
     convert(source, tmp_path / "threads")
     with ProcessPoolExecutor(2, get_context("spawn")) as executor:
         convert(source, tmp_path / "processes", executor=executor)

@@ -25,9 +25,9 @@ SHAPE = (6144, 8192)
 
 CONVERT = """
     import json, sys
-    from reshard import api
+    import reshard
     source, target, options = sys.argv[1:]
-    report = api.convert(source, target, **json.loads(options))
+    report = reshard.convert(source, target, **json.loads(options))
     print(json.dumps(sorted({t.strategy for t in report.tensors})))
 """
 ROWS, COLUMNS = ["x"], [None, "x"]
@@ -85,7 +85,7 @@ def test_peak_memory_stays_within_the_budget(sources, strategy, source, axes, op
 
 IN_PROCESSES = """
 import glob, json, sys
-from reshard import api
+import reshard
 {code}
 source, target, options = sys.argv[1:]
 options, peaks = json.loads(options), {{}}
@@ -96,8 +96,8 @@ def look(_):
             text = open(f"/proc/{{pid}}/status").read()
             peaks[pid] = int(text.partition("VmHWM:")[2].split()[0]) << 10
 
-plan = api.plan(source, **options).plan
-api.convert(source, target, progress=look, **options)
+plan = reshard.plan(source, **options).plan
+reshard.convert(source, target, progress=look, **options)
 print(json.dumps([plan.processes, plan.peak_bytes, sum(peaks.values()), len(peaks)]))
 """
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard import api
 from reshard.engine.processes import Processes
 from tests.checkpoint_files import files_without_times
 from tests.in_processes import CODE, OPTIONS, run_in_processes
@@ -50,20 +49,20 @@ def started(monkeypatch):
     ids=str,
 )  # fmt: skip
 def test_the_same_bytes_as_threads(source, tmp_path, monkeypatch, started, options):
-    threads = api.convert(source, tmp_path / "threads", layout=LAYOUT, **OPTIONS, **options)
+    threads = reshard.convert(source, tmp_path / "threads", layout=LAYOUT, **OPTIONS, **options)
     assert started == []
     run_in_processes(monkeypatch)
-    assert api.plan(source, layout=LAYOUT, **OPTIONS, **options).plan.processes == 2
+    assert reshard.plan(source, layout=LAYOUT, **OPTIONS, **options).plan.processes == 2
     target, told = tmp_path / "processes", []
     options = {"layout": LAYOUT, **OPTIONS, **options}
-    processes = api.convert(source, target, progress=told.append, **options)
+    processes = reshard.convert(source, target, progress=told.append, **options)
     assert started == [2]
     assert [(t.target, t.target_digest) for t in processes.tensors] == [
         (t.target, t.target_digest) for t in threads.tensors
     ]
     assert files_without_times(target) == files_without_times(tmp_path / "threads")
     assert told[-1].moved_bytes == told[-1].total_bytes
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def test_several_targets(source, tmp_path, monkeypatch, started):
@@ -72,10 +71,10 @@ def test_several_targets(source, tmp_path, monkeypatch, started):
         reshard.Target(tmp_path / "columns", layout=LAYOUT),
         reshard.Target(tmp_path / "half", cast={"kernel": "bfloat16"}),
     ]
-    api.convert_all(source, targets, **OPTIONS)
+    reshard.convert_all(source, targets, **OPTIONS)
     assert started == [2]
     for target in targets:
-        assert api.verify(source, target.target).differences == 0
+        assert reshard.verify(source, target.target).differences == 0
 
 
 @pytest.mark.parametrize("why", ["few workers", "little memory", "a database", "an executor"])
@@ -90,16 +89,16 @@ def test_where_threads_do_it(source, tmp_path, monkeypatch, started, why):
             "a database": {"ocdbt": True},
             "an executor": {"executor": executor},
         }
-        api.convert(source, tmp_path / "target", **{**OPTIONS, **other[why]})
+        reshard.convert(source, tmp_path / "target", **{**OPTIONS, **other[why]})
     assert started == []
 
 
 def test_threads_do_it_where_no_interpreter_starts(source, tmp_path, monkeypatch, started):
     run_in_processes(monkeypatch)
     monkeypatch.setattr(sys, "executable", "/usr/sbin/embeds-python")
-    api.convert(source, tmp_path / "target", **OPTIONS)
+    reshard.convert(source, tmp_path / "target", **OPTIONS)
     assert started == [2]
-    assert api.verify(source, tmp_path / "target").differences == 0
+    assert reshard.verify(source, tmp_path / "target").differences == 0
 
 
 SCRIPT = """
@@ -125,4 +124,4 @@ def test_a_script_without_a_main_guard_runs_once(source, tmp_path):
         cwd=away, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert (done.stdout.splitlines(), done.stderr) == (["it runs", "2"], "")
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from reshard import api
+import reshard
 from tests.equal import assert_same_trees
 from tests.orbax_trees import (
     DTYPES,
@@ -126,10 +126,10 @@ def test_any_tree_from_any_mesh_to_any_other(conversion):
     save, tree, after, wanted, how = conversion
     with tempfile.TemporaryDirectory() as folder:
         source, target = save(Path(folder) / "source", tree), Path(folder) / "target"
-        report = api.convert(source, target, layout=layout_of(after, wanted), **how)
+        report = reshard.convert(source, target, layout=layout_of(after, wanted), **how)
         found = restore_tree(target)
         assert_same_trees(found, restore_tree(source))
-        assert api.verify(source, target).differences == 0
+        assert reshard.verify(source, target).differences == 0
     assert len(report.tensors) == len(wanted)
     for path, leaf in jax.tree_util.tree_flatten_with_path(found)[0]:
         if isinstance(leaf, jax.Array):

@@ -11,7 +11,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from reshard import Target, api
+import reshard
+from reshard import Target
 from reshard.errors import MemoryBudgetError, PlanError, StorageError
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
@@ -93,16 +94,16 @@ def _timeless(path: Path) -> bytes:
 def test_each_is_as_if_it_had_been_made_alone(kind, limits, sources, tmp_path):
     source = sources[kind]
     targets = [Target(tmp_path / "many" / name, **options) for name, options in WAYS.items()]
-    made = api.convert_all(source, targets, **limits)
+    made = reshard.convert_all(source, targets, **limits)
     assert [report.target for report in made.reports] == [str(target.target) for target in targets]
     for (name, options), report in zip(WAYS.items(), made.reports, strict=True):
-        alone = api.convert(source, tmp_path / "alone" / name, **limits, **options)
+        alone = reshard.convert(source, tmp_path / "alone" / name, **limits, **options)
         assert content(tmp_path / "many" / name) == content(tmp_path / "alone" / name)
         assert list(map(_what, report.tensors)) == list(map(_what, alone.tensors))
         assert report.written_bytes == alone.written_bytes
         assert report.moved_bytes == alone.moved_bytes
         assert report.warnings == alone.warnings
-        assert api.verify(tmp_path / "many" / name).differences == 0
+        assert reshard.verify(tmp_path / "many" / name).differences == 0
 
 
 def _what(tensor):
@@ -116,10 +117,10 @@ def _what(tensor):
 def test_databases_hold_the_same(sources, tmp_path):
     ways = {"packed": {"ocdbt": True}, "files": {}, "kept": {"ocdbt": True, "compression": "keep"}}
     targets = [Target(tmp_path / name, **options) for name, options in ways.items()]
-    api.convert_all(sources["ocdbt"], targets)
+    reshard.convert_all(sources["ocdbt"], targets)
     for target in targets:
-        assert api.verify(sources["ocdbt"], target.target).differences == 0
-        assert api.verify(target.target).differences == 0
+        assert reshard.verify(sources["ocdbt"], target.target).differences == 0
+        assert reshard.verify(target.target).differences == 0
 
 
 def test_stock_orbax_restores_every_target(sources, tmp_path):
@@ -131,7 +132,7 @@ def test_stock_orbax_restores_every_target(sources, tmp_path):
         "zstd": Target(tmp_path / "zstd", layout=columns, compression="zstd"),
         "keep": Target(tmp_path / "keep", compression="keep"),
     }
-    api.convert_all(sources["zstd"], list(targets.values()))
+    reshard.convert_all(sources["zstd"], list(targets.values()))
     expected = ocp.PyTreeCheckpointer().restore(sources["zstd"])
     for kind, target in targets.items():
         found = ocp.PyTreeCheckpointer().restore(Path(target.target))
@@ -167,10 +168,10 @@ TO = {
 @pytest.mark.parametrize("kind", ["rows", "columns", "raw"])
 def test_every_byte_of_the_source_is_read_once_for_all(kind, tensors, monkeypatch, tmp_path):
     targets = [Target(tmp_path / name, **options) for name, options in TO.items()]
-    planned = api.plan_all(tensors / kind, targets, max_memory=256 * MIB)
+    planned = reshard.plan_all(tensors / kind, targets, max_memory=256 * MIB)
     assert (planned.total.repeated_bytes, planned.total.amplification) == (0, 1.0)
     reads = Reads(monkeypatch)
-    made = api.convert_all(tensors / kind, targets, max_memory=256 * MIB)
+    made = reshard.convert_all(tensors / kind, targets, max_memory=256 * MIB)
     monkeypatch.undo()
     once = encoded_bytes(tensors / kind)
     assert made.read_bytes == once
@@ -191,7 +192,7 @@ def _read_more_than_once(reads: Reads, source: Path) -> int:
 def test_chunks_that_several_targets_keep_are_read_once(tensors, monkeypatch, tmp_path):
     targets = [Target(tmp_path / name, compression="keep") for name in "abc"]
     reads = Reads(monkeypatch)
-    made = api.convert_all(tensors / "rows", targets)
+    made = reshard.convert_all(tensors / "rows", targets)
     monkeypatch.undo()
     assert {t.strategy for report in made.reports for t in report.tensors} == {"copy"}
     assert made.read_bytes == encoded_bytes(tensors / "rows")
@@ -204,9 +205,9 @@ def test_what_is_read_again_is_in_the_plan(tensors, tmp_path):
         Target(tmp_path / "kept", compression="keep"),
         Target(tmp_path / "raw", **TO["columns"]),
     ]
-    joint = api.plan_all(tensors / "rows", targets).total
+    joint = reshard.plan_all(tensors / "rows", targets).total
     assert joint.repeated_bytes == joint.source_bytes == 2048 * 1024 * 4
-    made = api.convert_all(tensors / "rows", targets)
+    made = reshard.convert_all(tensors / "rows", targets)
     assert made.read_bytes == 2 * encoded_bytes(tensors / "rows")
 
 
@@ -214,7 +215,8 @@ def test_what_is_read_again_is_in_the_plan(tensors, tmp_path):
 
 MEASURED = """
     import json, resource, sys
-    from reshard import Target, api
+    import reshard
+    from reshard import Target
     source, target, little = sys.argv[1:]
     def targets(to):
         columns = {"mesh": {"axes": ["m"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "m"]}]}
@@ -224,10 +226,10 @@ MEASURED = """
             Target(f"{to}/b", layout=rows, cast={"w": "bfloat16"}),
             Target(f"{to}/c", layout=columns),
         ]
-    api.convert_all(little, targets(target + "-little"), max_memory="48MiB", workers=1)  # imports everything
+    reshard.convert_all(little, targets(target + "-little"), max_memory="48MiB", workers=1)  # imports everything
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     before = peak()
-    made = api.convert_all(source, targets(target), max_memory="48MiB", workers=1)
+    made = reshard.convert_all(source, targets(target), max_memory="48MiB", workers=1)
     print(json.dumps([peak() - before, made.read_bytes]))
 """
 
@@ -241,16 +243,16 @@ def test_memory_is_bounded_for_all_targets_together(tmp_path):
     grown, _ = run_fresh(MEASURED, *paths).printed
     assert grown <= 52 * MIB
     for name in "abc":
-        assert api.verify(tmp_path / "target" / name).differences == 0
+        assert reshard.verify(tmp_path / "target" / name).differences == 0
 
 
 def test_the_budget_is_one_for_all_targets(tensors, tmp_path):
     targets = [Target(tmp_path / name, **options) for name, options in TO.items()]
-    plan = api.plan_all(tensors / "rows", targets, max_memory="64MiB", workers=2).total
+    plan = reshard.plan_all(tensors / "rows", targets, max_memory="64MiB", workers=2).total
     assert plan.peak_bytes <= plan.max_memory <= 64 * MIB
     assert max(p.metadata_bytes for p in plan.plans) > 0
     with pytest.raises(MemoryBudgetError, match=r"'w' of shape \[2048, 1024\] needs at least"):
-        api.plan_all(tensors / "rows", targets, max_memory="1MiB")
+        reshard.plan_all(tensors / "rows", targets, max_memory="1MiB")
 
 
 # ---- refused, and what is told ----
@@ -267,7 +269,7 @@ def test_the_budget_is_one_for_all_targets(tensors, tmp_path):
         (["a", "../source/w"], "'{0}/../source/w' is inside the source"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("call", [api.convert_all, api.plan_all])
+@pytest.mark.parametrize("call", [reshard.convert_all, reshard.plan_all])
 def test_targets_that_meet_are_refused(call, names, message, sources, tmp_path):
     (tmp_path / "source").symlink_to(sources["raw"])
     (tmp_path / "t").mkdir()
@@ -280,13 +282,13 @@ def test_targets_that_meet_are_refused(call, names, message, sources, tmp_path):
 @pytest.mark.parametrize("targets", [[], None, "ab", ["a"], [("a", {})]], ids=repr)
 def test_targets_are_a_list_of_target_records(targets, sources):
     with pytest.raises(PlanError, match=r"expected a list of at least one reshard\.Target"):
-        api.convert_all(sources["raw"], targets)
+        reshard.convert_all(sources["raw"], targets)
 
 
 def test_a_rule_that_matches_nothing_names_its_target(sources, tmp_path):
     targets = [Target(tmp_path / "a"), Target(tmp_path / "b", select=["nothing"])]
     with pytest.raises(PlanError, match=rf"^target '{tmp_path}/b': select 'nothing'") as caught:
-        api.convert_all(sources["raw"], targets)
+        reshard.convert_all(sources["raw"], targets)
     assert caught.value.target == f"{tmp_path}/b"
     assert list(tmp_path.iterdir()) == []
 
@@ -294,7 +296,7 @@ def test_a_rule_that_matches_nothing_names_its_target(sources, tmp_path):
 def test_progress_is_of_all_targets_together(sources, tmp_path):
     seen = []
     targets = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half", "some")]
-    made = api.convert_all(sources["raw"], targets, progress=seen.append)
+    made = reshard.convert_all(sources["raw"], targets, progress=seen.append)
     copying = [p for p in seen if p.stage == "copying"]
     moved = [p.moved_bytes for p in copying]
     assert moved == sorted(moved)
@@ -306,17 +308,17 @@ def test_progress_is_of_all_targets_together(sources, tmp_path):
 
 def test_relative_paths_and_reports_keep_what_was_given(sources, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = api.convert_all(sources["raw"], [Target("a"), Target("b", compression="zstd")])
+    made = reshard.convert_all(sources["raw"], [Target("a"), Target("b", compression="zstd")])
     assert [report.target for report in made.reports] == ["a", "b"]
     assert made.source == str(sources["raw"])
-    again = api.convert_all(sources["raw"], [Target("a"), Target("b", compression="zstd")])
+    again = reshard.convert_all(sources["raw"], [Target("a"), Target("b", compression="zstd")])
     assert all(report.already_done for report in again.reports)
     assert again.read_bytes == 0
 
 
 def test_slices_are_of_each_target(sources, tmp_path):
     targets = [Target(tmp_path / name, **WAYS[name]) for name in ("columns", "half")]
-    api.convert_all(sources["raw"], targets)
+    reshard.convert_all(sources["raw"], targets)
     found = [
         json.loads((Path(g.target) / "slices.json").read_text())["tensors"]["rows"] for g in targets
     ]

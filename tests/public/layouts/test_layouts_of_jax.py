@@ -23,7 +23,7 @@ from jax.sharding import (
 )
 
 import reshard
-from reshard.api import preview_layout
+from reshard import preview_layout
 from tests.orbax_trees import save_standard
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.cli.app import run
 from reshard.cli.option_names import as_options
 from reshard.errors import (
@@ -53,7 +53,7 @@ def refused(
 ) -> ReshardError:
     """The conversion is refused by the API with these texts and leaves everything as it was."""
     with nothing_changes(Path(src), Path(dst)), pytest.raises(error) as caught:
-        reshard.api.convert(src, dst, **options)
+        reshard.convert(src, dst, **options)
     for text in texts:
         assert text in str(caught.value)
     return caught.value
@@ -78,8 +78,8 @@ def refused_by_command(
 
 def converts(src: Path, dst: Path, **options: Any) -> None:
     """The conversion works, and every tensor is what it was."""
-    reshard.api.convert(src, dst, **options)
-    assert reshard.api.verify(src, dst).differences == 0
+    reshard.convert(src, dst, **options)
+    assert reshard.verify(src, dst).differences == 0
     assert leftovers(dst.parent) == []
 
 

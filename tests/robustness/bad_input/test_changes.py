@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.errors import (
     FormatError,
     PlanError,
@@ -86,6 +86,6 @@ def test_changes_of_the_wrong_kind(options, text, source, tmp_path):
 
 
 def test_integers_become_floats_when_asked_for_by_name(source, tmp_path):
-    reshard.api.convert(source, tmp_path / "dst", cast=[("^count$", "float32")])
-    dtypes = {n: t.spec.dtype for n, t in reshard.api.inspect(tmp_path / "dst").tensors.items()}
+    reshard.convert(source, tmp_path / "dst", cast=[("^count$", "float32")])
+    dtypes = {n: t.spec.dtype for n, t in reshard.inspect(tmp_path / "dst").tensors.items()}
     assert dtypes["count"] == "float32"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.errors import (
     IncompleteCheckpointError,
 )
@@ -64,10 +64,10 @@ def test_killed_and_started_again(source, tmp_path):
     assert not target.exists()
     assert leftovers(tmp_path) == [".dst.reshard-partial"]
     with pytest.raises(IncompleteCheckpointError):
-        reshard.api.inspect(tmp_path / ".dst.reshard-partial")
+        reshard.inspect(tmp_path / ".dst.reshard-partial")
     done = command("convert", source, target)
     assert done.returncode == 0, done.stderr
-    assert reshard.api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dst", "src"]
     assert fingerprint(source) == before
 
@@ -95,7 +95,7 @@ def test_second_run_on_one_target(source, tmp_path):
     )
     assert "Traceback" not in second.stderr
     assert child.returncode == 0
-    assert reshard.api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def test_interrupted(source, tmp_path):

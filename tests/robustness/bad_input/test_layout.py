@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.cli.app import run
 from reshard.errors import (
     LayoutError,
@@ -108,7 +108,7 @@ def test_mesh_that_makes_no_sense(mesh, text, source, tmp_path, capsys):
 def test_layout_rule_that_matches_nothing_is_a_warning(source, tmp_path, capsys):
     layout = rules({"match": "kernal", "axes": ["x"]}, {"match": "kernel", "axes": ["x"]})
     (tmp_path / "layout.json").write_text(json.dumps(layout))
-    report = reshard.api.convert(source, tmp_path / "dst", layout=tmp_path / "layout.json")
+    report = reshard.convert(source, tmp_path / "dst", layout=tmp_path / "layout.json")
     (warning,) = (w for w in report.warnings if "kernal" in w)
     assert "rules[0] 'kernal'" in warning
     assert "matches no tensor" in warning

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import reshard.api
+import reshard
 from reshard.engine.progress import Progress
 from reshard.errors import (
     FormatError,
@@ -46,7 +46,7 @@ def test_source_is_missing(tmp_path, capsys):
 )  # fmt: skip
 def test_source_is_no_usable_path(source, text, tmp_path):
     with pytest.raises(StorageError) as caught:
-        reshard.api.convert(source, tmp_path / "dst")
+        reshard.convert(source, tmp_path / "dst")
     assert text in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -121,6 +121,6 @@ def test_source_vanishes_midway(kind, saved, tmp_path, one_task_at_a_time):
         shutil.rmtree(source, ignore_errors=True)
 
     with pytest.raises(ReshardError) as caught:
-        reshard.api.convert(source, tmp_path / "dst", progress=vanish, **one_task_at_a_time)
+        reshard.convert(source, tmp_path / "dst", progress=vanish, **one_task_at_a_time)
     assert str(source) in str(caught.value) or "not stored" in str(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.cli.app import run
 from reshard.errors import (
     StorageError,
@@ -76,7 +76,7 @@ def test_no_permission_to_read(name, open_folder, capsys):
         for attempt in ("api", "command"):
             if attempt == "api":
                 with pytest.raises(StorageError) as caught:
-                    reshard.api.convert(source, target)
+                    reshard.convert(source, target)
                 said = str(caught.value)
             else:
                 assert run(["convert", str(source), str(target)]) == 1
@@ -143,11 +143,11 @@ def test_every_call_that_may_find_the_disk_full(call, compression, saved, tmp_pa
     source = Path(shutil.copytree(saved["zstd"], tmp_path / "src"))
     monkeypatch.setattr(os, call, full)
     try:
-        reshard.api.convert(source, tmp_path / "dst", compression=compression)
+        reshard.convert(source, tmp_path / "dst", compression=compression)
     except StorageError as error:
         assert "No space left on device; free space on that file system" in str(error)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["src"]
     else:
         assert len(calls) <= 2
         monkeypatch.undo()
-        assert reshard.api.verify(source, tmp_path / "dst").differences == 0
+        assert reshard.verify(source, tmp_path / "dst").differences == 0

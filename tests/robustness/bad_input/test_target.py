@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import reshard.api
+import reshard
 from reshard.cli.app import run
 from reshard.errors import (
     CorruptError,
@@ -145,14 +145,14 @@ def test_target_is_no_usable_path(target, text, source, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with nothing_changes(source, tmp_path / "here"), pytest.raises(StorageError) as caught:
-        reshard.api.convert(source, target)
+        reshard.convert(source, target)
     assert text in str(caught.value)
 
 
 def test_paths_as_urls(source, tmp_path):
     converts(source, tmp_path / "dst")
-    reshard.api.convert(f"file://{source}", f"file://{tmp_path}/dst2")
-    assert reshard.api.verify(tmp_path / "dst", tmp_path / "dst2").differences == 0
+    reshard.convert(f"file://{source}", f"file://{tmp_path}/dst2")
+    assert reshard.verify(tmp_path / "dst", tmp_path / "dst2").differences == 0
     refused(f"file://{source}", f"file://{source}/dst", StorageError, "is inside the source")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard import api
+import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
 from reshard.engine import task_stream
 from reshard.errors import ReshardError
@@ -76,7 +76,7 @@ def _convert(
     if prepare is not None:
         prepare()
     try:
-        report = api.convert(source, target, **options)
+        report = reshard.convert(source, target, **options)
     except ReshardError as error:
         answers.send(f"{type(error).__name__}: {error}")
     else:

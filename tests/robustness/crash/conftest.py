@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.engine import task_stream
 from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
@@ -39,7 +39,7 @@ def source(sources):
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory):
     target = tmp_path_factory.mktemp("expected") / "t"
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     return files_without_times(target)
 
 

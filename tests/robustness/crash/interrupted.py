@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.storage.local import transaction as local_transaction
 from reshard.storage.local.staging import staging_for
 from reshard.storage.local.transaction import LocalTransaction
@@ -29,8 +29,8 @@ def journal_tasks(target: Path) -> list[Any]:
 def same_result(found: Path, expected: Path, *, packed: bool) -> None:
     """Byte by byte the same folders; databases hold the same tensors."""
     if packed:
-        assert api.verify(found, expected).differences == 0
-        assert api.verify(found).differences == 0
+        assert reshard.verify(found, expected).differences == 0
+        assert reshard.verify(found).differences == 0
     else:
         assert files_without_times(found) == files_without_times(expected)
 
@@ -53,7 +53,7 @@ def stop(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalTransaction, "append", failing)
         with pytest.raises(type(error)) as caught:
-            api.convert(source, target, **(options or CASE.options))
+            reshard.convert(source, target, **(options or CASE.options))
     return caught.value
 
 

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from reshard import api
+import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
 from reshard.engine import task_stream
 
@@ -44,7 +44,7 @@ def run_killed(point: Point | None, source: Path, target: Path, **options: Any) 
 
 
 def run_many_killed(
-    point: Point | None, source: Path, targets: list[api.Target], **limits: Any
+    point: Point | None, source: Path, targets: list[reshard.Target], **limits: Any
 ) -> int:
     """As ``run_killed``, of a conversion to several targets."""
     return _run(convert_all, point, str(source), targets, limits)
@@ -61,13 +61,13 @@ def _run(what: Callable[..., None], *arguments: Any) -> int:
 
 
 def convert_all(
-    point: Point | None, source: str, targets: list[api.Target], limits: dict[str, Any]
+    point: Point | None, source: str, targets: list[reshard.Target], limits: dict[str, Any]
 ) -> None:
     """Small batches, so that there are many points at which something is done."""
     task_stream.BATCH_TASKS = 1
     if point is not None:
         set_trap(point)
-    api.convert_all(source, targets, **limits)
+    reshard.convert_all(source, targets, **limits)
 
 
 def convert(point: Point | None, source: str, target: str, options: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ def convert(point: Point | None, source: str, target: str, options: dict[str, An
     task_stream.BATCH_TASKS = 1
     if point is not None:
         set_trap(point)
-    api.convert(source, target, **options)
+    reshard.convert(source, target, **options)
 
 
 def set_trap(point: Point, end: Callable[[], None] | None = None) -> None:

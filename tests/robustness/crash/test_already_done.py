@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from reshard import api
+import reshard
 from reshard.cli.app import run as run_command
 from reshard.conversion.report import TensorReport
 from reshard.errors import (
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.usefixtures("small_batches")
 
 
 def test_a_finished_target_is_left_alone(source, target, expected, capsys):
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     before = {p: p.stat().st_mtime_ns for p in [target, *target.rglob("*")]}
-    report = api.convert(source, target, **{**CASE.options, "workers": 1})
+    report = reshard.convert(source, target, **{**CASE.options, "workers": 1})
     assert report.already_done
     assert {p: p.stat().st_mtime_ns for p in [target, *target.rglob("*")]} == before
-    again = api.convert(source, target, overwrite=True, **CASE.options)
+    again = reshard.convert(source, target, overwrite=True, **CASE.options)
     assert not again.already_done
     assert files_without_times(target) == expected
     assert run_command(["convert", str(source), str(target.parent / "u")]) == 0
@@ -51,8 +51,8 @@ def test_a_finished_target_is_left_alone(source, target, expected, capsys):
 @pytest.mark.parametrize("name", ["weave", "cast", "copy", "ocdbt"])
 def test_a_finished_target_is_reported_from_its_record(name, sources, target):
     case = CASES[name]
-    made = api.convert(sources[case.source], target, **case.options)
-    again = api.convert(sources[case.source], target, **case.options)
+    made = reshard.convert(sources[case.source], target, **case.options)
+    again = reshard.convert(sources[case.source], target, **case.options)
     assert again.already_done
     assert list(map(kept, again.tensors)) == list(map(kept, made.tensors))
     assert any(t.target_digest for t in again.tensors) == (name != "copy")
@@ -65,11 +65,11 @@ def test_a_finished_target_is_reported_from_its_record(name, sources, target):
 def test_chunks_copied_encoded_are_reported_with_the_digests_of_their_source(
     sources, target, tmp_path
 ):
-    made = api.convert(sources["raw"], target, compression="zstd")
+    made = reshard.convert(sources["raw"], target, compression="zstd")
     recorded = {t.target: t.target_digest for t in made.tensors}
-    copy = api.convert(target, tmp_path / "copy", compression="keep")
+    copy = reshard.convert(target, tmp_path / "copy", compression="keep")
     assert {t.strategy for t in copy.tensors} == {"copy"}
-    again = api.convert(target, tmp_path / "copy", compression="keep")
+    again = reshard.convert(target, tmp_path / "copy", compression="keep")
     assert again.already_done
     assert {t.target: t.target_digest for t in again.tensors} == recorded
 
@@ -82,17 +82,17 @@ def test_a_finished_target_of_several_items_reports_all_tensors(target, tmp_path
         }
         manager.save(1, args=ocp.args.Composite(**trees))
         manager.wait_until_finished()
-    made = api.convert(tmp_path / "run" / "1", target)
-    again = api.convert(tmp_path / "run" / "1", target)
+    made = reshard.convert(tmp_path / "run" / "1", target)
+    again = reshard.convert(tmp_path / "run" / "1", target)
     assert {t.target for t in again.tensors} == {"state/w", "state/b", "ema/w"}
     assert list(map(kept, again.tensors)) == list(map(kept, made.tensors))
     assert all(t.target_digest for t in again.tensors)
 
 
 def test_no_tensor_is_read_to_report_a_finished_target(source, target, monkeypatch):
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     reads = Reads(monkeypatch)
-    assert all(t.target_digest for t in api.convert(source, target, **CASE.options).tensors)
+    assert all(t.target_digest for t in reshard.convert(source, target, **CASE.options).tensors)
     monkeypatch.undo()
     assert str(target / "slices.json") in reads.intervals
     assert not {str(file) for file in chunk_files(target)} & reads.intervals.keys()
@@ -104,16 +104,16 @@ def kept(tensor: TensorReport) -> tuple:
 
 
 def test_targets_of_other_conversions_are_refused(source, target, tmp_path):
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     own = Path(shutil.copytree(source, tmp_path / "own"))
     for other in ({"compression": "zstd"}, {"layout": None}, {"drop": ["small"]}, {"style": "v1"}):
         with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
-            api.convert(source, target, **{**CASE.options, **other})
+            reshard.convert(source, target, **{**CASE.options, **other})
     with pytest.raises(TargetExistsError):
-        api.convert(own, target, **CASE.options)
+        reshard.convert(own, target, **CASE.options)
     (target / "slices.json").unlink()
     with pytest.raises(TargetExistsError):
-        api.convert(source, target, **CASE.options)
+        reshard.convert(source, target, **CASE.options)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_finished_target_that_lost_bytes_is_reported_as_damaged(
 ):
     """A chunk is gone (None), or has another size than a raw one must have."""
     options = {**CASE.options, "compression": compression}
-    api.convert(source, target, **options)
+    reshard.convert(source, target, **options)
     chunk = chunk_files(target)[0]
     chunk.unlink() if keeps is None else os.truncate(chunk, keeps)
     said = rf"{target}' is the finished result of this .* was damaged since: tensor .*, chunk"
     with pytest.raises(CorruptError, match=said):
-        api.convert(source, target, **options)
-    assert not api.convert(source, target, overwrite=True, **options).already_done
+        reshard.convert(source, target, **options)
+    assert not reshard.convert(source, target, overwrite=True, **options).already_done

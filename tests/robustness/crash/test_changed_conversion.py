@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import (
     ResumeError,
     SourceChangedError,
@@ -49,23 +49,23 @@ def test_changed_options_are_refused_by_name(text, unfinished, source, target, e
     with pytest.raises(
         ResumeError, match=f"another conversion: .*{text}.*give the same again.*restart"
     ):
-        api.convert(source, target, **{**CASE.options, **CHANGES[text]})
+        reshard.convert(source, target, **{**CASE.options, **CHANGES[text]})
     assert unfinished.journal.read_bytes() == before
-    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
+    assert reshard.convert(source, target, **CASE.options).resumed_bytes > 0
     assert files_without_times(target) == expected
 
 
 @pytest.mark.usefixtures("unfinished")
 def test_options_that_change_no_task_do_not_prevent_a_resume(source, target, expected):
     options = {**CASE.options, "max_memory": "65MiB", "check": "readback", "overwrite": True}
-    assert api.convert(source, target, **options).resumed_bytes > 0
+    assert reshard.convert(source, target, **options).resumed_bytes > 0
     assert files_without_times(target) == expected
 
 
 @pytest.mark.usefixtures("unfinished")
 def test_restart_starts_over(source, target):
     options = {**CASE.options, "cast": [("rows", "bfloat16")]}
-    report = api.convert(source, target, restart=True, **options)
+    report = reshard.convert(source, target, restart=True, **options)
     assert report.resumed_bytes == 0
     assert {t.target_dtype for t in report.tensors if t.target == "rows"} == {"bfloat16"}
     assert [p.name for p in target.parent.iterdir()] == ["t"]
@@ -77,10 +77,10 @@ def test_a_source_that_changed_between_the_runs(source, target, tmp_path):
     file = next(p for p in own.rglob("*") if p.is_file())
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
     with pytest.raises(ResumeError, match="another conversion: the source changed since; "):
-        api.convert(own, target, **CASE.options)
+        reshard.convert(own, target, **CASE.options)
     with pytest.raises(ResumeError, match=r"the source was '.*own' and is '.*raw'"):
-        api.convert(source, target, **CASE.options)
-    assert api.convert(own, target, restart=True, **CASE.options).resumed_bytes == 0
+        reshard.convert(source, target, **CASE.options)
+    assert reshard.convert(own, target, restart=True, **CASE.options).resumed_bytes == 0
 
 
 @pytest.mark.parametrize("change", ["touched", "added", "grown", "replaced"])
@@ -105,16 +105,16 @@ def test_a_source_that_changed_while_it_was_read(change, source, target, tmp_pat
     with pytest.raises(
         SourceChangedError, match=r"changed while it was read.*the output was discarded"
     ):
-        api.convert(own, target, progress=change_it, **CASE.options)
+        reshard.convert(own, target, progress=change_it, **CASE.options)
     assert [p.name for p in tmp_path.iterdir()] == ["own"]
 
 
 def test_the_output_of_another_interrupted_conversion_is_not_removed(source, target):
     """It may take the target's place later; that the target is finished is no reason to lose it."""
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     other = {**CASE.options, "cast": [("rows", "bfloat16")], "overwrite": True}
     stop(source, target, KeyboardInterrupt(), 5, **other)
-    assert api.convert(source, target, **CASE.options).already_done
+    assert reshard.convert(source, target, **CASE.options).already_done
     assert staging_for(target).journal.exists()
-    assert api.convert(source, target, **other).resumed_bytes > 0
+    assert reshard.convert(source, target, **other).resumed_bytes > 0
     assert [p.name for p in target.parent.iterdir()] == ["t"]

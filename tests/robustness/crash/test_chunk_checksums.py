@@ -10,7 +10,7 @@ import pytest
 from awscrt.checksums import crc32c
 from msgspec.structs import replace
 
-from reshard import api
+import reshard
 from reshard.errors import StorageError
 from reshard.formats.base import ChunkChecksum
 from reshard.formats.orbax.form import OrbaxForm
@@ -86,8 +86,8 @@ def converted_in_parts(
         stop(source, target, KeyboardInterrupt(), **made.options)
     if interruption == "reboot":
         other_boot(monkeypatch)
-    report = api.convert(source, target, **made.options)
-    assert api.verify(source, target).differences == 0
+    report = reshard.convert(source, target, **made.options)
+    assert reshard.verify(source, target).differences == 0
     return report.resumed_bytes
 
 
@@ -138,5 +138,5 @@ def test_a_journal_that_is_not_whole_is_an_error(sources, tmp_path, monkeypatch)
     records = LocalTransaction.records
     monkeypatch.setattr(LocalTransaction, "records", lambda self: iter([*records(self)][:-1]))
     with pytest.raises(StorageError, match=r"names \d+ of \d+ finished chunks"):
-        api.convert(sources["raw"], tmp_path / "t", **CASES["scatter"].options)
+        reshard.convert(sources["raw"], tmp_path / "t", **CASES["scatter"].options)
     assert not (tmp_path / "t").exists()

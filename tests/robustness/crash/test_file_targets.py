@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.local.staging import held, staging_for
 from tests.checkpoint_files import files_of, files_without_times
@@ -23,7 +23,7 @@ ONE, SHARDS = CASES["one"], CASES["shards"]
 
 def convert(form: str, sources: Any, target: Path, **options: Any) -> Any:
     case = CASES[form]
-    return api.convert(sources[case.source], target, **{**case.options, **options})
+    return reshard.convert(sources[case.source], target, **{**case.options, **options})
 
 
 @pytest.mark.parametrize("form", FORMS)

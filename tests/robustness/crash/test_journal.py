@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.conversion.resume.journal import read_finished
 from reshard.errors import (
     ResumeError,
@@ -64,7 +64,7 @@ def test_a_damaged_journal_is_trusted_up_to_the_damage(
     damage, unfinished, source, target, expected
 ):
     unfinished.journal.write_bytes(damage(unfinished.journal.read_bytes()))
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
     assert [p.name for p in target.parent.iterdir()] == ["t"]
 
@@ -74,7 +74,7 @@ def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, ta
     data = unfinished.journal.read_bytes()
     start = data.rindex(b"\n", 0, -1) + 1
     before = len(journal_tasks(target))
-    plan = api.plan(source, target, **CASE.options).plan
+    plan = reshard.plan(source, target, **CASE.options).plan
     for at in range(start, len(data)):
         unfinished.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         found = list(read_finished(read_records(unfinished.journal), plan))
@@ -89,16 +89,16 @@ def test_a_journal_of_another_version_is_refused_and_kept(unfinished, source, ta
     with pytest.raises(
         ResumeError, match=r"another version of reshard: .*has version 2, expected 1"
     ):
-        api.convert(source, target, **CASE.options)
+        reshard.convert(source, target, **CASE.options)
     assert unfinished.journal.read_bytes() == newer
-    assert api.convert(source, target, restart=True, **CASE.options).resumed_bytes == 0
+    assert reshard.convert(source, target, restart=True, **CASE.options).resumed_bytes == 0
 
 
 def test_a_journal_that_is_a_pipe_is_not_waited_for(source, target):
     unfinished = staging_for(target)
     unfinished.folder.mkdir()
     os.mkfifo(unfinished.journal)
-    assert api.convert(source, target, **CASE.options).resumed_bytes == 0
+    assert reshard.convert(source, target, **CASE.options).resumed_bytes == 0
 
 
 def test_nothing_is_kept_when_the_new_journal_cannot_be_synced(
@@ -109,9 +109,9 @@ def test_nothing_is_kept_when_the_new_journal_cannot_be_synced(
 
     monkeypatch.setattr(local_transaction, "fsync", fail)
     with pytest.raises(SyncError):
-        api.convert(source, target, **CASE.options)
+        reshard.convert(source, target, **CASE.options)
     assert not unfinished.folder.exists()
     unfinished.folder.mkdir()
     unfinished.next_journal.write_text("half")
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     assert not unfinished.folder.exists()

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.conversion import convert
 from reshard.errors import (
     CorruptError,
@@ -48,7 +48,7 @@ def test_output_of_an_interrupted_run_is_kept_and_named(error, source, target, e
     said = str(caught) + "".join(getattr(caught, "__notes__", []))
     assert f"% of 5.00 MiB) was kept in '{staging_for(target).folder}': run the same again" in said
     assert not target.exists()
-    report = api.convert(source, target, **CASE.options)
+    report = reshard.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0
     assert files_without_times(target) == expected
 
@@ -75,7 +75,7 @@ def test_a_run_that_wrote_nothing_leaves_nothing(source, target, monkeypatch):
 
     monkeypatch.setattr(convert, "run_batches", fail)
     with pytest.raises(StorageError, match=r"^at once$"):
-        api.convert(source, target, **CASE.options)
+        reshard.convert(source, target, **CASE.options)
     assert list(target.parent.iterdir()) == []
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_kept_after_a_failed_sync(source, target, monkeypatch):
         syncing.sync_tree(source)
     monkeypatch.setattr(local_transaction, "publish", lambda s, **_: syncing.sync_tree(s.root))
     with pytest.raises(SyncError):
-        api.convert(source, target, **CASE.options)
+        reshard.convert(source, target, **CASE.options)
     assert not staging_for(target).root.exists()
     assert not journal_of(target).exists()
 
@@ -99,7 +99,7 @@ def test_the_working_directory_may_change_during_a_run(source, target, expected,
     monkeypatch.chdir(target.parent)
     elsewhere = target.parent / "elsewhere"
     elsewhere.mkdir()
-    report = api.convert(
+    report = reshard.convert(
         os.path.relpath(source), "t", progress=lambda _: os.chdir(elsewhere), **CASE.options
     )
     assert (report.source, report.target) == (os.path.relpath(source, target.parent), "t")
@@ -114,10 +114,10 @@ def test_a_folder_that_appears_during_the_run_is_not_overwritten(source, target)
             (target / "precious").write_text("x")
 
     with pytest.raises(TargetExistsError, match="something other than a checkpoint"):
-        api.convert(source, target, overwrite=True, progress=appear, **CASE.options)
+        reshard.convert(source, target, overwrite=True, progress=appear, **CASE.options)
     assert [p.name for p in target.iterdir()] == ["precious"]
     shutil.rmtree(target)
-    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
+    assert reshard.convert(source, target, **CASE.options).resumed_bytes > 0
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -133,10 +133,10 @@ def test_an_interrupt_after_publishing_says_that_the_target_is_whole(
 
     monkeypatch.setattr(local_transaction, step, stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
-        api.convert(source, target, overwrite=overwrite, **CASE.options)
+        reshard.convert(source, target, overwrite=overwrite, **CASE.options)
     assert caught.value.__notes__ == [f"'{target}' is published and whole"]
     monkeypatch.undo()
-    assert api.convert(source, target, **CASE.options).already_done
+    assert reshard.convert(source, target, **CASE.options).already_done
     assert files_without_times(target) == expected
     assert [p.name for p in target.parent.iterdir()] == ["t"]
 
@@ -144,14 +144,14 @@ def test_an_interrupt_after_publishing_says_that_the_target_is_whole(
 @pytest.mark.usefixtures("unfinished")
 def test_progress_and_report_count_resumed_bytes(source, target):
     seen = []
-    report = api.convert(source, target, progress=seen.append, **CASE.options)
+    report = reshard.convert(source, target, progress=seen.append, **CASE.options)
     assert seen[0].resumed_bytes == seen[0].moved_bytes == report.resumed_bytes > 0
     assert seen[-1].moved_bytes == seen[-1].total_bytes == report.moved_bytes
 
 
 @pytest.mark.usefixtures("unfinished")
 def test_only_the_space_that_is_still_needed_is_asked_for(source, target, monkeypatch):
-    whole = api.plan(source, target, **CASE.options).written_bytes
+    whole = reshard.plan(source, target, **CASE.options).written_bytes
     monkeypatch.setattr("reshard.storage.local.store.free_bytes", lambda _: whole - 1)
-    report = api.convert(source, target, **CASE.options)
+    report = reshard.convert(source, target, **CASE.options)
     assert report.resumed_bytes > 0

@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import ReshardError
 from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_without_times
@@ -45,7 +45,7 @@ def undisturbed(sources, tmp_path_factory):
     def result(name: str) -> Path:
         if name not in made:
             made[name] = root / name
-            api.convert(sources[CASES[name].source], made[name], **CASES[name].options)
+            reshard.convert(sources[CASES[name].source], made[name], **CASES[name].options)
         return made[name]
 
     return result
@@ -55,7 +55,7 @@ def undisturbed(sources, tmp_path_factory):
 def test_the_cases_are_what_they_are_called(name, sources, tmp_path):
     case = CASES[name]
     options = {k: v for k, v in case.options.items() if k != "check"}
-    planned = api.plan(sources[case.source], tmp_path / "t", **options)
+    planned = reshard.plan(sources[case.source], tmp_path / "t", **options)
     assert {(t.target.name, t.move.strategy) for t in planned.tensors} >= case.strategies
     assert planned.tasks >= 6
 
@@ -72,11 +72,11 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     assert unfinished.folder.exists()
     is_published = target.exists()
     tasks = journal_tasks(target)
-    report = api.convert(source, target, **case.options)
+    report = reshard.convert(source, target, **case.options)
     same_result(target, undisturbed(name), packed=name == "ocdbt")
     assert report.already_done == is_published
     if is_published:
-        recorded = {n: t.digest for n, t in api.inspect(target).tensors.items()}
+        recorded = {n: t.digest for n, t in reshard.inspect(target).tensors.items()}
         assert {t.target: t.target_digest for t in report.tensors} == recorded
     else:
         assert report.resumed_bytes == sum(task[4] for task in tasks)
@@ -91,14 +91,14 @@ def test_finished_chunks_are_not_written_again(name, sources, tmp_path):
     assert run_killed(Point(APPEND, "after", 6), source, target, **case.options) == -9
     before = _whole_chunks(source, target, case)
     assert before
-    api.convert(source, target, **case.options)
+    reshard.convert(source, target, **case.options)
     assert {file: (target / file).stat().st_mtime_ns for file in before} == before
 
 
 def _whole_chunks(source, target, case):
     """Time of change of each chunk that the journal calls closed, found by name and index."""
     options = {k: v for k, v in case.options.items() if k != "check"}
-    names = [t.target.name for t in api.plan(source, target, **options).tensors]
+    names = [t.target.name for t in reshard.plan(source, target, **options).tensors]
     root, found = staging_for(target).root, {}
     for move, *_, parts in journal_tasks(target):
         for index, _, _, stored_bytes in parts:
@@ -125,7 +125,7 @@ def test_killed_within_a_chunk(count, sources, undisturbed, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
     point = Point("reshard.engine.write.chunk_files:write_all", "torn", count)
     assert run_killed(point, sources["raw"], target, **case.options) == -9
-    api.convert(sources["raw"], target, **case.options)
+    reshard.convert(sources["raw"], target, **case.options)
     same_result(target, undisturbed("scatter"), packed=False)
 
 
@@ -133,15 +133,15 @@ def test_killed_while_the_old_target_is_exchanged(sources, tmp_path):
     """The old target then lies where the output was: its chunks have the names and sizes of the new ones."""
     case, target = CASES["scatter"], tmp_path / "t"
     other = _other_values(tmp_path)
-    api.convert(other, target, **case.options)
+    reshard.convert(other, target, **case.options)
     point = Point("reshard.storage.local.publishing:_rename", "after")
     options = {**case.options, "overwrite": True}
     assert run_killed(point, sources["raw"], target, **options) == -9
     assert staging_for(target).root.exists()
-    assert api.verify(sources["raw"], target).differences == 0
-    report = api.convert(sources["raw"], target, **options)
+    assert reshard.verify(sources["raw"], target).differences == 0
+    report = reshard.convert(sources["raw"], target, **options)
     assert report.resumed_bytes == 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
 
 
 def _other_values(folder: Path) -> Path:
@@ -164,13 +164,13 @@ def test_stock_orbax_takes_nothing_of_it_for_a_checkpoint(sources, tmp_path):
         ):
             c.restore(path)
         with pytest.raises(ReshardError):
-            api.inspect(path)
+            reshard.inspect(path)
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         assert manager.all_steps() == []
         assert manager.save(3, args=ocp.args.StandardSave({"w": np.zeros(3)}))
         manager.wait_until_finished()
-    api.convert(sources["raw"], target)
-    assert api.verify(sources["raw"], target).differences == 0
+    reshard.convert(sources["raw"], target)
+    assert reshard.verify(sources["raw"], target).differences == 0
 
 
 @pytest.mark.parametrize("root", ["checkpoint", ""])
@@ -180,7 +180,7 @@ def test_a_path_in_the_staging_folder_is_refused_by_name(root, sources, tmp_path
     point = Point("reshard.storage.local.publishing:_rename", "before")
     assert run_killed(point, sources["raw"], target) == -9
     path = staging_for(target).folder / root
-    for call in (api.inspect, api.verify):
+    for call in (reshard.inspect, reshard.verify):
         with pytest.raises(ReshardError, match=r"is unfinished output of reshard.*run the same"):
             call(path)
 
@@ -193,7 +193,7 @@ def test_random_moments(name, sources, undisturbed, tmp_path):
     for count in map(int, chance.integers(1, 200 if name == "weave" else 60, 4)):
         target = tmp_path / str(count)
         run_killed(Point("os:pwrite", "before", count), source, target, **case.options)
-        api.convert(source, target, **case.options)
+        reshard.convert(source, target, **case.options)
         assert files_without_times(target) == files_without_times(undisturbed(name)), (
             f"killed at write {count}"
         )

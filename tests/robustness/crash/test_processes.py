@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.conversion import convert as convert_module
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
@@ -94,7 +94,7 @@ def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_pat
     assert "run the same again to resume it, or start over (--restart)" in said["message"]
     assert not target.exists()
     assert resumed(sources["raw"], target, script) > 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
 
 
 def resumed(source: Path, target: Path, script: str) -> int:
@@ -102,7 +102,7 @@ def resumed(source: Path, target: Path, script: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         if script == IN_PROCESSES:
             run_in_processes(patch)
-        return api.convert(source, target, **OPTIONS).resumed_bytes
+        return reshard.convert(source, target, **OPTIONS).resumed_bytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
@@ -123,7 +123,7 @@ def test_a_process_of_ours_that_is_killed(number, tmp_path):
     assert not Path(f"/proc/{other}").exists()
     assert not target.exists()
     assert resumed(source, target, IN_PROCESSES) > 0
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def test_processes_of_a_holder_that_died_end_too(sources, tmp_path):
@@ -133,7 +133,7 @@ def test_processes_of_a_holder_that_died_end_too(sources, tmp_path):
     child.kill()
     child.communicate(timeout=60)
     assert resumed(sources["raw"], target, IN_PROCESSES) > 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
     deadline = time.monotonic() + 30
     while any(is_running(pid) for pid in workers):
         assert time.monotonic() < deadline
@@ -161,7 +161,7 @@ def test_a_second_signal_kills(sources, tmp_path):
     _, err = child.communicate(timeout=30)
     assert child.returncode == -signal.SIGINT
     assert "Traceback" not in err
-    assert api.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
+    assert reshard.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
 
 
 def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
@@ -172,9 +172,9 @@ def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
     with ProcessPoolExecutor(1, get_context("forkserver")) as executor:
         executor.submit(abs, 1).result()
         monkeypatch.chdir(tmp_path / "second")
-        api.convert(os.path.relpath(sources["raw"]), "t", executor=executor)
+        reshard.convert(os.path.relpath(sources["raw"]), "t", executor=executor)
     assert list((tmp_path / "first").iterdir()) == []
-    assert api.verify(sources["raw"], tmp_path / "second" / "t").differences == 0
+    assert reshard.verify(sources["raw"], tmp_path / "second" / "t").differences == 0
 
 
 def test_of_two_runs_one_works_and_the_other_names_it(sources, tmp_path):
@@ -183,11 +183,11 @@ def test_of_two_runs_one_works_and_the_other_names_it(sources, tmp_path):
     text = rf"another run \(process {child.pid}\) is writing '{target}' now; wait for it to end"
     for options in ({}, {"restart": True}, {"compression": "zstd"}):
         with pytest.raises(StorageError, match=text):
-            api.convert(sources["raw"], target, **options)
+            reshard.convert(sources["raw"], target, **options)
     assert staging_for(target).journal.exists()
     child.communicate(timeout=60)
     assert child.returncode == 0
-    assert api.convert(sources["raw"], target).already_done
+    assert reshard.convert(sources["raw"], target).already_done
 
 
 def test_a_holder_that_died_frees_the_target(sources, tmp_path):
@@ -195,8 +195,8 @@ def test_a_holder_that_died_frees_the_target(sources, tmp_path):
     child = start_held(sources["raw"], target)
     child.kill()
     child.communicate(timeout=60)
-    assert api.convert(sources["raw"], target, restart=True).resumed_bytes == 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.convert(sources["raw"], target, restart=True).resumed_bytes == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
 
 
 @pytest.mark.parametrize("step", ["plan_targets", "held_target"])
@@ -208,11 +208,11 @@ def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
 
     def late(*arguments, **options):
         monkeypatch.setattr(convert_module, step, usual)
-        assert not api.convert(sources["raw"], target).already_done
+        assert not reshard.convert(sources["raw"], target).already_done
         return usual(*arguments, **options)
 
     monkeypatch.setattr(convert_module, step, late)
-    assert api.convert(sources["raw"], target).already_done
+    assert reshard.convert(sources["raw"], target).already_done
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
 
@@ -222,12 +222,12 @@ def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, m
 
     def late(*arguments):
         monkeypatch.setattr(convert_module, "plan_targets", usual)
-        api.convert(sources["raw"], target, compression="zstd")
+        reshard.convert(sources["raw"], target, compression="zstd")
         return usual(*arguments)
 
     monkeypatch.setattr(convert_module, "plan_targets", late)
     with pytest.raises(TargetExistsError, match="exists already and was left untouched"):
-        api.convert(sources["raw"], target)
+        reshard.convert(sources["raw"], target)
 
 
 def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
@@ -236,7 +236,7 @@ def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
 
     def one() -> None:
         try:
-            ended.append(api.convert(sources["raw"], target).already_done)
+            ended.append(reshard.convert(sources["raw"], target).already_done)
         except ReshardError as error:
             ended.append(str(error))
 
@@ -247,7 +247,7 @@ def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
         thread.join()
     assert ended.count(False) == 1
     assert all(e in (True, False) or "is writing" in str(e) for e in ended)
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reshard import Target, api
+import reshard
+from reshard import Target
 from reshard.engine import task_stream
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.local import transaction as local_transaction
@@ -46,7 +47,7 @@ def alone(sources, tmp_path_factory):
     """Each target made by itself, which nothing disturbs."""
     root = tmp_path_factory.mktemp("alone")
     for name, options in WAYS.items():
-        api.convert(sources["raw"], root / name, **LIMITS, **options)
+        reshard.convert(sources["raw"], root / name, **LIMITS, **options)
     return root
 
 
@@ -67,13 +68,13 @@ def test_killed_and_run_again(point, targets, sources, alone, tmp_path):
     published = [Path(target.target).exists() for target in targets]
     times = {p: p.stat().st_mtime_ns for target in targets for p in Path(target.target).rglob("*")}
     moved = [sum(t[4] for t in _left(Path(target.target))) for target in targets]
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert_done(targets, alone, tmp_path)
     assert [report.already_done for report in made.reports] == published
     assert {p: p.stat().st_mtime_ns for p in times} == times
     for report, is_published, before in zip(made.reports, published, moved, strict=True):
         assert is_published or report.resumed_bytes == before
-        recorded = {n: t.digest for n, t in api.inspect(report.target).tensors.items()}
+        recorded = {n: t.digest for n, t in reshard.inspect(report.target).tensors.items()}
         assert {t.target: t.target_digest for t in report.tensors} == recorded
 
 
@@ -97,8 +98,8 @@ def test_a_target_that_is_left_out_afterwards_changes_nothing_of_the_others(
     """One of them is finished by itself: it is planned otherwise, or goes on; nothing is ever mixed up."""
     point = Point(APPEND, "after", 8)
     assert run_many_killed(point, sources["raw"], targets, **LIMITS) == -9
-    api.convert(sources["raw"], targets[0].target, **LIMITS, restart=True, **WAYS["columns"])
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    reshard.convert(sources["raw"], targets[0].target, **LIMITS, restart=True, **WAYS["columns"])
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert_done(targets, alone, tmp_path)
 
@@ -128,7 +129,7 @@ def disk_of_half_full(monkeypatch):
 @pytest.mark.usefixtures("small_batches", "disk_of_half_full")
 def test_one_target_whose_disk_is_full(targets, sources, alone, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device") as caught:
-        api.convert_all(sources["raw"], targets, **LIMITS)
+        reshard.convert_all(sources["raw"], targets, **LIMITS)
     text = str(caught.value)
     assert caught.value.target == str(tmp_path / "half")
     assert text.startswith(f"target '{tmp_path}/half': tensor ")
@@ -137,7 +138,7 @@ def test_one_target_whose_disk_is_full(targets, sources, alone, tmp_path, monkey
         assert f"in '{tmp_path}/.{name}.reshard-partial'" in text
     assert not any(Path(target.target).exists() for target in targets)
     monkeypatch.undo()
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
     assert_done(targets, alone, tmp_path)
 
@@ -152,13 +153,13 @@ def test_one_target_that_appears_meanwhile(targets, sources, alone, tmp_path):
         (target / "kept").touch()
 
     with pytest.raises(StorageError) as caught:
-        api.convert_all(sources["raw"], targets, **LIMITS, progress=appear)
+        reshard.convert_all(sources["raw"], targets, **LIMITS, progress=appear)
     assert f"the target '{target}' exists already" in str(caught.value)
     assert caught.value.__notes__ == [f"'{tmp_path}/columns' is published and whole"]
     assert staging_for(tmp_path / "packed").journal.exists()
     (target / "kept").unlink()
     target.rmdir()
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
     assert_done(targets, alone, tmp_path)
@@ -168,13 +169,13 @@ def test_a_target_that_exists_is_refused_before_anything_is_made(targets, source
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "kept").touch()
     with pytest.raises(StorageError, match=f"the target '{tmp_path}/packed' exists already"):
-        api.convert_all(sources["raw"], targets, **LIMITS)
+        reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert [p.name for p in tmp_path.iterdir()] == ["packed"]
 
 
 def test_a_target_that_another_run_writes(targets, sources, tmp_path):
     with held(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
-        api.convert_all(sources["raw"], targets, **LIMITS)
+        reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     assert f"is writing '{tmp_path}/half' now" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".half.reshard-partial"]
@@ -191,14 +192,14 @@ def test_another_conversion_left_one_of_the_targets(targets, sources, alone, tmp
         ResumeError, match=f"to '{tmp_path}/half' was another.*: cast was"
     ) as caught:
         other = [targets[0], Target(targets[1].target, **half), targets[2]]
-        api.convert_all(sources["raw"], other, **LIMITS)
+        reshard.convert_all(sources["raw"], other, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     with pytest.raises(ResumeError, match="plan changed, perhaps since other targets share its"):
         new = Target(tmp_path / "new", layout=ROWS, cast={"rows": "float16"})
-        api.convert_all(sources["raw"], [targets[0], new, targets[2]], **LIMITS)
+        reshard.convert_all(sources["raw"], [targets[0], new, targets[2]], **LIMITS)
     assert [journal_tasks(Path(target.target)) for target in targets] == before
     assert not (tmp_path / ".new.reshard-partial").exists()
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert all(report.resumed_bytes > 0 for report in made.reports)
     assert_done(targets, alone, tmp_path)
 
@@ -207,7 +208,7 @@ def test_another_conversion_left_one_of_the_targets(targets, sources, alone, tmp
 def test_one_target_is_started_over(targets, sources, alone, tmp_path):
     assert run_many_killed(Point(APPEND, "after", 12), sources["raw"], targets, **LIMITS) == -9
     targets[1] = Target(targets[1].target, **WAYS["half"], restart=True)
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.resumed_bytes > 0 for report in made.reports] == [True, False, True]
     assert_done(targets, alone, tmp_path)
 
@@ -222,7 +223,7 @@ def test_a_source_that_changes_leaves_nothing_of_any_target(targets, sources, tm
         (source / "new").write_text("more")
 
     with pytest.raises(SourceChangedError):
-        api.convert_all(source, targets, **LIMITS, progress=touch)
+        reshard.convert_all(source, targets, **LIMITS, progress=touch)
     assert [p.name for p in tmp_path.iterdir()] == ["moving"]
 
 
@@ -235,11 +236,11 @@ def test_stopped_once_the_first_is_published(targets, sources, alone, tmp_path, 
 
     monkeypatch.setattr(local_transaction, "dissolve", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
-        api.convert_all(sources["raw"], targets, **LIMITS)
+        reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.__notes__[0] == f"'{tmp_path}/columns' is published and whole"
     monkeypatch.undo()
     assert files_without_times(tmp_path / "columns") == files_without_times(alone / "columns")
-    made = api.convert_all(sources["raw"], targets, **LIMITS)
+    made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert [report.already_done for report in made.reports] == [True, False, False]
     assert made.read_bytes == 0
     assert_done(targets, alone, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import VerificationError
 from reshard.formats.registry import open_reader
 from reshard.storage.local.staging import staging_for
@@ -40,7 +40,7 @@ def undisturbed(sources, tmp_path_factory):
     """The bytes of each form, made once by a run that nothing disturbs."""
     root = tmp_path_factory.mktemp("undisturbed")
     for name in FORMS:
-        api.convert(sources[CASES[name].source], root / name, **CASES[name].options)
+        reshard.convert(sources[CASES[name].source], root / name, **CASES[name].options)
     return {name: files_without_times(root / name) for name in FORMS}
 
 
@@ -50,7 +50,7 @@ def test_killed_and_run_again(form, point, sources, undisturbed, tmp_path):
     case, target = CASES[form], tmp_path / "t"
     assert run_killed(point, sources[case.source], target, **case.options) == -9
     is_published = target.exists()
-    report = api.convert(sources[case.source], target, **case.options)
+    report = reshard.convert(sources[case.source], target, **case.options)
     assert report.already_done == is_published
     assert files_without_times(target) == undisturbed[form]
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
@@ -62,7 +62,7 @@ def test_killed_within_the_header_that_gets_the_digests(count, sources, undistur
     point = Point(f"{WRITER}:write_all", "torn", 2)
     for _ in range(count - 1):
         assert run_killed(point, sources["raw"], target, **case.options) == -9
-    assert api.convert(sources["raw"], target, **case.options).resumed_bytes > 0
+    assert reshard.convert(sources["raw"], target, **case.options).resumed_bytes > 0
     assert files_without_times(target) == undisturbed["one"]
 
 
@@ -73,12 +73,12 @@ def test_killed_while_the_old_target_is_exchanged(form, sources, undisturbed, tm
     tree = make_tree()
     tree["rows"] = tree["rows"] + 1
     other = save_pytree(tmp_path / "other", tree, use_ocdbt=False, use_compression=False)
-    api.convert(other, target, **case.options)
+    reshard.convert(other, target, **case.options)
     options = {**case.options, "overwrite": True}
     assert run_killed(EXCHANGED, sources[case.source], target, **options) == -9
     assert staging_for(target).root.exists()
     assert files_without_times(target) == undisturbed[form]
-    assert api.convert(sources[case.source], target, **options).resumed_bytes == 0
+    assert reshard.convert(sources[case.source], target, **options).resumed_bytes == 0
     assert files_without_times(target) == undisturbed[form]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "t"]
 
@@ -92,7 +92,7 @@ def test_a_published_file_is_not_written_to_by_a_run_that_resumes(sources, undis
     target.hardlink_to(staged)
     held = target.open("rb")
     options = {**case.options, "overwrite": True}
-    assert api.convert(sources["raw"], target, **options).resumed_bytes == 0
+    assert reshard.convert(sources["raw"], target, **options).resumed_bytes == 0
     assert {"": held.read()} == files_without_times(target) == undisturbed["one"]
     held.close()
 
@@ -143,7 +143,7 @@ def test_a_shared_file_was_lost_or_damaged(
     loss(max(files, key=lambda p: p.stat().st_size))
     if boot == "other":
         other_boot(monkeypatch)
-    report = api.convert(source, target, **case.options)
+    report = reshard.convert(source, target, **case.options)
     assert files_without_times(target) == undisturbed[form]
     assert report.resumed_bytes < report.moved_bytes
     if loss in (half, one_bit) or form in ("shards", "dcp"):
@@ -162,7 +162,7 @@ def test_a_resumed_run_is_killed_once_it_made_a_lost_file_anew(
         file.unlink()
     assert run_killed(Point(PREPARE, "after"), source, target, **case.options) == -9
     assert not journal_of(target).exists() or not any(task[-1] for task in journal_tasks(target))
-    api.convert(source, target, **case.options)
+    reshard.convert(source, target, **case.options)
     assert files_without_times(target) == undisturbed[form]
 
 
@@ -174,17 +174,17 @@ def test_after_a_reboot_chunks_of_every_strategy_are_checked(
     options = {"to": "safetensors", "files": "ranks", "layout": ROWS, "workers": 1}
     source, target = sources["raw"], tmp_path / "t"
     if strategy == "whole":  # of chunks that are equal on both sides
-        api.convert(source, tmp_path / "src", to="safetensors", layout=ROWS)
+        reshard.convert(source, tmp_path / "src", to="safetensors", layout=ROWS)
         source = tmp_path / "src"
     with only(strategy):
-        planned = api.plan(source, target, **options)
+        planned = reshard.plan(source, target, **options)
         name = next(t.target.name for t in planned.tensors if t.move.strategy == strategy)
-        api.convert(source, tmp_path / "whole", **options)
+        reshard.convert(source, tmp_path / "whole", **options)
         stop(source, target, KeyboardInterrupt(), after=planned.tasks - 1, **options)
         other_boot(monkeypatch)
         first = open_reader(str(tmp_path / "whole")).locate(name, (0, 0)[: 1 + (name != "small")])
         damage(staging_for(target).root / Path(first.path).name, first.offset)
-        report = api.convert(source, target, **options)
+        report = reshard.convert(source, target, **options)
     assert 0 < report.resumed_bytes < report.moved_bytes
     assert files_without_times(target) == files_without_times(tmp_path / "whole")
 
@@ -195,11 +195,11 @@ def test_a_shared_file_ends_within_a_chunk_that_is_half_full(after, sources, und
     target, whole, source = tmp_path / "t", tmp_path / "whole", sources["raw"]
     options = {**CASES["one"].options, "workers": 1}
     with only("scatter"):  # eight tasks fill a chunk
-        api.convert(source, whole, **options)
+        reshard.convert(source, whole, **options)
         stop(source, target, KeyboardInterrupt(), after=after, **options)
         (staged,) = staging_for(target).root.iterdir()
         os.truncate(staged, open_reader(str(whole)).locate("rows", (0, 0)).offset + 10_000)
-        api.convert(source, target, **options)
+        reshard.convert(source, target, **options)
     assert files_without_times(target) == undisturbed["one"]
 
 
@@ -209,5 +209,5 @@ def test_zeros_in_the_same_boot_are_found_by_reading_back(sources, tmp_path):
     assert run_killed(ALL_DONE, sources["raw"], target, **case.options) == -9
     zeros(max(staging_for(target).root.iterdir()))
     with pytest.raises(VerificationError, match=r"was read back with digest|does not read back: "):
-        api.convert(sources["raw"], target, check="readback", **case.options)
+        reshard.convert(sources["raw"], target, check="readback", **case.options)
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.checksums import file_range
 from reshard.conversion.resume import resume
 from reshard.errors import (
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("small_batches")
 def test_removed_chunks_are_written_again(unfinished, source, target, expected):
     for file in chunk_files(unfinished.root)[::2]:
         file.unlink()
-    report = api.convert(source, target, **CASE.options)
+    report = reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
     assert report.resumed_bytes < report.moved_bytes
 
@@ -38,7 +38,7 @@ def test_files_of_another_length_are_written_again(unfinished, source, target, e
     for file in chunk_files(unfinished.root):
         with file.open("ab") as opened:
             opened.write(b"more")
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
 
 
@@ -49,7 +49,7 @@ def test_files_that_the_journal_does_not_name_are_removed(
     (tmp_path / "precious" / "file").write_text("kept")
     (unfinished.root / "stray").write_text("x")
     (unfinished.root / "rows" / "link").symlink_to(tmp_path / "precious")
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
     assert (tmp_path / "precious" / "file").read_text() == "kept"
 
@@ -61,12 +61,12 @@ def test_after_a_reboot_only_chunks_that_read_back_are_kept(
 ):
     case, target = CASES[name], tmp_path / "t"
     source = sources[case.source]
-    api.convert(source, tmp_path / "whole", **case.options)
+    reshard.convert(source, tmp_path / "whole", **case.options)
     stop(source, target, KeyboardInterrupt(), **case.options)
     other_boot(monkeypatch)
     for file in chunk_files(staging_for(target).root)[::2]:
         lose(file, loss)
-    report = api.convert(source, target, **case.options)
+    report = reshard.convert(source, target, **case.options)
     assert files_without_times(target) == files_without_times(tmp_path / "whole")
     if loss == "nothing" and name != "copy":
         assert report.resumed_bytes > 0
@@ -93,7 +93,7 @@ def test_after_a_reboot_the_journal_records_the_new_boot(
         == "another boot"
     )
     monkeypatch.setattr(resume, "damaged", None)  # not asked again
-    api.convert(source, target, **CASE.options)
+    reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
 
 
@@ -101,8 +101,8 @@ def test_after_a_reboot_a_database_is_written_again(sources, target, monkeypatch
     options = CASES["ocdbt"].options
     stop(sources["raw"], target, KeyboardInterrupt(), **options)
     other_boot(monkeypatch)
-    assert api.convert(sources["raw"], target, **options).resumed_bytes == 0
-    assert api.verify(sources["raw"], target).differences == 0
+    assert reshard.convert(sources["raw"], target, **options).resumed_bytes == 0
+    assert reshard.verify(sources["raw"], target).differences == 0
 
 
 @pytest.mark.usefixtures("unfinished")
@@ -110,7 +110,9 @@ def test_chunks_are_checked_in_small_reads(source, target, monkeypatch, expected
     monkeypatch.setattr(file_range, "READ_BYTES", 1000)
     other_boot(monkeypatch)
     stages = []
-    report = api.convert(source, target, progress=lambda p: stages.append(p.stage), **CASE.options)
+    report = reshard.convert(
+        source, target, progress=lambda p: stages.append(p.stage), **CASE.options
+    )
     assert report.resumed_bytes > 0
     assert stages[0] == "checking"
     assert files_without_times(target) == expected
@@ -125,6 +127,6 @@ def test_nothing_is_published_when_a_chunk_has_vanished(source, target):
     with pytest.raises(
         StorageError, match=r"tensor '\w+', chunk \[.*\]: it was written, but is not whole"
     ):
-        api.convert(source, target, progress=remove_one, **CASE.options)
+        reshard.convert(source, target, progress=remove_one, **CASE.options)
     assert not target.exists()
-    assert api.convert(source, target, **CASE.options).resumed_bytes > 0
+    assert reshard.convert(source, target, **CASE.options).resumed_bytes > 0

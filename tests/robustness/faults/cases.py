@@ -15,7 +15,6 @@ from unittest.mock import patch
 import numpy as np
 
 import reshard
-from reshard import api
 from reshard.planning import strategies
 from tests.checkpoint_files import files_of
 from tests.orbax_trees import mesh, put, save_manager_items, save_pytree
@@ -74,13 +73,13 @@ class Case:
 
 def convert(**options: Any) -> Callable[[Path, Path], object]:
     settings = {"layout": ROWS, "chunk_bytes": 4096, "workers": 1, **options}
-    return lambda source, target: api.convert(source, target, **settings)
+    return lambda source, target: reshard.convert(source, target, **settings)
 
 
 def convert_files(**options: Any) -> Callable[[Path, Path], object]:
     """To safetensors, which cannot hold the string."""
     settings = {"to": "safetensors", "layout": ROWS, "drop": ["name"], "workers": 1, **options}
-    return lambda source, target: api.convert(source, target, **settings)
+    return lambda source, target: reshard.convert(source, target, **settings)
 
 
 def save(**options: Any) -> Callable[[Path, Path], object]:

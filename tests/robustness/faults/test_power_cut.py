@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reshard import api
+import reshard
 from reshard.storage.local import syncing
 from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import CASES, COLUMNS, Case, clear, convert, result, save
@@ -54,7 +54,7 @@ def published_at(disk: Disk) -> int:
 @pytest.mark.parametrize("case", [*OURS, *OVERWRITE], ids=lambda case: case.name)
 def test_data_then_folders_then_rename_then_the_folder_above(case, syncs, work):
     if case in OVERWRITE:
-        api.convert(work / "zstd", work / "dst")
+        reshard.convert(work / "zstd", work / "dst")
     disk = recorded(work, case)
     at = published_at(disk)
     before, after = disk.events[:at], disk.events[at + 1 :]
@@ -103,7 +103,7 @@ def held(path: Path) -> bytes | list[str]:
 def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):  # noqa: ARG001
     """Compared with the real files, so that what a database writes beside the seam counts too."""
     if case in OVERWRITE:
-        api.convert(work / "zstd", work / "dst")
+        reshard.convert(work / "zstd", work / "dst")
     synced = Synced(work)
     with at_the_seam(work, synced):
         case.run(work)
@@ -113,7 +113,7 @@ def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):
 @pytest.mark.parametrize("case", [*OURS, *OVERWRITE], ids=lambda case: case.name)
 def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa: ARG001
     if case in OVERWRITE:
-        api.convert(work / "zstd", work / "dst")
+        reshard.convert(work / "zstd", work / "dst")
     before = whole(work)
     found: set[frozenset[tuple[str, bytes]]] = set()
     chance = random.Random(0)
@@ -166,7 +166,7 @@ def test_the_model_notices_what_is_not_synced(forgotten, work, monkeypatch):
 def test_new_folders_above_the_target_are_durable_before_it_appears(work):
     disk = Disk(work)
     with at_the_seam(work, disk):
-        api.convert(work / "raw", work / "new" / "deep" / "dst", workers=1)
+        reshard.convert(work / "raw", work / "new" / "deep" / "dst", workers=1)
     at = disk.events.index(("rename", "new/deep/dst"))
     for folder, above in (("new", ""), ("new/deep", "new")):
         made = disk.events.index(("mkdir", folder))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import reshard.api
+import reshard
 from reshard.errors import ReshardError
 from reshard.verification.compare import TensorVerdict
 
@@ -41,34 +41,34 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
     """Inspect, plan, lay out, verify, diff, convert and restore, by the API and by the command line."""
     seen, options = Seen(), OPTIONS[seed % len(OPTIONS)]
     with _judged(seen, "inspect"):
-        reshard.api.inspect(src)
+        reshard.inspect(src)
     if seen.outcomes["inspect"] != "ok":  # the others open it just so
         _judge_rest(seen, src, dst)
         _run_some_command(seen, src, dst, seed)
         return seen
     with _judged(seen, "plan"):
-        reshard.api.plan(src, dst, **_without_check(options))  # type: ignore[arg-type]
+        reshard.plan(src, dst, **_without_check(options))  # type: ignore[arg-type]
     with _judged(seen, "layout"):
-        reshard.api.preview_layout(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
+        reshard.preview_layout(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
     with _judged(seen, "verify"):
-        reshard.api.verify(src)
+        reshard.verify(src)
     with _judged(seen, "diff"):
-        if (found := reshard.api.diff(src, src)).differences:
+        if (found := reshard.diff(src, src)).differences:
             seen.wrong.append(f"it differs from itself: {found}")
     with _judged(seen, "convert"):
-        report = reshard.api.convert(src, dst, **options)  # type: ignore[arg-type]
+        report = reshard.convert(src, dst, **options)  # type: ignore[arg-type]
         check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
     with _judged(seen, "restore"):
-        reshard.api.restore(src)
+        reshard.restore(src)
     _run_some_command(seen, src, dst, seed)
     return seen
 
 
 def _judge_rest(seen: Seen, src: Path, dst: Path) -> None:
     with _judged(seen, "convert"):
-        reshard.api.convert(src, dst)
+        reshard.convert(src, dst)
     with _judged(seen, "restore"):
-        reshard.api.restore(src)
+        reshard.restore(src)
 
 
 def _run_some_command(seen: Seen, src: Path, dst: Path, seed: int) -> None:
@@ -89,7 +89,7 @@ def _without_check(options: dict[str, object]) -> dict[str, object]:
 
 def check_equal(seen: Seen, src: Path, dst: Path, unseen: Collection[str]) -> None:
     """Whether the target holds what the source does; ``unseen`` are tensors whose chunks travelled encoded, so that nobody looked into them."""
-    found = reshard.api.verify(src, dst)
+    found = reshard.verify(src, dst)
     differing = [
         v
         for v in found.tensors

@@ -10,7 +10,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-import reshard.api
+import reshard
 from tests.orbax_trees import (
     mesh,
     put,
@@ -63,7 +63,7 @@ def make_specimens(root: Path) -> list[str]:
             (root / name).rmdir()
             moved.rename(root / name)
     for name, options in OURS.items():
-        reshard.api.convert(root / "raw-zarr2", root / name, **options)
+        reshard.convert(root / "raw-zarr2", root / name, **options)
     return [*FORMS, *OURS]
 
 

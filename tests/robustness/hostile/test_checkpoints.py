@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import reshard.api
+import reshard
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from tests.robustness.hostile.damage_codecs import gzip_bomb, zstd_bomb
 from tests.robustness.hostile.damage_json import sealed
@@ -195,8 +195,8 @@ def test_hostile_checkpoint(name, specimens, tmp_path):
     src = Path(shutil.copytree(specimens / case.form, tmp_path / "src"))
     case.do(src)
     for operate in (
-        lambda: reshard.api.convert(src, tmp_path / "dst"),
-        lambda: reshard.api.inspect(src),
+        lambda: reshard.convert(src, tmp_path / "dst"),
+        lambda: reshard.inspect(src),
     ):
         try:
             operate()
@@ -215,8 +215,8 @@ def test_links_that_stay_inside_are_followed(specimens, tmp_path):
     (src / "moved" / "0.0").rename(src / "chunk")
     (src / "moved" / "0.0").symlink_to("../chunk")
     (tmp_path / "by_link").symlink_to(src)
-    reshard.api.convert(tmp_path / "by_link", tmp_path / "dst")
-    assert reshard.api.verify(specimens / "raw-zarr2", tmp_path / "dst").differences == 0
+    reshard.convert(tmp_path / "by_link", tmp_path / "dst")
+    assert reshard.verify(specimens / "raw-zarr2", tmp_path / "dst").differences == 0
 
 
 def test_keys_of_an_unknown_type_stay_keys(specimens, tmp_path):
@@ -225,8 +225,8 @@ def test_keys_of_an_unknown_type_stay_keys(specimens, tmp_path):
     tree = json.loads((src / "_METADATA").read_bytes())
     tree["tree_metadata"]["('key',)"]["value_metadata"]["value_type"] = "jax.Arrayjax.Array"
     (src / "_METADATA").write_text(json.dumps(tree))
-    reshard.api.convert(src, tmp_path / "dst")
-    assert reshard.api.verify(src, tmp_path / "dst").differences == 0
+    reshard.convert(src, tmp_path / "dst")
+    assert reshard.verify(src, tmp_path / "dst").differences == 0
 
 
 def test_keys_of_a_kind_that_jax_does_not_make_of_their_data(specimens, tmp_path):
@@ -236,8 +236,8 @@ def test_keys_of_a_kind_that_jax_does_not_make_of_their_data(specimens, tmp_path
         FormatError,
         match=r"^'key' has PRNG keys of the kind 'rbg', which jax does not make of this data: .*; leave it out \(drop\)",
     ):
-        reshard.api.restore(src)
-    assert "key" not in reshard.api.restore(src, drop=["^key$"])
+        reshard.restore(src)
+    assert "key" not in reshard.restore(src, drop=["^key$"])
 
 
 def test_a_restore_that_no_memory_holds(specimens, tmp_path):
@@ -248,4 +248,4 @@ def test_a_restore_that_no_memory_holds(specimens, tmp_path):
     edit(KERNEL2, b'"shape":[16,8]', b'"shape":[1099511627776,8]')(src)
     edit(KERNEL2, b'"chunks":[4,4]', b'"chunks":[1073741824,8]')(src)
     with pytest.raises(ReshardError, match=r"refused 32.0 TiB of memory|allow [0-9]+MiB"):
-        reshard.api.restore(src)
+        reshard.restore(src)

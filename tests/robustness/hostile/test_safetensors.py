@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import CorruptError, PlanError, ReshardError, VerificationError
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from tests.formats.safetensors.build import entry, file_of, packed
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header = {"w": entry("F32", [8, 8], 0, 256), "b": entry("F32", [4], 256, 272)}
     source = file_of(root, packed(header, VALUES.tobytes()))
     for files in FILES:
-        api.convert(source, root / files, to="safetensors", files=files, layout=LAYOUT)
+        reshard.convert(source, root / files, to="safetensors", files=files, layout=LAYOUT)
     return root
 
 
@@ -40,9 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_name_is_no_path_and_is_kept_whole(name, files, tmp_path):
     source = file_of(tmp_path, packed({name: entry("F32", [2], 0, 8)}, bytes(range(8))))
     target = tmp_path / "out" / "t"
-    api.convert(source, target, to="safetensors", files=files, layout=LAYOUT)
-    assert list(api.inspect(target).tensors) == [name]
-    assert api.verify(source, target).differences == api.verify(target).differences == 0
+    reshard.convert(source, target, to="safetensors", files=files, layout=LAYOUT)
+    assert list(reshard.inspect(target).tensors) == [name]
+    assert reshard.verify(source, target).differences == reshard.verify(target).differences == 0
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("one.safetensors", "out")] == []
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["t"]
 
@@ -51,7 +51,7 @@ def test_a_name_is_no_path_and_is_kept_whole(name, files, tmp_path):
 def test_the_name_of_the_metadata_is_refused(files, made, tmp_path):
     rename = [("^b$", "__metadata__")]
     with pytest.raises(PlanError, match="the name '__metadata__' cannot be used in a safetensors"):
-        api.convert(
+        reshard.convert(
             made / "one",
             tmp_path / "t",
             to="safetensors",
@@ -72,7 +72,7 @@ def test_the_name_of_the_metadata_is_refused(files, made, tmp_path):
 )  # fmt: skip
 def test_patterns_of_file_names_stay_names(pattern, made, tmp_path):
     with pytest.raises(PlanError, match="file_names is "):
-        api.convert(
+        reshard.convert(
             made / "one", tmp_path / "t", to="safetensors", files="ranks", layout=LAYOUT, file_names=pattern
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
@@ -125,9 +125,9 @@ def test_a_false_digest_in_the_record_is_found(files, copy, tmp_path):
         write(path, header, rest)
     else:
         path.write_text(resealed(record))
-    assert api.verify(tmp_path / "copy").differences == 1
+    assert reshard.verify(tmp_path / "copy").differences == 1
     with pytest.raises((VerificationError, CorruptError), match="'w'"):
-        api.convert(tmp_path / "copy", tmp_path / "out", to="orbax")
+        reshard.convert(tmp_path / "copy", tmp_path / "out", to="orbax")
     assert not (tmp_path / "out").exists()
 
 
@@ -151,10 +151,10 @@ def test_lies_about_slices_are_refused(member, value, text, copy, tmp_path):
     (slices["tensors"]["w"] if member in ("full_shape", "offset") else slices)[member] = value
     header["__metadata__"]["reshard.slices"] = json.dumps(slices)
     write(first, header, rest)
-    for call in (api.inspect, api.restore):
+    for call in (reshard.inspect, reshard.restore):
         with pytest.raises(ReshardError, match=text):
             call(tmp_path / "copy")
-    assert api.verify(tmp_path / "copy").differences > 0
+    assert reshard.verify(tmp_path / "copy").differences > 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -179,9 +179,9 @@ def test_random_lies_are_refused_or_harmless(seed, copy, tmp_path):
             )
         write(path, header, rest)
     try:
-        api.convert(tmp_path / "copy", tmp_path / "out", to="safetensors", max_memory="64MiB")
+        reshard.convert(tmp_path / "copy", tmp_path / "out", to="safetensors", max_memory="64MiB")
     except ReshardError as error:
         assert len(str(error)) < 20_000
         assert not (tmp_path / "out").exists()
     else:
-        assert api.verify(tmp_path / "copy", tmp_path / "out").differences == 0
+        assert reshard.verify(tmp_path / "copy", tmp_path / "out").differences == 0

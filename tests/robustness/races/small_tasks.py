@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reshard import api
+import reshard
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "big", "axes": [None, "x"]}]}
 KEPT = ("reshard-partial",)
@@ -13,4 +13,6 @@ KEPT = ("reshard-partial",)
 
 
 def convert(source: str | Path, target: str | Path, **options: Any) -> Any:
-    return api.convert(source, target, layout=LAYOUT, chunk_bytes=16 << 10, workers=4, **options)
+    return reshard.convert(
+        source, target, layout=LAYOUT, chunk_bytes=16 << 10, workers=4, **options
+    )

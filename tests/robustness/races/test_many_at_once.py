@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local.staging import staged, staging_for
 from tests.orbax_trees import save_pytree
@@ -35,7 +35,7 @@ def saved(path: Path, seed: int) -> Path:
 def convert(source: Path, target: Path, number: int) -> dict[str, str | None]:
     """Each in another form, so that threads leave other things behind in what they share."""
     compression, layout = FORMS[number % len(FORMS)]
-    report = api.convert(
+    report = reshard.convert(
         source, target, layout=layout, compression=compression, workers=3, chunk_bytes=8 << 10
     )
     return {t.target: t.target_digest for t in report.tensors}
@@ -49,7 +49,7 @@ def test_eight_threads_with_a_target_each(same_source, tmp_path):
         targets = [tmp_path / f"target{i}" for i in range(8)]
         digests = list(pool.map(convert, sources, targets, range(8)))
     for source, target in zip(sources, targets, strict=True):
-        assert api.verify(source, target).differences == 0
+        assert reshard.verify(source, target).differences == 0
     assert same_source == all(d == digests[0] for d in digests)
 
 
@@ -78,7 +78,7 @@ def test_several_processes_with_a_target_each(tmp_path):
     with nothing_leaks(tmp_path):
         told = in_processes([(source, tmp_path / f"target{i}", i) for i in range(3)])
     assert told == ["done"] * 3
-    assert all(api.verify(source, tmp_path / f"target{i}").differences == 0 for i in range(3))
+    assert all(reshard.verify(source, tmp_path / f"target{i}").differences == 0 for i in range(3))
 
 
 def test_several_processes_with_one_target(tmp_path):
@@ -89,7 +89,7 @@ def test_several_processes_with_one_target(tmp_path):
     assert told.count("done") == 1
     for refusal in [t for t in told if t != "done"]:
         assert refusal.startswith(("TargetBusyError: another run (process ", "TargetExistsError: "))
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def test_threads_of_one_process_with_one_target(tmp_path):
@@ -108,7 +108,7 @@ def test_threads_of_one_process_with_one_target(tmp_path):
     with nothing_leaks(tmp_path), ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(8)))
     assert told.count("done") == 1
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def descriptor_of(path: Path, process: int | str = "self") -> int:

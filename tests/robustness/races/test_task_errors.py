@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.engine import task_stream
 from reshard.engine.executor import run_tasks
 from reshard.engine.movers import stream
@@ -121,7 +121,7 @@ def test_an_error_in_the_progress_callback(source, tmp_path, error, at):
         convert(source, tmp_path / "target", progress=progress)
     assert not (tmp_path / "target").exists()
     convert(source, tmp_path / "target")
-    assert api.verify(source, tmp_path / "target").differences == 0
+    assert reshard.verify(source, tmp_path / "target").differences == 0
 
 
 def test_the_keyboard_in_the_main_thread(source, tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_worker_that_is_killed(source, tmp_path, method):
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert "a worker may have been killed" in run.stdout
-    assert api.verify(source, target).differences == 0
+    assert reshard.verify(source, target).differences == 0
 
 
 def test_a_generator_closed_early_waits_for_what_runs_and_cancels_the_rest():

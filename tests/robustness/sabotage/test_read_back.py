@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard import api
+import reshard
 from reshard.engine.movers import passthrough
 from reshard.engine.write import chunk_files, sinks
 from reshard.errors import CorruptError, VerificationError
@@ -32,7 +32,9 @@ def source(tmp_path):
     """Chunks of 1 MiB in rows, zstd."""
     values = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     plain = save_pytree(tmp_path / "plain", {"w": values})
-    api.convert(plain, tmp_path / "source", layout=ROWS, compression="zstd", chunk_bytes=1 << 20)
+    reshard.convert(
+        plain, tmp_path / "source", layout=ROWS, compression="zstd", chunk_bytes=1 << 20
+    )
     return tmp_path / "source"
 
 
@@ -57,7 +59,7 @@ def zeros_instead(original: Callable[..., int], fd: int, data: Any, offset: int)
 
 def convert(source: Path, target: Path, check: str, compression: str) -> Any:
     kept = compression == "keep"
-    return api.convert(
+    return reshard.convert(
         source,
         target,
         layout=ROWS if kept else COLUMNS,
@@ -98,7 +100,7 @@ def test_the_kernel_does_not_do_what_it_says(source, tmp_path, monkeypatch, defe
 def assert_found_later(target: Path) -> None:
     """What was recorded of it tells, whenever it is read."""
     with suppress(CorruptError):
-        assert api.verify(target).differences > 0
+        assert reshard.verify(target).differences > 0
 
 
 def test_a_chunk_is_closed_with_the_checksum_of_another(source, tmp_path, monkeypatch):
@@ -172,15 +174,15 @@ def test_one_of_several_copies_is_written_wrongly(source, tmp_path, monkeypatch,
         return (strike if is_struck else write)(fd, data, offset)
 
     monkeypatch.setattr(local_files.os, "pwrite", of_one_file)
-    api.convert(source, tmp_path / "written", workers=1, **options)
+    reshard.convert(source, tmp_path / "written", workers=1, **options)
     assert strike.struck
     strike.calls = 0
     with pytest.raises(VerificationError, match=r"does not read back|was read back"):
-        api.convert(source, tmp_path / "proved", check="readback", workers=1, **options)
+        reshard.convert(source, tmp_path / "proved", check="readback", workers=1, **options)
     assert strike.struck
     assert [p.name for p in tmp_path.iterdir() if "proved" in p.name] == []
     monkeypatch.undo()
-    (verdict,) = api.verify(tmp_path / "written").tensors
+    (verdict,) = reshard.verify(tmp_path / "written").tensors
     assert verdict.status == "damaged"
     if copy:
         assert "but both should hold the same slice" in verdict.detail

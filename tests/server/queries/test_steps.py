@@ -8,7 +8,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from reshard.api import is_checkpoint, steps
+from reshard import is_checkpoint, steps
 from reshard.errors import StorageError
 from tests.server.served import Served
 
