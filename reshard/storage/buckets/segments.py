@@ -17,10 +17,10 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.errors import ResumeError
+from reshard.errors import MissingError, ResumeError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.checked_lines import believed_lines, checked_line
@@ -32,11 +32,17 @@ FLUSH_S = 5.0
 SEGMENT_BYTES = 1 << 20
 """Records are put when they are so old, or so many."""
 
+KEPT_BYTES = 4 << 20
+"""So much of what a run puts is kept in memory, since it reads its records again before it publishes."""
+
 _NAME = re.compile(r"journal/([0-9]{6,})-([0-9]{6,})")
 
 
 class Segments:
-    """Writes the records of one run; safe from any thread."""
+    """The records of one run: reads what an earlier one left, and writes its own. Safe from any thread.
+
+    Only the run that has the lease writes here, so that nothing is listed twice.
+    """
 
     def __init__(self, store: BucketStore, folder: str, fence: int) -> None:
         self._store = store
@@ -45,18 +51,45 @@ class Segments:
         self._next = 1
         self._waiting = bytearray()
         self._since = 0.0
-        self._put_paths: set[str] = set()
+        self._put_paths: list[str] = []
+        self._kept: dict[str, bytes] = {}
+        self._earlier: list[str] | None = None
+        self._is_started = False
         self._lock = threading.Lock()
+
+    def earlier_identity(self) -> Mapping[str, Any] | None:
+        """The identity of the run that left records; None where there is none that can be read.
+
+        Raises ResumeError where another version of this program wrote them.
+        """
+        return _identity_in(self._store, self._earlier_paths())
+
+    def records(self) -> Iterator[bytes]:
+        """Those of this run once it has started, else those of the earlier run, in the order in which they were added."""
+        paths = self._put_paths if self._is_started else self._earlier_paths()
+        return _records_in(self._store, paths, self._kept)
+
+    def delete(self) -> None:
+        """Deletes every segment: this run's, and what earlier ones left."""
+        with self._lock:
+            objects.delete(self._store, sorted({*self._earlier_paths(), *self._put_paths}))
+            self._put_paths, self._earlier, self._is_started = [], [], False
+            self._kept.clear()
+
+    def _earlier_paths(self) -> list[str]:
+        if self._earlier is None:
+            self._earlier = _paths(self._store, self._folder)
+        return self._earlier
 
     def start(self, identity: Mapping[str, Any], records: Iterable[str] = ()) -> None:
         """Puts these records and then the header, which makes them count; removes those of earlier runs."""
-        earlier = set(_paths(self._store, self._folder))
         for record in records:
             self.append(record)
         self.flush()
         document = {"format": FORMAT, "version": VERSION, "identity": dict(identity)}
         self._put(0, checked_line(json.dumps(document, sort_keys=True)))
-        objects.delete(self._store, sorted(earlier - self._put_paths))
+        earlier, self._earlier, self._is_started = self._earlier_paths(), [], True
+        objects.delete(self._store, [path for path in earlier if path not in self._put_paths])
 
     def append(self, record: str) -> None:
         """Adds a record; it is put soon, or now if many wait."""
@@ -82,18 +115,17 @@ class Segments:
     def _put(self, number: int, data: bytes) -> None:
         path = f"{self._folder}/journal/{self._fence:06d}-{number:06d}"
         objects.put(self._store, path, data)
-        self._put_paths.add(path)
+        self._put_paths.append(path)
+        if sum(map(len, self._kept.values())) + len(data) <= KEPT_BYTES:
+            self._kept[path] = data
 
 
-def read_identity(store: BucketStore, folder: str) -> Mapping[str, Any] | None:
-    """The identity of the run that left records; None where there is none that can be read.
-
-    Raises ResumeError where another version of this program wrote them.
-    """
-    fence = _fence_that_counts(_paths(store, folder))
+def _identity_in(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] | None:
+    """None where there is none that can be read."""
+    fence = _fence_that_counts(paths)
     if fence is None:
         return None
-    path = f"{folder}/journal/{fence:06d}-000000"
+    path = next(path for path in paths if _number(path) == (fence, 0))
     line = next(believed_lines(_content(store, path)), b"")
     try:
         document = json.loads(line)
@@ -108,14 +140,20 @@ def read_identity(store: BucketStore, folder: str) -> Mapping[str, Any] | None:
     return identity if isinstance(identity, dict) else None
 
 
-def read_records(store: BucketStore, folder: str) -> Iterator[bytes]:
-    """The records of the run that left some, in the order in which they were added."""
-    paths = _paths(store, folder)
+def _records_in(
+    store: BucketStore, paths: Sequence[str], kept: Mapping[str, bytes]
+) -> Iterator[bytes]:
     fence = _fence_that_counts(paths)
-    for path in paths:
-        found = _NAME.fullmatch(path[len(folder) + 1 :])
-        if found is not None and int(found[1]) == fence and int(found[2]):
-            yield from believed_lines(_content(store, path))
+    for path in list(paths):
+        found, number = _number(path)
+        if found == fence and number:
+            yield from believed_lines(kept[path] if path in kept else _content(store, path))
+
+
+def _number(path: str) -> tuple[int, int]:
+    """Fence and number of a segment."""
+    fence, _, number = path.rpartition("/")[2].partition("-")
+    return int(fence), int(number)
 
 
 def _paths(store: BucketStore, folder: str) -> list[str]:
@@ -126,10 +164,15 @@ def _paths(store: BucketStore, folder: str) -> list[str]:
 
 
 def _fence_that_counts(paths: Iterable[str]) -> int | None:
-    names = (path.rpartition("/")[2].partition("-") for path in paths)
-    return max((int(fence) for fence, _, number in names if not int(number)), default=None)
+    return max((fence for fence, number in map(_number, paths) if not number), default=None)
 
 
 def _content(store: BucketStore, path: str) -> bytes:
-    found = store.status(path)
-    return b"" if found is None else store.open(path).read(0, found.nbytes)
+    """What a segment holds; nothing where it is lost."""
+    file, data = store.open(path), bytearray()
+    try:
+        while more := file.read(len(data), 2 * SEGMENT_BYTES):
+            data += more
+    except MissingError:
+        return b""
+    return bytes(data)

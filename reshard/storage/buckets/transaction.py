@@ -25,7 +25,7 @@ from reshard.errors import (
     TargetBusyError,
     TargetExistsError,
 )
-from reshard.storage.buckets import objects, segments
+from reshard.storage.buckets import objects
 from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.overlay import with_files
 from reshard.storage.buckets.segments import Segments
@@ -112,7 +112,7 @@ class ObjectTransaction:
         return self._target
 
     def left_by(self) -> Mapping[str, Any] | None:
-        return segments.read_identity(_bucket(self._state), self._state.path)
+        return self._segments.earlier_identity()
 
     def earlier(self) -> Earlier | None:
         identity = self.left_by()
@@ -138,7 +138,7 @@ class ObjectTransaction:
 
     def records(self) -> Iterator[bytes]:
         self._flush()
-        return segments.read_records(_bucket(self._state), self._state.path)
+        return self._segments.records()
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         self._open()
@@ -221,7 +221,7 @@ class ObjectTransaction:
                 self._delete(list(self.files()))
             self._delete([UNFINISHED_MARK])
             self.check()
-            objects.delete_folder(_bucket(self._state), f"{self._state.path}/journal")
+            self._segments.delete()
             self._is_dissolved = True
 
     def end(self) -> None:
@@ -263,7 +263,7 @@ class ObjectTransaction:
         """
         files = list(self.files())
         markers = [file for file in files if file.rpartition("/")[2] == COMMIT_MARKER]
-        self._delete([COMMIT_MARKER])
+        self._delete([marker for marker in markers if marker == COMMIT_MARKER])
         self._delete([marker for marker in markers if marker != COMMIT_MARKER])
         return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
 
