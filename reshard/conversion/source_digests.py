@@ -1,17 +1,16 @@
 """Compares the digests of a conversion with the digests that the source recorded.
 
-A tensor that is copied encoded is read for its digest where no checksum protects its bytes. For a tensor whose
-target has the same bytes, the target's digest is compared.
+Most digests are taken while tensors are moved. A tensor that is copied encoded is not decoded: where its chunks have no
+checksum, nothing else shows whether its bytes changed, and it is read again at the end for its digest alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.conversion.passthrough_digests import with_unseen_digests
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
-from reshard.engine.read_digests import tensor_digests
+from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.planning.move import Move, Plan
@@ -24,7 +23,7 @@ def check_recorded(
 
     Raises CorruptError where the source changed since, VerificationError where something else was written.
     """
-    stored = with_unseen_digests(plan, reader, results, limits)
+    stored = _with_unseen_digests(plan, reader, results, limits)
     for move, found in zip(plan.moves, stored, strict=True):
         recorded = reader.tensors[move.placement.source].digest
         if recorded and found and recorded != found:
@@ -56,3 +55,30 @@ def _difference(
         f"{name!r} in {reader.uri!r} has digest {now}, but {recorded} was recorded when it was written: "
         "its bytes changed since; restore it from another copy"
     )
+
+
+def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
+    """Raises MemoryBudgetError now for tensors that could not be read after everything was written."""
+    unseen = (reader.tensors[name] for name in _unseen(plan, reader))
+    check_memory(((t.spec, t.encoding) for t in unseen), limits)
+
+
+def _with_unseen_digests(
+    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
+) -> list[str | None]:
+    """The digest of each move's source as it is stored now; None where it was not read and has no record."""
+    unseen = _unseen(plan, reader)
+    found = tensor_digests(reader, limits, unseen) if unseen else {}
+    return [
+        result.source_digest or found.get(move.placement.source)
+        for move, result in zip(plan.moves, results, strict=True)
+    ]
+
+
+def _unseen(plan: Plan, reader: Reader) -> set[str]:
+    copied = {m.placement.source for m in plan.moves if m.strategy == "copy"}
+    return {
+        name
+        for name in copied
+        if reader.tensors[name].digest and not reader.tensors[name].encoding.checksum
+    }

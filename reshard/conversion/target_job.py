@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.passthrough_digests import check_unseen_memory
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.prepare import Planned, error_name
 from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.source_digests import check_unseen_memory
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput

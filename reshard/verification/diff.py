@@ -30,7 +30,8 @@ from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
-from reshard.verification.elements import Comparing, Differences
+from reshard.verification.differences import Differences
+from reshard.verification.elements import Comparing
 from reshard.verification.pair_blocks import Matched, PairBlock, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem
+from reshard.formats.orbax.find_arrays import ArrayFiles
+from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.plain_files import PlainFiles
 
 _NUMBER = re.compile(r"[0-9]{1,19}")

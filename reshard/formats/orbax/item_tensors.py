@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -11,12 +10,11 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Encoding, Extent, Item, Leaf, StoredTensor
-from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS, MAX_ZARR_BYTES
-from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
+from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
+from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS
 from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
-from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
@@ -25,12 +23,8 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
-from reshard.formats.slices.file_digests import check_bytes
 from reshard.formats.slices.metadata_files import MetadataFiles
-from reshard.formats.values import Values, read_extent, read_extents
-from reshard.formats.zarr.codec_chains import BY_TENSORSTORE
-from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
-from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
+from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.tensor_layout import TensorLayout
@@ -41,22 +35,6 @@ if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 
 _KEY_IMPLEMENTATION = "random_key_impl"
-
-FETCHED_AT_ONCE = 256
-MAX_FETCHED_BYTES = 64 << 10
-"""Where requests take long, the metadata of so many arrays is read at once, if it is no longer than this."""
-
-
-class ArrayFiles(Struct, frozen=True):
-    """Where the values of one tensor are looked up."""
-
-    param_name: str
-    zarr: ZarrArray
-    values: Values
-
-    def key(self, below: str) -> str:
-        """The key of a value of this array; an array without a name has its values at the top."""
-        return f"{self.param_name}/{below}" if self.param_name else below
 
 
 class OpenItem(Struct, frozen=True):
@@ -88,7 +66,7 @@ def open_item(
     ext = read_ext_metadata(files, wanted)
     digests = recorded.files if recorded is not None and check else {}
     stored = [leaf for leaf in tree.leaves if leaf.is_tensor]
-    found = _find_arrays(directory, stored, tree, digests)
+    found = find_arrays(directory, stored, tree, digests)
     shardings = read_shardings(files)
     entries = recorded.tensors if recorded is not None else {}
     assemble = _TensorAssembly(tree, shardings, ext, entries, directory).assemble
@@ -155,127 +133,6 @@ def _name(prefix: str, leaf: MetadataLeaf) -> str:
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
     names = sum(4 * len(leaf.name) for leaf in leaves)
     return names + LEAF_BYTES * len(leaves) + TENSOR_BYTES * len(tensors)
-
-
-def _find_arrays(
-    directory: Location,
-    leaves: Sequence[MetadataLeaf],
-    tree: TreeMetadata,
-    recorded: Mapping[str, str],
-) -> dict[str, ArrayFiles]:
-    """Each tensor's metadata file, by param name.
-
-    In OCDBT the merged database is enough if it has every array. If it lacks one, or is missing, the processes'
-    databases are read too.
-    """
-    databases = find_databases(directory)
-    if not databases:
-        files = PlainFiles(directory, is_listed=not tree.stores_fill)
-        return _look_up(directory, leaves, tree, files, must=True, recorded=recorded)
-    if databases[0] == directory:
-        merged = OcdbtIndex(databases[:1])
-        found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
-        if len(found) == len(leaves):
-            return found
-    return _look_up(directory, leaves, tree, OcdbtIndex(databases), must=True)
-
-
-def _look_up(
-    directory: Location,
-    leaves: Sequence[MetadataLeaf],
-    tree: TreeMetadata,
-    values: Values,
-    must: bool,
-    recorded: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, ArrayFiles]:
-    parse = _shared_parse()
-    found = {}
-    fetched: dict[Extent, bytes] = {}
-    for number, leaf in enumerate(leaves):
-        if directory.store.range_bytes and number % FETCHED_AT_ONCE == 0:
-            fetched = _fetch(leaves[number : number + FETCHED_AT_ONCE], tree, values)
-        array = _open_array(leaf, tree, values, parse, recorded, fetched)
-        if array is not None:
-            found[leaf.param_name] = array
-        elif must and "\\" in leaf.param_name and isinstance(values, PlainFiles):
-            raise FormatError(
-                f"{directory}: the tensor {leaf.name!r} has a backslash in its name, which TensorStore reads as a "
-                f"slash in plain files, so that stock Orbax cannot find it either; save it under another name, or "
-                "with OCDBT (use_ocdbt=True)"
-            )
-        elif must:
-            raise CorruptError(
-                f"{directory}: the tensor {leaf.name!r} is in {TREE_METADATA}, but its metadata "
-                f"({leaf.param_name}/{ZARR2_FILE} or {ZARR3_FILE}) is not stored; restore the folder "
-                "from a copy"
-            )
-        else:
-            break
-    return found
-
-
-Parse = Callable[[bytes, str, str], ZarrArray]
-
-
-def _shared_parse() -> Parse:
-    """``parse_zarr`` that parses equal bytes once: most arrays of a tree are alike."""
-    known: dict[tuple[str, bytes], ZarrArray] = {}
-
-    def parse(data: bytes, file_name: str, where: str) -> ZarrArray:
-        if (array := known.get((file_name, data))) is None:
-            array = known[file_name, data] = parse_zarr(data, file_name, where)
-        return array
-
-    return parse
-
-
-def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str, str, str]]:
-    """Where an array's metadata may be: key, name of the file, and what it is, for messages."""
-    prefix = f"{leaf.param_name}/" if leaf.param_name else ""
-    for name in (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE):
-        yield prefix + name, name, f"tensor {leaf.name!r}, {prefix}{name}"
-
-
-def _fetch(
-    leaves: Sequence[MetadataLeaf], tree: TreeMetadata, values: Values
-) -> dict[Extent, bytes]:
-    """Metadata of many arrays at once, where a request for each would take long. What it lacks is read alone."""
-    extents = []
-    for leaf in leaves:
-        looked_up = (values.find(key, where) for key, _, where in _metadata_keys(leaf, tree))
-        extent = next((extent for extent in looked_up if extent is not None), None)
-        if extent is not None and extent.length <= MAX_FETCHED_BYTES:
-            extents.append(extent)
-    return read_extents(extents)
-
-
-def _open_array(
-    leaf: MetadataLeaf,
-    tree: TreeMetadata,
-    values: Values,
-    parse: Parse,
-    recorded: Mapping[str, str],
-    fetched: Mapping[Extent, bytes],
-) -> ArrayFiles | None:
-    for key, file_name, where in _metadata_keys(leaf, tree):
-        extent = values.find(key, where)
-        if extent is None:
-            continue
-        if extent.length > MAX_ZARR_BYTES:
-            raise FormatError(
-                f"{where}: an array's metadata of {extent.length:,} bytes is not read; expected at "
-                f"most {MAX_ZARR_BYTES:,}"
-            )
-        data = fetched[extent] if extent in fetched else read_extent(extent, where)
-        check_bytes(data, recorded, key, where)
-        array = parse(data, file_name, where)
-        if array.encoding is BY_TENSORSTORE:
-            encoding = tensorstore_encoding(
-                data, file_name, array.chunk_shape, tree.stores_fill, where
-            )
-            array = replace(array, encoding=encoding)
-        return ArrayFiles(leaf.param_name, array, values)
-    return None
 
 
 def _fuller(recorded: TensorLayout | None, own: TensorLayout | None) -> TensorLayout | None:

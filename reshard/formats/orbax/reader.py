@@ -18,8 +18,9 @@ from reshard.formats.base import Record
 from reshard.formats.contents import Container, Extent, Leaf, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.container import read_container
+from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
-from reshard.formats.orbax.item_tensors import ArrayFiles, OpenItem, open_item
+from reshard.formats.orbax.item_tensors import OpenItem, open_item
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.parse import read_slices

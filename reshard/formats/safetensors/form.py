@@ -16,9 +16,9 @@ from reshard.formats.contents import Container, Encoding, StoredTensor
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
-from reshard.formats.safetensors.carried import files_beside
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import ENDING
+from reshard.formats.safetensors.folder import files_beside
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reshard.formats.known_format import KnownFormat
-from reshard.formats.safetensors.folders_to_record import folders_to_record, takes_record
+from reshard.formats.safetensors.folder import folders_to_record, is_replaceable, takes_record
 from reshard.formats.safetensors.form import OPTIONS, named_options, safetensors_form
 from reshard.formats.safetensors.reader import (
     FORMAT,
@@ -12,7 +12,6 @@ from reshard.formats.safetensors.reader import (
     leaf_count,
     open_safetensors,
 )
-from reshard.formats.safetensors.replaceable import is_replaceable
 from reshard.formats.steps import committed
 from reshard.storage.location import Location
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
-from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.errors import FormatError, LayoutError
+from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.slices.checked_json import MAX_ELEMENTS, CheckedJson
 from reshard.formats.slices.origin import Made, Origin
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
@@ -33,10 +32,8 @@ MAX_FILE_BYTES = 1 << 30
 """A larger file is refused unread: a million tensors take a quarter of it."""
 
 _TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
-_DIGEST = re.compile(r"[0-9a-f]{16}")
 _TREE_DIGEST = re.compile(r"[0-9a-f]{32}")
 _MAX_RANK = 64
-_MAX_ELEMENTS = 1 << 62
 _MAX_PARTS = 1 << 20
 """Most devices of a mesh, or parts of a tensor; a file with more is refused."""
 
@@ -64,17 +61,8 @@ def parse_slices(data: bytes, path: str) -> SliceFile:
     return _Parser(path).file(data)
 
 
-class _Parser:
-    """Checks one file; keeps its path, so that each error can name it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def fail(self, what: str) -> NoReturn:
-        raise CorruptError(
-            f"slice metadata {self.path} is damaged: {what}; restore the file, or remove it to work "
-            f"without slice metadata and digests"
-        )
+class _Parser(CheckedJson):
+    """Reads one slices.json."""
 
     def file(self, data: bytes) -> SliceFile:
         document = self.json(data)
@@ -122,14 +110,6 @@ class _Parser:
             self.fail(f"the saturate of {where} is neither true nor false")
         return Origin(value["name"], dtype, saturate)
 
-    def pairs(self, value: object, what: str) -> tuple[tuple[str, str], ...]:
-        if not isinstance(value, list):
-            self.fail(f"expected the {what} to be a list of pairs, found {str(value)[:80]}")
-        pairs = [self.texts(pair, what) for pair in value]
-        if not all(len(pair) == 2 for pair in pairs):
-            self.fail(f"expected the {what} to be pairs, found {str(value)[:80]}")
-        return tuple((first, second) for first, second in pairs)
-
     def files(self, document: Mapping[str, Any], key: str) -> dict[str, str]:
         files = self.mapping(document, key)
         for name, digest in files.items():
@@ -137,32 +117,6 @@ class _Parser:
             if "\0" in name or any(step in ("", ".", "..") for step in name.split("/")):
                 self.fail(f"the file {name[:80]!r} would be outside of its folder")
         return files
-
-    def json(self, data: bytes) -> dict[str, Any]:
-        text = self.text(data)
-        try:
-            document = json.loads(text, object_pairs_hook=self.unique, parse_constant=self.constant)
-        except ValueError as error:
-            self.fail(f"it is not JSON ({str(error)[:120]})")
-        if not isinstance(document, dict):
-            self.fail(f"expected a JSON object, found {type(document).__name__}")
-        return document
-
-    def text(self, data: bytes) -> str:
-        try:
-            refuse_many_values(data, FILE_NAME, MAX_SLICE_VALUES)
-            return checked_text(data, FILE_NAME)
-        except FormatError as error:
-            self.fail(f"it is not JSON ({error})")
-
-    def unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            self.fail("an object has the same member twice")
-        return members
-
-    def constant(self, text: str) -> NoReturn:
-        self.fail(f"it is not JSON (found {text})")
 
     def version(self, version: object, data: bytes) -> None:
         if type(version) is int and version > VERSION:
@@ -182,12 +136,6 @@ class _Parser:
         found = digest_of(data[: tail.start(1)])
         if found != tail[1].decode():
             self.fail(f"its digest is {found}, but it records {tail[1].decode()} of itself")
-
-    def mapping(self, document: Mapping[str, Any], key: str) -> dict[str, Any]:
-        value = document.get(key)
-        if not isinstance(value, dict):
-            self.fail(f"expected {key!r} to be an object, found {type(value).__name__}")
-        return value
 
     def mesh(self, name: str, value: object) -> DeviceMesh:
         where = f"mesh {name!r}"
@@ -227,7 +175,7 @@ class _Parser:
         if dtype not in DTYPES:
             self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
         shape = self.numbers(value.get("shape"), f"shape of {where}")
-        if len(shape) > _MAX_RANK or math.prod(shape) > _MAX_ELEMENTS:
+        if len(shape) > _MAX_RANK or math.prod(shape) > MAX_ELEMENTS:
             self.fail(f"{where} has an absurd shape {list(shape)[:8]}")
         layout = self.layout(value, where, shape, meshes)
         return SliceEntry(
@@ -339,31 +287,6 @@ class _Parser:
             if len(pair) != 2 or not pair[0] <= pair[1] <= size:
                 self.fail(f"a slice of {where} is {pair}, outside its dimension of {size}")
         return Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-
-    def numbers(self, value: object, what: str, least: int = 0) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(
-            type(n) is int and least <= n <= _MAX_ELEMENTS for n in value
-        ):
-            self.fail(
-                f"expected the {what} to be whole numbers from {least}, found {str(value)[:80]}"
-            )
-        return tuple(value)
-
-    def texts(self, value: object, what: str) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(t, str) for t in value):
-            self.fail(f"expected the {what} to be a list of strings, found {str(value)[:80]}")
-        return tuple(value)
-
-    def digest(self, value: object, where: str) -> str:
-        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-            self.fail(f"{where} has {str(value)[:40]!r} where 16 hex digits were expected")
-        return value
-
-    def optional(self, value: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
-        found = value.get(key)
-        if found is not None and not isinstance(found, kind):
-            self.fail(f"{where} has a {key} of the wrong kind: {str(found)[:60]}")
-        return found
 
 
 def _ways(axis: Axis, layout: TensorLayout) -> int:
