@@ -108,7 +108,7 @@ def _refuse_staged(uri: str, root: Location) -> None:
 def _refuse_unfinished(uri: str, place: Location) -> None:
     if is_left_unfinished(place):
         raise IncompleteCheckpointError(
-            f"{uri} has {UNFINISHED_MARK} but no {COMMIT_MARKER}: a run of reshard is writing it, or was interrupted; run the same "
+            f"{uri} has {UNFINISHED_MARK} but no {COMMIT_MARKER} that counts: a run of reshard is writing it, or was interrupted; run the same "
             "command again to finish it, or remove what it left (reshard clean)"
         )
 

@@ -2,12 +2,15 @@
 
 ::
 
-    {"format": "reshard.lease", "version": 1, "target": "gs://…", "fence": 3, "run": "9f…", "beat": 17, "is_free": false,
-     "host": "…", "boot": "…", "namespace": "…", "pid": 4711, "started": 123456}
+    1c291ca3 {"format": "reshard.lease", "version": 1, "target": "gs://…", "fence": 1795521600000, "run": "9f…", "beat": 17,
+              "is_free": false, "host": "…", "boot": "…", "namespace": "…", "pid": 4711, "started": 123456}
 
-A run takes it by putting it where there is none, or in place of the one that it has seen to be free or dead; the fence counts
-these. Every renewal replaces the version that was put last, so that a run which lost its lease finds out. No clocks are compared:
-a lease of another host is dead when its version stays the same for ``DEAD_S`` by the clock of the run that waits.
+A checked line (``checked_lines``). A run takes the lease by putting it where there is none, or in place of the one that it has
+seen to be free or dead, with a greater fence: the time in milliseconds, so that fences also grow where a finished run left no
+lease to count from. Every renewal replaces the version that was put last, so that a run which lost its lease finds out.
+
+A lease is dead when its process is gone, or when its version stays the same for ``DEAD_S`` by the clock of the run that waits,
+whether or not that process is still there: it may stand still, or have failed to give the lease back.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from reshard.storage.buckets import objects
 from reshard.storage.buckets.errors import NoConditionsError
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.checked_lines import believed_lines, checked_line
 from reshard.storage.host import process_mark, process_state
 
 FORMAT = "reshard.lease"
@@ -50,10 +54,13 @@ DEAD_S = 30.0
 """A lease that nobody renewed for so long is dead."""
 
 LOOK_S = 2.0
-"""Between looks at a lease of another host."""
+"""Between looks at a lease, to see whether its run lives."""
 
 _LEASE_BYTES = 1 << 16
 """More than a lease ever has: it may grow between two requests."""
+
+_READS = 3
+"""A lease that is damaged is read so often: it may have happened on the way."""
 
 _LIVE: set[str] = set()
 """The runs of this process that have a lease, or are about to. What else names this process was not given back when its run failed."""
@@ -63,7 +70,7 @@ class Held(Struct, frozen=True):
     """A lease as it is stored.
 
     Attributes:
-        fence: how many runs had it.
+        fence: grows with each run that has it.
         run: random name of the run.
         beat: counts its renewals.
         is_free: whether its run gave it back.
@@ -87,7 +94,7 @@ class Held(Struct, frozen=True):
             "run": self.run,
         }
         document |= {"beat": self.beat, "is_free": self.is_free, **self.mark}
-        return json.dumps(document).encode()
+        return checked_line(json.dumps(document))
 
     @property
     def holder(self) -> str:
@@ -202,7 +209,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
 
     Raises TargetBusyError naming the holder, and StorageError where the store keeps no conditions, unless ``unsafe``.
     """
-    held = Held(target, 1, secrets.token_hex(8))
+    held = Held(target, _next_fence(0), secrets.token_hex(8))
     _LIVE.add(held.run)
     try:
         return _taken(store, path, held, unsafe=unsafe)
@@ -249,14 +256,20 @@ def _refusal(target: str, seen: str) -> StorageError:
     )
 
 
+def _next_fence(last: int) -> int:
+    return max(last + 1, time.time_ns() // 1_000_000)
+
+
 def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
     """Takes a lease that is there, once it is free or dead."""
     while True:
         known, held = objects.look(store, path), read_lease(store, path)
         if known is None or held is None:
             return _taken(store, path, ours, unsafe=False)
-        _wait_until_dead(store, path, known, held, ours.target)
-        mine = Held(ours.target, held.fence + 1, ours.run)
+        if not _can_be_taken(store, path, known, held):
+            _refuse_live(read_lease(store, path), held, ours.target)
+            continue
+        mine = Held(ours.target, _next_fence(held.fence), ours.run)
         began_s = now_s()
         try:
             objects.replace(store, path, mine.render(), known)
@@ -266,22 +279,26 @@ def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
         return Lease(store, path, mine, began_s, is_conditional=True)
 
 
-def _wait_until_dead(
-    store: BucketStore, path: str, known: objects.Known, held: Held, target: str
-) -> None:
+def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Held) -> bool:
+    """Whether a lease is free or dead; False once it changes, or at once if a run of this process has it."""
     state = process_state(held.mark)
-    if state == "runs" and held.mark.get("pid") == os.getpid() and held.run not in _LIVE:
-        state = "gone"
-    if held.is_free or state == "gone":
+    is_of_this_process = state == "runs" and held.mark.get("pid") == os.getpid()
+    if held.is_free or state == "gone" or (is_of_this_process and held.run not in _LIVE):
+        return True
+    until = now_s() + DEAD_S
+    while not is_of_this_process and objects.look(store, path) == known:
+        if now_s() >= until:
+            return True
+        time.sleep(LOOK_S)
+    return False
+
+
+def _refuse_live(now: Held | None, before: Held, target: str) -> None:
+    """Raises TargetBusyError unless the run that had the lease has ended meanwhile."""
+    if now is None or (now.is_free and now.run == before.run):
         return
-    if state == "unknown":
-        until = now_s() + DEAD_S
-        while objects.look(store, path) == known:
-            if now_s() >= until:
-                return
-            time.sleep(LOOK_S)
     raise TargetBusyError(
-        f"another run ({held.holder}) is writing {target} now; wait for it to end, or choose another target"
+        f"another run ({now.holder}) is writing {target} now; wait for it to end, or choose another target"
     )
 
 
@@ -291,7 +308,7 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
     if data is None:
         return None
     try:
-        document = json.loads(data)
+        document = json.loads(_believed(data))
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
         held = Held(**{name: document.pop(name) for name in names}, mark=document)
@@ -306,10 +323,21 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
 
 
 def _read(store: BucketStore, path: str, version: str = "") -> bytes | None:
-    try:
-        return store.open(path, version).read(0, _LEASE_BYTES)
-    except (MissingError, SourceChangedError):
-        return None
+    """The lease's content; None where there is none in that version."""
+    data = b""
+    for _ in range(_READS):
+        try:
+            data = store.open(path, version).read(0, _LEASE_BYTES)
+        except (MissingError, SourceChangedError):
+            return None
+        if _believed(data):
+            break
+    return data
+
+
+def _believed(data: bytes) -> bytes:
+    """The text of a lease; nothing where it is damaged."""
+    return next(believed_lines(data), b"")
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct, structs
 
+from reshard.checksums.crc import CRC64NVME
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets.errors import (
     bucket_error,
@@ -16,6 +18,7 @@ from reshard.storage.buckets.errors import (
     client_errors,
     damaged_upload,
 )
+from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.urls import Scheme, key_problem
 
@@ -34,6 +37,9 @@ WHOLE_BYTES = 16 * _MIB
 
 _PART_BYTES = 8 * _MIB
 PARTS_AT_ONCE = 4
+
+Attributes: TypeAlias = Mapping[str, str]
+_NONE: Attributes = {}
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
@@ -61,18 +67,25 @@ LIMITS: dict[Scheme, Limits] = {
 }
 
 
-def put(store: BucketStore, path: str, data: bytes | memoryview) -> str:
-    """Puts an object whole, in place of what was there; its version. S3 compares the CRC-64/NVME that is sent along."""
-    return _put(store, path, data, "overwrite")
+def put(
+    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
+) -> str:
+    """Puts an object whole, in place of what was there; its version. S3 compares the CRC-64/NVME that is sent along.
+
+    ``attributes`` are kept with the object.
+    """
+    return _put(store, path, data, "overwrite", attributes)
 
 
-def put_new(store: BucketStore, path: str, data: bytes | memoryview) -> str:
+def put_new(
+    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
+) -> str:
     """Puts an object only if there is none; its version. Raises TargetExistsError where there is another one.
 
     If an answer is lost, the request is sent again and finds its own object; so an object with the same bytes counts as put.
     """
     try:
-        return _put(store, path, data, "create")
+        return _put(store, path, data, "create", attributes)
     except TargetExistsError:
         found = store.status(path)
         if found is None or found.nbytes != len(data):
@@ -102,11 +115,13 @@ def look(store: BucketStore, path: str) -> Known | None:
     return Known(found["e_tag"], found["version"])
 
 
-def replace(store: BucketStore, path: str, data: bytes | memoryview, known: Known) -> str:
+def replace(
+    store: BucketStore, path: str, data: bytes | memoryview, known: Known, attributes: Attributes = _NONE
+) -> str:  # fmt: skip
     """Puts an object only in place of this version; its own version. Raises SourceChangedError where it is another one now."""
     mode = {name: value for name, value in structs.asdict(known).items() if value is not None}
     try:
-        return _put(store, path, data, cast("PutMode", mode))
+        return _put(store, path, data, cast("PutMode", mode), attributes)
     except MissingError as error:
         raise SourceChangedError(str(error)) from None
 
@@ -134,6 +149,9 @@ def put_parts(
 
     If a part fails, or ``parts`` raises, the upload is aborted, so that nothing of it is stored or paid for. A process that
     is killed leaves it; a lifecycle rule of the bucket should remove those.
+
+    S3 compares the checksum of each part. Google Cloud's ETag says nothing of the content, so that the object is read back;
+    so is one of which the last answer was lost, since the request that is sent again finds the upload gone.
     """
     least = LIMITS[store.scheme].least_part_bytes
     if part_bytes < least:
@@ -143,16 +161,27 @@ def put_parts(
     client = _writable(store, path)
     import obstore
 
-    with bucket_errors("write", store.text(path)):
-        done = obstore.put(
-            client, path, _filled(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
-        )  # fmt: skip
-    return version_of(done["e_tag"])
+    sent = _Sent()
+    try:
+        with bucket_errors("write", store.text(path)):
+            done = obstore.put(
+                client, path, sent.noted(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
+            )  # fmt: skip
+    except StorageError:
+        landed = _landed(store, path, sent)
+        if landed is None:
+            raise
+        return landed
+    version = version_of(done["e_tag"])
+    if store.scheme == "gs" and not _holds(store, path, version, sent):
+        delete(store, [path])
+        raise damaged_upload(store.text(path))
+    return version
 
 
 def delete(store: BucketStore, paths: Iterable[str]) -> None:
     """Deletes objects, a thousand in one request where the store takes it; those that are missing are fine."""
-    for batch in _batches(list(paths)):
+    for batch in batches(list(paths)):
         _delete(store, batch)
 
 
@@ -165,16 +194,21 @@ def delete_folder(store: BucketStore, folder: str) -> int:
     return len(paths)
 
 
-def _batches(paths: list[str]) -> Iterator[list[str]]:
+def batches(paths: list[str]) -> Iterator[list[str]]:
+    """The paths that one request deletes."""
     return (paths[i : i + DELETED_AT_ONCE] for i in range(0, len(paths), DELETED_AT_ONCE))
 
 
-def _put(store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode) -> str:
+def _put(
+    store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
+) -> str:
     client = _writable(store, path)
     import obstore
 
     with bucket_errors("write", store.text(path)):
-        done = obstore.put(client, path, data, mode=mode, use_multipart=False)
+        done = obstore.put(
+            client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
+        )
     version = version_of(done["e_tag"])
     if store.scheme == "gs":
         _check_arrived(store, path, data, version)
@@ -200,9 +234,40 @@ def _writable(store: BucketStore, path: str) -> ObjectStore:
     return store.client(path)
 
 
-def _filled(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Without empty ones."""
-    return (part for part in parts if len(part))
+class _Sent:
+    """What an upload has taken: bytes, their CRC-64/NVME, and whether that is all of them."""
+
+    def __init__(self) -> None:
+        self.nbytes = self.crc = 0
+        self.is_all = False
+
+    def noted(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        """The parts, without empty ones."""
+        for part in parts:
+            if len(part):
+                self.nbytes += len(part)
+                self.crc = CRC64NVME.of(part, self.crc)
+                yield part
+        self.is_all = True
+
+
+def _landed(store: BucketStore, path: str, sent: _Sent) -> str | None:
+    """The version of an object that has all the bytes that were sent, although the store answered with an error."""
+    with suppress(StorageError):
+        found = store.status(path) if sent.is_all else None
+        if found is not None and _holds(store, path, found.version, sent):
+            return found.version
+    return None
+
+
+def _holds(store: BucketStore, path: str, version: str, sent: _Sent) -> bool:
+    """Whether an object has the bytes that were sent, by reading it in that version."""
+    file, done, crc = store.open(path, version), 0, 0
+    buffer = memoryview(bytearray(min(sent.nbytes, PARTS_AT_ONCE * RANGE_BYTES)))
+    while done < sent.nbytes and (read := file.fill(done, buffer[: sent.nbytes - done])):
+        crc = CRC64NVME.of(buffer[:read], crc)
+        done += read
+    return (done, crc) == (sent.nbytes, sent.crc) and not file.read(done, 1)
 
 
 def _delete(store: BucketStore, paths: list[str]) -> None:

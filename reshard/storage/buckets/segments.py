@@ -2,8 +2,8 @@
 
 ::
 
-    journal/000003-000000    the header: {"format": "reshard.journal", "version": 1, "identity": {…}}
-    journal/000003-000001    records, a line each
+    journal/1795521600000-000000    the header: {"format": "reshard.journal", "version": 1, "identity": {…}}
+    journal/1795521600000-000001    records, a line each
     …
 
 The first number is the fence of the run that wrote them, the second counts. The records of the highest fence with a header
@@ -168,7 +168,13 @@ def _fence_that_counts(paths: Iterable[str]) -> int | None:
 
 
 def _content(store: BucketStore, path: str) -> bytes:
-    """What a segment holds; nothing where it is lost."""
+    """What a segment holds; nothing where it is lost. It is read again where a line is damaged: that may be of the way."""
+    data = _read(store, path)
+    is_whole = sum(1 for _ in believed_lines(data)) == data.count(b"\n")
+    return data if is_whole else _read(store, path)
+
+
+def _read(store: BucketStore, path: str) -> bytes:
     file, data = store.open(path), bytearray()
     try:
         while more := file.read(len(data), 2 * SEGMENT_BYTES):

@@ -28,11 +28,17 @@ from reshard.errors import (
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.overlay import with_files
+from reshard.storage.buckets.run_numbers import numbered, run_of
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.marks import COMMIT_MARKER, COMMITTED, UNFINISHED_MARK
+from reshard.storage.marks import (
+    COMMIT_MARKER,
+    COMMITTED,
+    UNFINISHED_MARK,
+    is_left_unfinished,
+)
 from reshard.storage.transaction import Earlier
 
 _TICK_S = 0.5
@@ -168,8 +174,8 @@ class ObjectTransaction:
         self._delete([file])
 
     def mark(self, files: Mapping[str, bytes]) -> None:
-        self._marks = {COMMIT_MARKER: COMMITTED, **files}
-        self._marks[COMMIT_MARKER] = self._marks.pop(COMMIT_MARKER)  # the last one
+        self._marks = {name: data for name, data in files.items() if name != COMMIT_MARKER}
+        self._marks[COMMIT_MARKER] = COMMITTED  # the last one
 
     def written(self) -> Location:
         return with_files(self._target, self._marks)
@@ -186,15 +192,36 @@ class ObjectTransaction:
         self._is_committing = True
         try:
             for name, data in self._marks.items():
-                (self._target / name).write(data)
+                self._put_mark(name, data)
         except StorageError:
             if not self.is_committed():
                 raise
+        self._lease.check()  # the marker does not count if it came so late that another run had the target
         self._is_committed = True
 
+    def _put_mark(self, name: str, data: bytes) -> None:
+        """Puts a file that says that the target is whole; one that a run put which has lost the target is replaced."""
+        path, number = f"{self._target.path}/{name}", numbered(self._lease.fence)
+        if not self._lease.is_conditional:
+            objects.put(self._store, path, data, number)
+            return
+        try:
+            objects.put_new(self._store, path, data, number)
+        except TargetExistsError:
+            known = objects.look(self._store, path)
+            if known is None:
+                raise
+            self._refuse_marked()
+            objects.replace(self._store, path, data, known, number)
+
     def _refuse_marked(self) -> None:
-        """Nobody else may say that the target is whole: whoever does would be believed, whatever it is."""
-        if objects.look(self._store, f"{self._target.path}/{COMMIT_MARKER}") is not None:
+        """Nobody else may say that the target is whole: whoever does would be believed, whatever it is.
+
+        An earlier run that has lost the target is believed by nobody.
+        """
+        if objects.look(self._store, f"{self._target.path}/{COMMIT_MARKER}") is None:
+            return
+        if not 0 < run_of(self._target / COMMIT_MARKER) < self._lease.fence:
             raise TargetExistsError(
                 f"somebody else put {self._target / COMMIT_MARKER} while this run wrote the target, which is whole only now; remove "
                 "that object, and run the same again"
@@ -247,14 +274,12 @@ class ObjectTransaction:
             f"A run of reshard writes this checkpoint, which is not whole yet. What is done is recorded in {self._state}; "
             f"`reshard clean {self._target}` removes both once no run writes here.\n"
         )
-        objects.put(self._store, f"{self._target.path}/{UNFINISHED_MARK}", text.encode())
+        path = f"{self._target.path}/{UNFINISHED_MARK}"
+        objects.put(self._store, path, text.encode(), numbered(self._lease.fence))
 
     def _is_own(self) -> bool:
         """Whether the objects below the target are of an unfinished run, and of no checkpoint."""
-        if self._is_committed:
-            return False
-        has_mark = (self._target / UNFINISHED_MARK).exists()
-        return has_mark and not (self._target / COMMIT_MARKER).exists()
+        return not self._is_committed and is_left_unfinished(self._target)
 
     def _unmarked(self) -> list[str]:
         """Takes the commit markers away, that of the target before those of its items; the other files.
@@ -268,8 +293,9 @@ class ObjectTransaction:
         return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
 
     def _delete(self, files: list[str]) -> None:
-        self.check()
-        objects.delete(self._store, [f"{self._target.path}/{file}" for file in files])
+        for batch in objects.batches([f"{self._target.path}/{file}" for file in files]):
+            self.check()
+            objects.delete(self._store, batch)
 
     def _has_records(self) -> bool:
         return next(self.records(), None) is not None
