@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from reshard.errors import StorageError
 from reshard.storage.location import Location
@@ -112,8 +113,12 @@ class Upload:
         if self._is_aborted:
             raise _AbortedError
         if self._check is not None:
-            try:
-                self._check()
-            except BaseException as error:
-                self._error = error  # as it is, whatever the store makes of it
-                raise
+            self._error = _raised_by(self._check)
+            if self._error is not None:
+                raise _AbortedError
+
+
+def _raised_by(check: Callable[[], None]) -> BaseException | None:
+    """What a call raises, in a thread of its own: within the client of a bucket no other request can be made."""
+    with ThreadPoolExecutor(1, "reshard.check") as threads:
+        return threads.submit(check).exception()

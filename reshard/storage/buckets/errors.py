@@ -21,6 +21,10 @@ class NoConditionsError(StorageError):
     """The store refuses a condition on a put."""
 
 
+class DamagedUploadError(StorageError):
+    """The store received other bytes than were sent."""
+
+
 _STATUS = re.compile(r"(?:non-2xx status code|HTTP status|status): (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<(?:Message|Details)>([^<]*)</")
@@ -84,7 +88,9 @@ _ARCHIVED = _Reason(
     "the object is archived", "restore it to a storage class that can be read, and run again"
 )
 _CHECKSUM = _Reason(
-    "the store received other bytes than were sent", "check memory and network, and run again"
+    "the store received other bytes than were sent",
+    "check memory and network, and run again",
+    DamagedUploadError,
 )
 _NO_CONDITIONS = _Reason(
     "the store takes no conditions on writing",
@@ -160,7 +166,7 @@ def bucket_error(action: str, url: str, error: Exception, what: str = "") -> Sto
 
 def damaged_upload(url: str) -> StorageError:
     """The error for an object that has other bytes than were sent, to be raised."""
-    return StorageError(f"cannot write {url}: {_CHECKSUM.reason}; {_CHECKSUM.remedy}")
+    return DamagedUploadError(f"cannot write {url}: {_CHECKSUM.reason}; {_CHECKSUM.remedy}")
 
 
 @contextmanager

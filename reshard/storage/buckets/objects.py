@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct, structs
 
-from reshard.checksums.crc import CRC64NVME
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
+from reshard.storage.buckets.arrived import Sent, has_arrived, has_parts, landed
 from reshard.storage.buckets.errors import (
+    DamagedUploadError,
     bucket_error,
     bucket_errors,
     client_errors,
     damaged_upload,
 )
-from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.urls import Scheme, key_problem
 
@@ -40,8 +37,6 @@ PARTS_AT_ONCE = 4
 
 Attributes: TypeAlias = Mapping[str, str]
 _NONE: Attributes = {}
-
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class Limits(Struct, frozen=True):
@@ -119,11 +114,15 @@ def replace(
     store: BucketStore, path: str, data: bytes | memoryview, known: Known, attributes: Attributes = _NONE
 ) -> str:  # fmt: skip
     """Puts an object only in place of this version; its own version. Raises SourceChangedError where it is another one now."""
-    mode = {name: value for name, value in structs.asdict(known).items() if value is not None}
     try:
-        return _put(store, path, data, cast("PutMode", mode), attributes)
+        return _put(store, path, data, _in_place_of(known), attributes)
     except MissingError as error:
         raise SourceChangedError(str(error)) from None
+
+
+def _in_place_of(known: Known) -> PutMode:
+    found = {name: value for name, value in structs.asdict(known).items() if value is not None}
+    return cast("PutMode", found)
 
 
 def part_bytes(nbytes: int) -> int:
@@ -161,19 +160,19 @@ def put_parts(
     client = _writable(store, path)
     import obstore
 
-    sent = _Sent()
+    sent = Sent()
     try:
         with bucket_errors("write", store.text(path)):
             done = obstore.put(
                 client, path, sent.noted(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
             )  # fmt: skip
     except StorageError:
-        landed = _landed(store, path, sent)
-        if landed is None:
+        there = landed(store, path, sent)
+        if there is None:
             raise
-        return landed
+        return there
     version = version_of(done["e_tag"])
-    if store.scheme == "gs" and not _holds(store, path, version, sent):
+    if store.scheme == "gs" and not has_parts(store, path, version, sent):
         delete(store, [path])
         raise damaged_upload(store.text(path))
     return version
@@ -202,29 +201,25 @@ def batches(paths: list[str]) -> Iterator[list[str]]:
 def _put(
     store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
 ) -> str:
+    """Bytes that change on their way are sent once more."""
     client = _writable(store, path)
     import obstore
 
-    with bucket_errors("write", store.text(path)):
-        done = obstore.put(
-            client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
-        )
-    version = version_of(done["e_tag"])
-    if store.scheme == "gs":
-        _check_arrived(store, path, data, version)
-    return version
-
-
-def _check_arrived(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> None:
-    """Compares what Google Cloud received: no checksum is sent to it, but its ETag of an object is most often its MD5.
-
-    Where the ETag is something else (the object has a key of the customer), the object is read back.
-    """
-    found = _MD5.fullmatch(version)
-    if found is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() == found[1]:
-        return
-    if store.open(path, version).read(0, len(data) + 1) != data:
-        raise damaged_upload(store.text(path))
+    for is_last in (False, True):
+        try:
+            with bucket_errors("write", store.text(path)):
+                done = obstore.put(
+                    client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
+                )  # fmt: skip
+        except DamagedUploadError:
+            if is_last:
+                raise
+            continue
+        version = version_of(done["e_tag"])
+        if store.scheme != "gs" or has_arrived(store, path, data, version):
+            return version
+        mode = _in_place_of(Known(done["e_tag"], done["version"]))
+    raise damaged_upload(store.text(path))
 
 
 def _writable(store: BucketStore, path: str) -> ObjectStore:
@@ -232,42 +227,6 @@ def _writable(store: BucketStore, path: str) -> ObjectStore:
     if problem := key_problem(path):
         raise StorageError(f"{store.text(path)!r} {problem}")
     return store.client(path)
-
-
-class _Sent:
-    """What an upload has taken: bytes, their CRC-64/NVME, and whether that is all of them."""
-
-    def __init__(self) -> None:
-        self.nbytes = self.crc = 0
-        self.is_all = False
-
-    def noted(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-        """The parts, without empty ones."""
-        for part in parts:
-            if len(part):
-                self.nbytes += len(part)
-                self.crc = CRC64NVME.of(part, self.crc)
-                yield part
-        self.is_all = True
-
-
-def _landed(store: BucketStore, path: str, sent: _Sent) -> str | None:
-    """The version of an object that has all the bytes that were sent, although the store answered with an error."""
-    with suppress(StorageError):
-        found = store.status(path) if sent.is_all else None
-        if found is not None and _holds(store, path, found.version, sent):
-            return found.version
-    return None
-
-
-def _holds(store: BucketStore, path: str, version: str, sent: _Sent) -> bool:
-    """Whether an object has the bytes that were sent, by reading it in that version."""
-    file, done, crc = store.open(path, version), 0, 0
-    buffer = memoryview(bytearray(min(sent.nbytes, PARTS_AT_ONCE * RANGE_BYTES)))
-    while done < sent.nbytes and (read := file.fill(done, buffer[: sent.nbytes - done])):
-        crc = CRC64NVME.of(buffer[:read], crc)
-        done += read
-    return (done, crc) == (sent.nbytes, sent.crc) and not file.read(done, 1)
 
 
 def _delete(store: BucketStore, paths: list[str]) -> None:

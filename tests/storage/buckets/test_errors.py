@@ -17,7 +17,7 @@ from reshard.errors import (
     SourceChangedError,
     StorageError,
 )
-from reshard.storage.buckets.errors import bucket_error, without_secrets
+from reshard.storage.buckets.errors import DamagedUploadError, bucket_error, without_secrets
 from reshard.storage.location import Location, locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import SECRETS, Bucket
@@ -200,7 +200,7 @@ def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("HTTP status: 403: <Error><Code>InvalidObjectState</Code><Message>The operation is not valid for the object's storage class</Message>", StorageError, "the object is archived; restore it"),
         ("HTTP status: 409: <Error><Code>BlobImmutableDueToPolicy</Code><Message>This operation is not permitted</Message>", StorageError, "a retention policy or a legal hold protects"),
-        ("HTTP status: 400: <Error><Code>BadDigest</Code><Message>The CRC64NVME you specified did not match</Message>", StorageError, "the store received other bytes than were sent"),
+        ("HTTP status: 400: <Error><Code>BadDigest</Code><Message>The CRC64NVME you specified did not match</Message>", DamagedUploadError, "the store received other bytes than were sent"),
         ("Error getting token: invalid_grant: Bad Request", StorageError, "the store does not accept the credentials"),
         ("HTTP error: invalid peer certificate: UnknownIssuer", StorageError, "the server's certificate is not trusted"),
         ("HTTP status: 507: Insufficient Storage", StorageError, "a quota is used up"),

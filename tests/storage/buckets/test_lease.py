@@ -1,0 +1,277 @@
+"""A lease: one run has it, a run that lost it finds out, and one that nobody renews is taken over."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from reshard.errors import ResumeError, StorageError, TargetBusyError
+from reshard.storage.buckets import lease as leases
+from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import Held, Lease, read_lease, take
+from reshard.storage.buckets.store import BucketStore
+from reshard.storage.checked_lines import checked_line
+from reshard.storage.host import _start_ticks, process_mark
+from tests.emulators.apis import error_answers as answers
+from tests.emulators.buckets import Bucket
+from tests.emulators.faults import Call, Disconnect, Flip, Refuse
+
+PATH = "run/.7.reshard-partial/lease"
+TARGET = "run/7"
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> BucketStore:
+    return BucketStore(bucket.scheme, bucket.name)
+
+
+@pytest.fixture
+def lease(store: BucketStore) -> Iterator[Lease]:
+    taken = take(store, PATH, TARGET)
+    yield taken
+    taken.release()
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "DEAD_S", 0.3)
+    monkeypatch.setattr(leases, "LOOK_S", 0.02)
+
+
+def held(run: str, fence: int = 1 << 60, **mark: object) -> Held:
+    return Held(TARGET, fence, run, mark={**process_mark(), **mark})
+
+
+def steal(store: BucketStore, **mark: object) -> None:
+    """Another run puts its lease, as after this one was dead."""
+    objects.put(store, PATH, held("another", **mark).render())
+
+
+def test_a_renewal_replaces_what_this_run_put(lease: Lease, store: BucketStore) -> None:
+    lease.renew()
+    lease.renew()
+    found = read_lease(store, PATH)
+    assert found is not None
+    assert (found.beat, found.fence, found.is_free) == (2, lease.fence, False)
+    lease.release()
+    assert read_lease(store, PATH).is_free  # type: ignore[union-attr]
+
+
+def test_the_version_of_a_successor_is_not_taken_for_its_own(
+    lease: Lease, store: BucketStore, bucket: Bucket
+) -> None:
+    """The run stands still between a renewal and the look after it."""
+    bucket.emulator.faults.add(Call(lambda: steal(store)), operation="head", key=PATH)
+    with pytest.raises(TargetBusyError, match=r"this run lost run/7: another run took .*lease, or it was removed; nothing was published"):  # fmt: skip
+        lease.renew()
+    assert lease.is_lost
+    with pytest.raises(TargetBusyError):
+        lease.renew()
+    lease.release()
+    assert read_lease(store, PATH) == held("another")
+
+
+def test_a_run_whose_lease_was_removed_has_lost_it(lease: Lease, store: BucketStore) -> None:
+    objects.delete(store, [PATH])
+    with pytest.raises(TargetBusyError, match="or it was removed"):
+        lease.renew()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_renewal_whose_answer_was_lost_is_its_own(
+    lease: Lease, bucket: Bucket, times: int
+) -> None:
+    for nth in range(times):
+        bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=PATH, nth=nth + 1)
+    lease.renew()
+    lease.renew()
+    assert not lease.is_lost
+
+
+def test_a_taking_whose_answer_was_lost_is_its_own(store: BucketStore, bucket: Bucket) -> None:
+    for taken in range(2):
+        bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=PATH)
+        lease = take(store, PATH, TARGET)
+        lease.renew()
+        lease.release()
+        assert not lease.is_lost, taken
+
+
+def test_a_lease_that_grows_while_it_is_read_is_read_whole(
+    lease: Lease, store: BucketStore, bucket: Bucket
+) -> None:
+    def grow() -> None:
+        steal(store, host="h" * 3000)
+
+    bucket.emulator.faults.add(Call(grow), operation="get", key=PATH)
+    found = read_lease(store, PATH)
+    assert found is not None
+    assert found.mark["host"] == "h" * 3000
+    assert not lease.is_lost  # it does not know yet
+
+
+def test_the_time_that_a_machine_sleeps_counts(
+    lease: Lease, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.clock_gettime
+
+    def after_sleep(clock: int) -> float:
+        return real(clock) + (60.0 if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    before = bucket.emulator.log.count("put")
+    lease.check()
+    assert bucket.emulator.log.count("put") == before
+    monkeypatch.setattr(time, "clock_gettime", after_sleep)
+    lease.check()
+    assert bucket.emulator.log.count("put") == before + 1
+
+
+def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once(
+    store: BucketStore, bucket: Bucket
+) -> None:
+    first = take(store, PATH, TARGET)
+    denied = bucket.emulator.faults.add(
+        Refuse(answers.ACCESS_DENIED), operation="put", key=PATH, times=None
+    )
+    first.release()
+    assert denied.struck
+    bucket.emulator.faults.clear()
+    assert not read_lease(store, PATH).is_free  # type: ignore[union-attr]
+    began = time.monotonic()
+    second = take(store, PATH, TARGET)
+    assert time.monotonic() - began < leases.DEAD_S / 2
+    assert second.fence > first.fence
+    with pytest.raises(TargetBusyError):
+        first.renew()
+    second.release()
+
+
+def test_a_run_of_this_process_that_lives_is_told_at_once(store: BucketStore, lease: Lease) -> None:
+    began = time.monotonic()
+    with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now; wait for it to end"):  # fmt: skip
+        take(store, PATH, TARGET)
+    assert time.monotonic() - began < leases.LOOK_S
+    lease.check()
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("host", ["this", "another"])
+def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
+    store: BucketStore, host: str
+) -> None:
+    """It stands still, or could not give the lease back when its run failed."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=time.sleep, args=(60,))
+    process.start()
+    pid = process.pid or 0
+    mark = {"pid": pid, "started": _start_ticks(pid), **({"host": "b"} if host == "another" else {})}  # fmt: skip
+    before = held("lives on", fence=5, **mark)
+    objects.put(store, PATH, before.render())
+    began = time.monotonic()
+    taken = take(store, PATH, TARGET)
+    assert time.monotonic() - began >= leases.DEAD_S
+    assert taken.fence > before.fence
+    taken.release()
+    process.kill()
+    process.join()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_lease_that_is_renewed_meanwhile_is_not_taken(store: BucketStore, bucket: Bucket) -> None:
+    other = held("other", host="b", fence=5)
+    objects.put(store, PATH, other.render())
+    renewed = Held(TARGET, 5, "other", 1, mark=other.mark)
+    bucket.emulator.faults.add(
+        Call(lambda: objects.put(store, PATH, renewed.render())), operation="head", key=PATH, nth=4
+    )
+    with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on b\) is writing run/7"):
+        take(store, PATH, TARGET)
+    assert read_lease(store, PATH) == renewed
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("end", ["given back", "removed"])
+def test_a_run_that_ends_while_another_waits_makes_room(
+    store: BucketStore, bucket: Bucket, end: str
+) -> None:
+    other = held("other", host="b", fence=5)
+    objects.put(store, PATH, other.render())
+    free = Held(TARGET, 5, "other", 1, is_free=True, mark=other.mark).render()
+
+    def ends() -> None:
+        if end == "removed":
+            objects.delete(store, [PATH])
+        else:
+            objects.put(store, PATH, free)
+
+    bucket.emulator.faults.add(Call(ends), operation="head", key=PATH, nth=4)
+    taken = take(store, PATH, TARGET)
+    assert taken.fence > 5
+    taken.release()
+
+
+def test_fences_grow_although_nothing_of_the_last_run_is_left(store: BucketStore) -> None:
+    first = take(store, PATH, TARGET)
+    first.remove()
+    assert store.status(PATH) is None
+    time.sleep(0.002)
+    second = take(store, PATH, TARGET)
+    assert second.fence > first.fence
+    second.remove()
+
+
+def test_a_fence_grows_although_the_clock_was_set_back(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = take(store, PATH, TARGET)
+    first.release()
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    second = take(store, PATH, TARGET)
+    assert second.fence == first.fence + 1
+    second.release()
+
+
+@pytest.mark.parametrize("byte", [0, 12, 40, 90])
+def test_a_bit_that_flips_while_a_lease_is_read_changes_nothing(
+    store: BucketStore, bucket: Bucket, lease: Lease, byte: int
+) -> None:
+    expected = read_lease(store, PATH)
+    bucket.emulator.faults.add(Flip(byte), operation="get", key=PATH)
+    assert read_lease(store, PATH) == expected
+    bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=PATH)
+    bucket.emulator.faults.add(Flip(byte), operation="get", key=PATH)
+    lease.renew()
+    assert not lease.is_lost
+
+
+@pytest.mark.parametrize("byte", [0, 12, 40, 90])
+def test_a_lease_that_is_damaged_is_refused(store: BucketStore, lease: Lease, byte: int) -> None:
+    data = bytearray(store.open(PATH).read(0, 1 << 16))
+    data[byte] ^= 4
+    objects.put(store, PATH, bytes(data))
+    with pytest.raises(ResumeError, match=r"lease is no lease that this version of reshard knows; end the run that wrote it with that version, or remove the folder"):  # fmt: skip
+        take(store, PATH, TARGET)
+    assert not lease.is_lost
+
+
+def test_a_lease_of_another_version_is_refused(store: BucketStore) -> None:
+    for document in ({"format": "reshard.lease", "version": 2}, {}, []):
+        objects.put(store, PATH, checked_line(json.dumps(document)))
+        with pytest.raises(ResumeError, match="is no lease that this version of reshard knows"):
+            take(store, PATH, TARGET)
+
+
+def test_a_bit_that_flips_on_the_way_to_the_store_is_sent_again(
+    store: BucketStore, bucket: Bucket, lease: Lease
+) -> None:
+    bucket.emulator.faults.add(Flip(40, upload=True), operation="put", key=PATH)
+    lease.renew()
+    assert read_lease(store, PATH).beat == 1  # type: ignore[union-attr]
+    lease.renew()
+    bucket.emulator.faults.add(Flip(40, upload=True), operation="put", key=PATH, times=None)
+    with pytest.raises(StorageError, match="the store received other bytes than were sent; check memory and network"):  # fmt: skip
+        lease.renew()
