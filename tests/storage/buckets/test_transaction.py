@@ -339,37 +339,45 @@ def read_back(transaction: ObjectTransaction) -> list[bytes]:
     return list(transaction.records())
 
 
-def test_a_bit_that_flips_while_records_are_read_loses_none(
-    target: Location, bucket: Bucket
-) -> None:
+def left_with_five_records(target: Location) -> list[bytes]:
+    """A run that was interrupted."""
     with held_objects(target) as transaction:
         started(transaction)
         for number in range(5):
             transaction.append(f"record {number}")
-        expected = read_back(transaction)
-        assert len(expected) == 5
-        for byte in (0, 30, 60):
-            bucket.emulator.faults.add(Flip(byte), operation="get", key="/journal/")
-            assert read_back(transaction) == expected
+    return [f"record {number}".encode() for number in range(5)]
+
+
+@pytest.mark.parametrize("byte", [0, 30, 60])
+def test_a_bit_that_flips_while_records_are_read_loses_none(
+    target: Location, bucket: Bucket, byte: int
+) -> None:
+    expected = left_with_five_records(target)
+    with held_objects(target) as transaction:
+        flip = bucket.emulator.faults.add(Flip(byte), operation="get", key="/journal/.*-000000$")
+        assert transaction.left_by() == {"of": "a test"}
+        assert flip.struck
+        bucket.emulator.faults.add(Flip(byte), operation="get", key="/journal/")
+        assert read_back(transaction) == expected
+
+
+def damage(bucket: Bucket, store: BucketStore, end: str, word: bytes) -> None:
+    (path,) = [key for key in keys(bucket) if key.endswith(end)]
+    data = bytearray(store.open(path).read(0, 1 << 16))
+    data[data.index(word)] ^= 1
+    objects.put(store, path, bytes(data))
 
 
 def test_damaged_records_are_not_believed(
     target: Location, store: BucketStore, bucket: Bucket
 ) -> None:
+    expected = left_with_five_records(target)
+    damage(bucket, store, "-000001", b"record 3")
     with held_objects(target) as transaction:
-        started(transaction)
-        for number in range(5):
-            transaction.append(f"record {number}")
-        assert len(read_back(transaction)) == 5
-        (path,) = [key for key in keys(bucket) if key.endswith("-000001")]
-        data = bytearray(store.open(path).read(0, 1 << 16))
-        data[data.index(b"record 3")] ^= 1
-        objects.put(store, path, bytes(data))
-        assert read_back(transaction) == [f"record {n}".encode() for n in range(3)]
-        header = path.replace("-000001", "-000000")
-        data = bytearray(store.open(header).read(0, 1 << 16))
-        data[20] ^= 1
-        objects.put(store, header, bytes(data))
+        assert read_back(transaction) == expected[:3]
+        assert transaction.left_by() == {"of": "a test"}
+    damage(bucket, store, "-000000", b"identity")
+    with held_objects(target) as transaction:
         assert transaction.left_by() is None
         assert transaction.earlier() is None
 
