@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from reshard.formats.contents import Style
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
-    from reshard.inspection.layout_preview import LaidOut, LayoutPreview
+    from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
@@ -102,7 +102,6 @@ __all__ = [
     "FormatName",
     "IncompleteCheckpointError",
     "IndexedSlices",
-    "LaidOut",
     "LayoutError",
     "LayoutMap",
     "LayoutPreview",
@@ -140,6 +139,7 @@ __all__ = [
     "TensorDiff",
     "TensorInfo",
     "TensorLayout",
+    "TensorPreview",
     "TensorReport",
     "TensorVerdict",
     "TreeError",
@@ -181,7 +181,7 @@ _LAZY = {
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "IndexedSlices": "reshard.variables.sharded.row_updates",
-    "LaidOut": "reshard.inspection.layout_preview",
+    "TensorPreview": "reshard.inspection.layout_preview",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
     "Leftovers": "reshard.storage.leftovers",

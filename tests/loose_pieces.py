@@ -13,7 +13,7 @@ from reshard.formats import registry
 from reshard.formats.base import Record
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.json.safe_json import read_json
-from reshard.formats.loose_pieces import LaidOut, lay_out
+from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
@@ -73,7 +73,7 @@ class LooseReader:
     def __init__(self, folder: Location, _record: Record = "checked", _uri: str = "") -> None:
         self.uri = str(folder)
         self.container = Container(None, (Item("", "", is_tree=True),))
-        self.laid_out: dict[str, LaidOut] = {}
+        self.laid_out: dict[str, GatheredChunks] = {}
         self.tensors: Mapping[str, StoredTensor] = {}
         self.leaves: Sequence[Leaf] = ()
         index = self.index(folder)
@@ -92,7 +92,7 @@ class LooseReader:
             RawPiece(Box(tuple(start), tuple(stop)), f"{folder}/{file}", offset, tuple(order))
             for start, stop, file, offset, order in listed
         ]
-        laid_out = self.laid_out[name] = lay_out(shape, itemsize, pieces)
+        laid_out = self.laid_out[name] = gathered_chunks(shape, itemsize, pieces)
         spec = TensorSpec(name, shape, dtype, laid_out.grid)
         stored = StoredTensor(spec, laid_out.encoding, bytes(itemsize), may_be_missing=False)
         self.tensors = {**self.tensors, name: stored}

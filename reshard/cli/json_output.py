@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         DeviceMesh,
         DiffReport,
         Fingerprint,
-        LaidOut,
         LayoutPreview,
         Leftovers,
         MultiConversionPlan,
         PlannedTensor,
         TensorInfo,
         TensorLayout,
+        TensorPreview,
         Verification,
     )
     from reshard.geometry.grid import Grid
@@ -299,14 +299,14 @@ def layout_document(file: str | None, source: str, preview: LayoutPreview) -> Do
         "command": "layout",
         "file": file,
         "source": source,
-        "tensors": list(map(_laid_out, preview.tensors)),
+        "tensors": list(map(_tensor_preview, preview.tensors)),
         "device_bytes": sum(t.shard_bytes for t in preview.tensors if not t.is_partitioned),
         "partitioned_bytes": sum(t.target_bytes for t in preview.tensors if t.is_partitioned),
         "warnings": preview.warnings,
     }
 
 
-def _laid_out(tensor: LaidOut) -> Document:
+def _tensor_preview(tensor: TensorPreview) -> Document:
     source, target = tensor.source, tensor.target
     return {
         "source": source.name,

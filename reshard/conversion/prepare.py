@@ -16,7 +16,7 @@ from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.checksum_warnings import record_warnings, unvouched
+from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
@@ -156,7 +156,7 @@ def _summary(
         (
             *layout_warnings(options.layout, list(checkpoint.tensors), moved),
             *target_plan.warnings,
-            *record_warnings(unvouched(reader)),
+            *record_warnings(unprotected(reader)),
         ),
         None if target is None else space_left(target),
     )

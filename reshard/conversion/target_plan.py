@@ -79,7 +79,7 @@ def make_target(
         form,
         made=made_of(reader.tensors, kept, options.changes),
     )
-    form.refuse_unheld(checkpoint, reader)
+    form.refuse_unsupported(checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
     warnings = (*found.warnings, *form.warnings(checkpoint))

@@ -69,7 +69,7 @@ class Reader(Protocol):
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk; None for a chunk that is not stored and may be missing.
 
-        A format that stores loose boxes instead of a grid takes grid and locations from ``loose_pieces.lay_out``.
+        A format that stores loose boxes instead of a grid takes grid and locations from ``loose_pieces.gathered_chunks``.
 
         Raises CorruptError, naming tensor and chunk, for a chunk that must not be missing.
         """
@@ -207,7 +207,7 @@ class Form(Protocol):
         """Memory that the writer needs to store a chunk through ``put``; None where chunks have places."""
         ...
 
-    def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
+    def refuse_unsupported(self, target: TargetCheckpoint, source: Reader) -> None:
         """Raises FormatError, listing them, for leaves that the format has no place for."""
         ...
 

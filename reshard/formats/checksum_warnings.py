@@ -1,8 +1,7 @@
-"""Warnings about checkpoints that carry no checksum of their data.
+"""Warnings about checkpoints without checksums of their data.
 
-A tensor is vouched for by its recorded digest (reshard wrote it, or ``reshard fingerprint`` read it: that
-acknowledges the checkpoint as it is), by the checksums of its chunks, or by another checkpoint that is
-compared with it, has a digest of its own, and has the same bits.
+A tensor is protected if a digest is recorded (by the program that wrote it, or by ``reshard fingerprint``), if its
+chunks have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from reshard.formats.base import Reader
 from reshard.formats.registry import takes_record
 
 
-class Unvouched(Struct, frozen=True):
-    """The tensors of a checkpoint that nothing vouches for.
+class Unprotected(Struct, frozen=True):
+    """The tensors of a checkpoint that no checksum protects.
 
     Attributes:
-        is_all: whether it has no others.
+        is_all: whether these are all of its tensors.
         takes_record: whether ``reshard fingerprint`` can record their digests.
     """
 
@@ -29,18 +28,18 @@ class Unvouched(Struct, frozen=True):
     takes_record: bool
 
 
-def unvouched(reader: Reader, agreeing: Collection[str] = ()) -> Unvouched:
-    """The unvouched tensors of an open checkpoint; another checkpoint vouches for those in ``agreeing``."""
+def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
+    """The unprotected tensors of an open checkpoint; ``agreeing`` names those that equal a protected tensor elsewhere."""
     bare = tuple(
         name
         for name, tensor in reader.tensors.items()
         if tensor.digest is None and not tensor.encoding.checksum and name not in agreeing
     )
     is_all = len(bare) == len(reader.tensors)
-    return Unvouched(reader.uri, bare, is_all, takes_record(reader))
+    return Unprotected(reader.uri, bare, is_all, takes_record(reader))
 
 
-def record_warnings(*checkpoints: Unvouched) -> tuple[str, ...]:
+def record_warnings(*checkpoints: Unprotected) -> tuple[str, ...]:
     """One sentence for all checkpoints of a command, if they have such tensors."""
     found = [checkpoint for checkpoint in checkpoints if checkpoint.names]
     if not found:
@@ -48,7 +47,7 @@ def record_warnings(*checkpoints: Unvouched) -> tuple[str, ...]:
     return (f"{_subject(found)}, so damage from before now cannot be seen; {_remedy(found)}",)
 
 
-def _subject(found: Sequence[Unvouched]) -> str:
+def _subject(found: Sequence[Unprotected]) -> str:
     if len(found) > 1:
         which = " nor ".join(repr(checkpoint.uri) for checkpoint in found)
         return f"neither {which} carries a checksum of all its data"
@@ -58,7 +57,7 @@ def _subject(found: Sequence[Unvouched]) -> str:
     return f"{one.uri!r} carries no checksum of {some}{more}"
 
 
-def _remedy(found: Sequence[Unvouched]) -> str:
+def _remedy(found: Sequence[Unprotected]) -> str:
     takers = [checkpoint.uri for checkpoint in found if checkpoint.takes_record]
     if not takers:
         return "compare the files with the SHA-256 sums that are published where they come from"

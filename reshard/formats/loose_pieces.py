@@ -1,8 +1,8 @@
-"""LaidOut: a tensor that is stored in loose pieces, as a grid of chunks that are gathered from them.
+"""GatheredChunks: presents a tensor that is stored in loose pieces as a grid of chunks.
 
-DCP's shards and TensorFlow's slices are boxes that need not form a grid, each somewhere in a file and with an order of
-axes of its own. The rest of the project sees a grid: every chunk of it is a range of one piece, or is gathered from
-several (``codecs/gather.py``).
+DCP's shards and TensorFlow's slices are boxes that need not form a grid. Each has its own file, offset and order of
+axes. The rest of the project sees a grid: each chunk is a range of one piece, or is gathered from several
+(``codecs/gather.py``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ IN_RANGES = Encoding(gathered="in ranges")
 AT_ONCE = Encoding(gathered="at once")
 
 
-class LaidOut(Struct, frozen=True):
-    """A tensor's pieces as chunks.
+class GatheredChunks(Struct, frozen=True):
+    """The chunks of a tensor that is stored in loose pieces.
 
     Attributes:
         grid: of the chunks.
@@ -76,12 +76,14 @@ class LaidOut(Struct, frozen=True):
         return tuple(r.start for r in self.parts.overlapping(self.grid.box(index)))
 
 
-def lay_out(shape: tuple[int, ...], itemsize: int, pieces: Sequence[RawPiece]) -> LaidOut:
+def gathered_chunks(
+    shape: tuple[int, ...], itemsize: int, pieces: Sequence[RawPiece]
+) -> GatheredChunks:
     """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` says whether they do); empty ones are ignored."""
     filled = [piece for piece in pieces if piece.box.size]
     if len(filled) <= 1 and not any(map(is_turned, filled)):
         grid = _whole(shape)
-        return LaidOut(grid, PLAIN, itemsize, grid, _held(grid, filled))
+        return GatheredChunks(grid, PLAIN, itemsize, grid, _held(grid, filled))
     unsplit = unsplit_grid(shape, [piece.box for piece in filled])
     has_many = unsplit.count > MANY_CHUNKS
     parts = joined(unsplit, JOIN_BYTES // itemsize) if has_many else unsplit
@@ -89,11 +91,11 @@ def lay_out(shape: tuple[int, ...], itemsize: int, pieces: Sequence[RawPiece]) -
     turned = next((piece.order for piece in filled if is_turned(piece)), None)
     if turned is not None:
         grid = split_large(parts, AT_ONCE_BYTES // itemsize, turned)
-        return LaidOut(grid, AT_ONCE, itemsize, parts, held)
+        return GatheredChunks(grid, AT_ONCE, itemsize, parts, held)
     if len(held) == len(filled):
-        return LaidOut(parts, PLAIN, itemsize, parts, held)
+        return GatheredChunks(parts, PLAIN, itemsize, parts, held)
     grid = split_large(parts, SPLIT_BYTES // itemsize, range(len(shape)))
-    return LaidOut(grid, IN_RANGES, itemsize, parts, held)
+    return GatheredChunks(grid, IN_RANGES, itemsize, parts, held)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from reshard.formats.base import Reader
-from reshard.formats.checksum_warnings import record_warnings, unvouched
+from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
@@ -94,5 +94,5 @@ def describe(reader: Reader) -> CheckpointInfo:
         reader.container,
         tensors,
         tuple(reader.leaves),
-        record_warnings(unvouched(reader)),
+        record_warnings(unprotected(reader)),
     )

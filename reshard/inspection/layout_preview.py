@@ -20,7 +20,7 @@ from reshard.planning.target_layouts import Layout, layout_warnings, look_up, sp
 from reshard.record_text import counted, several, warned
 
 
-class LaidOut(Struct, frozen=True):
+class TensorPreview(Struct, frozen=True):
     """A tensor with the slices that a layout gives it.
 
     Attributes:
@@ -36,7 +36,7 @@ class LaidOut(Struct, frozen=True):
     partition: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
-        return f"LaidOut({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
+        return f"TensorPreview({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
 
     @property
     def is_partitioned(self) -> bool:
@@ -57,7 +57,7 @@ class LaidOut(Struct, frozen=True):
 class LayoutPreview(Struct, frozen=True):
     """Every tensor that a layout keeps, and warnings."""
 
-    tensors: tuple[LaidOut, ...]
+    tensors: tuple[TensorPreview, ...]
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -76,15 +76,15 @@ def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     changes = layout.changes if isinstance(layout, LayoutFile) else Changes()
     kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
     look_up(layout, [r.target for r in kept if r.source in specs])
-    tensors = tuple(_laid_out(specs[r.source], r, layout) for r in kept if r.source in specs)
+    tensors = tuple(_tensor_preview(specs[r.source], r, layout) for r in kept if r.source in specs)
     names, sources = [t.target.name for t in tensors], [t.source for t in tensors]
     return LayoutPreview(tensors, tuple(layout_warnings(layout, names, sources)))
 
 
-def _laid_out(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> LaidOut:
+def _tensor_preview(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> TensorPreview:
     dtype = rewrite.dtype or source.dtype
     whole = Grid.whole(source.shape)
     bare = TensorSpec(rewrite.target, source.shape, dtype, whole)
     parts = split(bare, source, layout)
     placed = None if parts.partition is not None else parts.layout
-    return LaidOut(source, replace(bare, layout=placed), parts.slices, parts.partition)
+    return TensorPreview(source, replace(bare, layout=placed), parts.slices, parts.partition)

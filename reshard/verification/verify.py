@@ -24,7 +24,7 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.checksum_warnings import Unvouched, record_warnings, unvouched
+from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
 from reshard.formats.registry import chunk_test, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
@@ -98,7 +98,7 @@ def verify_checkpoints(
     found = _compare_tensors(sides, limits, progress, rules)
     warnings = (
         *found.warnings,
-        *record_warnings(*_unvouched([side.reader for side in sides], found)),
+        *record_warnings(*_unprotected([side.reader for side in sides], found)),
         *(w for side in sides for w in _added_files(side)),
     )
     return replace(
@@ -111,16 +111,16 @@ def verify_checkpoints(
     )
 
 
-def _unvouched(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unvouched]:
+def _unprotected(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unprotected]:
     """Tensors of each side without a digest in their own record. A tensor that is equal on both sides may have it in
     the other record."""
     a, b = (*readers, None)[:2]
     equal = [v for v in found.tensors if v.status == "equal" and v.comparison == "exact"]
     pairs = [(v.source or v.name, v.name) for v in equal]
     if a is not None:
-        yield unvouched(a, {mine for mine, other in pairs if _is_recorded(b, other)})
+        yield unprotected(a, {mine for mine, other in pairs if _is_recorded(b, other)})
     if b is not None:
-        yield unvouched(b, {mine for other, mine in pairs if _is_recorded(a, other)})
+        yield unprotected(b, {mine for other, mine in pairs if _is_recorded(a, other)})
 
 
 def _is_recorded(reader: Reader | None, name: str) -> bool:

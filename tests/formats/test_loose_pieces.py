@@ -17,7 +17,7 @@ from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces
 from reshard.formats.base import Reader
-from reshard.formats.loose_pieces import lay_out
+from reshard.formats.loose_pieces import gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.storage.location import locate
@@ -129,7 +129,7 @@ def test_pieces_that_form_a_grid_are_ranges_of_files(tmp_path: Path) -> None:
 
 def test_axes_of_length_one_turn_nothing() -> None:
     piece = RawPiece(Box((0, 0, 0), (1, 4, 6)), "p", 8, (1, 0, 2))
-    laid_out = lay_out((1, 4, 6), 4, [piece])
+    laid_out = gathered_chunks((1, 4, 6), 4, [piece])
     assert laid_out.encoding.gathered == "no"
     assert laid_out.locate((0, 0, 0)).offset == 8
 

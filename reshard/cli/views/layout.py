@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from reshard import DeviceMesh, LaidOut, LayoutPreview
+from reshard import DeviceMesh, LayoutPreview, TensorPreview
 from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
 from reshard.cli.tables import cap_note, warning
@@ -54,7 +54,7 @@ def show_layout(
         console.print(warning(text))
 
 
-def _show_as_it_is(console: Console, tensors: Sequence[LaidOut], show_all: bool) -> None:
+def _show_as_it_is(console: Console, tensors: Sequence[TensorPreview], show_all: bool) -> None:
     """One picture for each kind of tensor, and lists of tensors that are whole or unknown."""
     meshes = _meshes([t.source for t in tensors])
     for mesh in meshes:
@@ -71,7 +71,7 @@ def _show_as_it_is(console: Console, tensors: Sequence[LaidOut], show_all: bool)
 
 
 def _show_kinds(
-    console: Console, cut: Sequence[LaidOut], show_all: bool, *, is_changed: bool = True
+    console: Console, cut: Sequence[TensorPreview], show_all: bool, *, is_changed: bool = True
 ) -> None:
     """The kinds of tensors that are cut, those with the most bytes first."""
     kinds = sorted(_kinds(cut).values(), key=_nbytes, reverse=True)
@@ -82,7 +82,7 @@ def _show_kinds(
         console.print(Text(note, style="dim"))
 
 
-def _source_split(tensor: LaidOut) -> PictureSplit | None:
+def _source_split(tensor: TensorPreview) -> PictureSplit | None:
     """How the source was split, or None if that was not recorded."""
     layout = tensor.source.layout
     if layout is None or layout.device_mesh is None:
@@ -90,17 +90,17 @@ def _source_split(tensor: LaidOut) -> PictureSplit | None:
     return PictureSplit(layout.grid(tensor.source.shape, tensor.source.name), layout)
 
 
-def _target_split(tensor: LaidOut) -> PictureSplit:
+def _target_split(tensor: TensorPreview) -> PictureSplit:
     return PictureSplit(tensor.slices, tensor.target.layout)
 
 
-def _is_whole(tensor: LaidOut) -> bool:
+def _is_whole(tensor: TensorPreview) -> bool:
     """Whether it is cut on neither side, as far as it is known."""
     source = _source_split(tensor)
     return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
 
 
-def _show_listed(console: Console, title: str, tensors: Sequence[LaidOut]) -> None:
+def _show_listed(console: Console, title: str, tensors: Sequence[TensorPreview]) -> None:
     """Two lines for tensors that are not drawn: their size, and names."""
     if tensors:
         size = f"{count_text(len(tensors), 'tensor')}, {format_bytes(_nbytes(tensors))}"
@@ -109,24 +109,24 @@ def _show_listed(console: Console, title: str, tensors: Sequence[LaidOut]) -> No
         console.print(Text(some_text(_names(tensors), 6)))
 
 
-def _names(tensors: Sequence[LaidOut]) -> list[str]:
+def _names(tensors: Sequence[TensorPreview]) -> list[str]:
     return [g.name for g in grouped(tensors, lambda t: t.source.name, lambda _: None)]
 
 
-def _kinds(tensors: Sequence[LaidOut]) -> dict[object, list[LaidOut]]:
+def _kinds(tensors: Sequence[TensorPreview]) -> dict[object, list[TensorPreview]]:
     """Tensors of one shape that are cut alike on both sides."""
-    kinds: dict[object, list[LaidOut]] = {}
+    kinds: dict[object, list[TensorPreview]] = {}
     for tensor in tensors:
         key = (tensor.source.shape, tensor.source.layout, _target_split(tensor))
         kinds.setdefault(key, []).append(tensor)
     return kinds
 
 
-def _nbytes(kind: Sequence[LaidOut]) -> int:
+def _nbytes(kind: Sequence[TensorPreview]) -> int:
     return sum(t.source.nbytes for t in kind)
 
 
-def _show_meshes(console: Console, tensors: Sequence[LaidOut]) -> None:
+def _show_meshes(console: Console, tensors: Sequence[TensorPreview]) -> None:
     sources = _meshes([t.source for t in tensors])
     targets = _meshes([t.target for t in tensors])
     frame = _frame(console, 1)
@@ -152,7 +152,7 @@ def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
     yield from draw_mesh(mesh, frame)
 
 
-def _show_kind(console: Console, kind: Sequence[LaidOut], is_changed: bool) -> None:
+def _show_kind(console: Console, kind: Sequence[TensorPreview], is_changed: bool) -> None:
     first = kind[0]
     title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
     console.print()
@@ -166,14 +166,14 @@ def _show_kind(console: Console, kind: Sequence[LaidOut], is_changed: bool) -> N
         _show_beside(console, list(_source_lines(first, frame)), [])
 
 
-def _lines(tensor: LaidOut) -> int:
+def _lines(tensor: TensorPreview) -> int:
     """Height within the frame, the same on both sides."""
     splits = [s for s in (_source_split(tensor), _target_split(tensor)) if s is not None]
     most = max(2 * min(split.rows, MOST_ROWS) - 1 for split in splits)
     return max(most, LINES_1D if len(tensor.source.shape) < 2 else LINES_ND)
 
 
-def _source_lines(tensor: LaidOut, frame: Frame, side: str = "") -> Iterator[Text]:
+def _source_lines(tensor: TensorPreview, frame: Frame, side: str = "") -> Iterator[Text]:
     split = _source_split(tensor)
     if split is None:
         yield Text("source: the layout was not recorded")
@@ -183,7 +183,7 @@ def _source_lines(tensor: LaidOut, frame: Frame, side: str = "") -> Iterator[Tex
     yield from draw(split, frame)
 
 
-def _target_lines(tensor: LaidOut, frame: Frame) -> Iterator[Text]:
+def _target_lines(tensor: TensorPreview, frame: Frame) -> Iterator[Text]:
     if tensor.partition is None:
         yield Text(f"target {axes_text(tensor.target.layout)}")
     else:

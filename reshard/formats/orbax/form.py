@@ -109,7 +109,7 @@ class OrbaxForm(Struct, frozen=True):
         """The database keeps a copy of each value until it is on disk."""
         return 2 * chunk_bytes if self.ocdbt else None
 
-    def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
+    def refuse_unsupported(self, target: TargetCheckpoint, source: Reader) -> None:
         """Nothing: Orbax holds every kind of leaf."""
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002

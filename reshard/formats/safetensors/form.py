@@ -99,7 +99,7 @@ class SafetensorsForm(Struct, frozen=True):
         """None: every chunk has a place in a file."""
         return None
 
-    def refuse_unheld(self, target: TargetCheckpoint, source: Reader) -> None:
+    def refuse_unsupported(self, target: TargetCheckpoint, source: Reader) -> None:
         refuse_others(target, source, "safetensors files")
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:

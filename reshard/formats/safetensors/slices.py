@@ -19,7 +19,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
-from reshard.formats.loose_pieces import LaidOut, lay_out
+from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box
@@ -39,7 +39,7 @@ class CutTensor(Struct, frozen=True):
 
     name: str
     dtype: str
-    chunks: LaidOut
+    chunks: GatheredChunks
     pieces: int = 1
     copies: tuple[tuple[Extent, ...], ...] = ()
 
@@ -106,7 +106,7 @@ def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
 
 def _whole(piece: StoredPiece) -> CutTensor:
     raw = RawPiece(Box.full(piece.shape), piece.path, piece.offset, version=piece.version)
-    return CutTensor(piece.name, piece.dtype, lay_out(piece.shape, piece.itemsize, [raw]))
+    return CutTensor(piece.name, piece.dtype, gathered_chunks(piece.shape, piece.itemsize, [raw]))
 
 
 def _recorded(header: FileHeader) -> _File:
@@ -169,7 +169,7 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     except LayoutError as error:
         raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
     first = slices[0].piece
-    chunks = lay_out(full, first.itemsize, pieces)
+    chunks = gathered_chunks(full, first.itemsize, pieces)
     return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices))
 
 

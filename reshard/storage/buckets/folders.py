@@ -9,10 +9,10 @@ from msgspec import field
 from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, Store
 from reshard.storage.buckets.store import BucketStore, nothing_there
-from reshard.storage.passed_on import PassedOn
+from reshard.storage.wrapper import StoreWrapper
 
 
-class BucketFolders(PassedOn, frozen=True):
+class BucketFolders(StoreWrapper, frozen=True):
     """A bucket whose answers are remembered; implements ``base.Store``.
 
     The first look into a folder lists the names in it, and answers every later one: a checkpoint is recognised by a dozen

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.location import Location
-from reshard.storage.passed_on import PassedOn
+from reshard.storage.wrapper import StoreWrapper
 
 
 def with_files(folder: Location, files: Mapping[str, bytes]) -> Location:
@@ -18,7 +18,7 @@ def with_files(folder: Location, files: Mapping[str, bytes]) -> Location:
     return Location(_Overlay(view.store, below), folder.path)
 
 
-class _Overlay(PassedOn, frozen=True):
+class _Overlay(StoreWrapper, frozen=True):
     """A view with more files; implements ``base.Store`` for reading."""
 
     below: Mapping[str, bytes]

@@ -11,7 +11,7 @@ from reshard.errors import MissingError
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import Location
-from reshard.storage.passed_on import PassedOn
+from reshard.storage.wrapper import StoreWrapper
 
 _NAME = "reshardrun"
 """Azure takes letters and digits only."""
@@ -25,7 +25,7 @@ def numbered(run: int) -> Mapping[str, str]:
 def run_of(mark: Location) -> int:
     """The number of the run that put a mark; 0 where it has none, or is gone."""
     store = mark.store
-    while isinstance(store, PassedOn):
+    while isinstance(store, StoreWrapper):
         store = store.store
     if not isinstance(store, BucketStore):
         return 0

@@ -8,10 +8,10 @@ from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets.file import BucketFile
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT, Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
-from reshard.storage.passed_on import PassedOn
+from reshard.storage.wrapper import StoreWrapper
 
 
-class BucketView(PassedOn, frozen=True):
+class BucketView(StoreWrapper, frozen=True):
     """A folder of a bucket as it was when it was listed; implements ``base.Store``.
 
     What is outside of the folder is asked of the bucket.

@@ -81,11 +81,6 @@ class Sessions:
         with self.db.begin() as connection:
             connection.execute(SESSIONS.delete().where(_S.key == _hash(cookie or "")))
 
-    def end_all(self, token: str) -> int:
-        """Ends all sessions of the token with this name; returns how many."""
-        with self.db.begin() as connection:
-            return connection.execute(SESSIONS.delete().where(_S.token == token)).rowcount
-
     def end_of_hash(self, token_sha256: str) -> int:
         """Ends all sessions of the token with this hash; returns how many."""
         ended = SESSIONS.delete().where(_S.token_sha256 == token_sha256)

@@ -94,7 +94,7 @@ def test_it_is_ended(db: sa.Engine) -> None:
     found.end(one)
     found.end(None)
     assert [found.caller(c) is not None for c in (one, two, other)] == [False, True, True]
-    assert found.end_all("ann") == 1
+    assert found.end_of_hash(token_settings()[0].sha256) == 1
     assert [found.caller(c) is not None for c in (one, two, other)] == [False, False, True]
 
 

@@ -15,6 +15,7 @@ from reshard_server.db.layouts import layouts
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 from reshard_server.settings import Settings
 
+from tests.server.by_state import of_states
 from tests.server.postgres import Postgres
 
 SKEW_SECONDS = 5.0
@@ -61,7 +62,7 @@ def test_the_queue_is_in_the_order_of_asking(
             skew(patch, SKEW_SECONDS if number % 2 == 0 else 0.0)
             request = OneTarget(source="data/a", target=f"data/{number}")
             asked.append(conversions.create(db, token="ann", request=request).id)
-    assert [one.id for one in conversions.of_states(db, ["queued"])] == asked
+    assert [one.id for one in of_states(db, ["queued"])] == asked
 
 
 def stored(db: sa.Engine, size: int) -> None:

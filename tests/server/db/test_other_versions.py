@@ -19,6 +19,7 @@ from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 
+from tests.server.by_state import of_states
 from tests.server.db.old_records import make_sources
 from tests.server.jobs.world import World
 from tests.server.live import live
@@ -142,7 +143,7 @@ def test_work_of_another_version_waits_for_it(tmp_path: Path) -> None:
         assert "left to a server of another version: this version does not know colour" in log
         assert f"left to a server of another version: the conversion {unreadable} was rec" in log
         change_request(world.db, unreadable, verify="readback")  # the newer version's retry
-        left = conversions.of_states(world.db, ["queued"])
+        left = of_states(world.db, ["queued"])
         assert {one.id for one in left} == {newer, unreadable}
     finally:
         world.close()

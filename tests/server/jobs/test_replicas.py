@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
+from tests.server.by_state import of_states
 from tests.server.jobs.world import SLOW, Replica, World, is_gone, moved
 
 LEASE = {"lease_seconds": 3}
@@ -104,7 +104,7 @@ def test_limits_hold_over_all_replicas(shared_world: World) -> None:
     found: list[Conversion] = []
     while not found or not all(c.done for c in found):
         found = [shared_world.get(job) for job in jobs]
-        running = conversions.of_states(shared_world.db, ["running"])
+        running = of_states(shared_world.db, ["running"])
         for token in most:
             now = sum(c.created_by == token for c in running)
             most[token] = max(most[token], now)

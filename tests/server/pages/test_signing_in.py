@@ -10,7 +10,7 @@ from reshard_server.pages.sign_in import path_after
 
 from tests.server.pages.browser import ORIGIN, Browser
 from tests.server.served import Served
-from tests.server.tokens import TOKENS
+from tests.server.tokens import TOKENS, token_settings
 
 NEW = {"source": "data/a", "target": "data/b", "do": "start"}
 
@@ -200,7 +200,7 @@ def test_what_is_no_form_is_refused(served: Served, ann: Browser, path: str) -> 
 
 def test_somebody_who_was_signed_out_is_told_so(served: Served, ann: Browser) -> None:
     ann.go("/new-conversion")
-    ann.served.app.state.services.sessions.end_all("ann")
+    ann.served.app.state.services.sessions.end_of_hash(token_settings()[0].sha256)
     page = ann.submit("/new-conversion", source="data/a", target="data/b", do="start")
     assert ann.status == 401
     assert "nobody is signed in, or the session has ended; sign in" in page.text

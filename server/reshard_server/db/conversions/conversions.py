@@ -13,7 +13,7 @@ change the same row succeeds::
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -181,13 +181,6 @@ def _listing(filters: Filters) -> dict[str, Any]:
     """What a page token is bound to; without newer filters that are not used, for servers of the previous version."""
     newer = ("source_part", "label_key")
     return {k: v for k, v in asdict(filters).items() if k not in newer or v is not None}
-
-
-def of_states(db: sa.Engine, states: Iterable[State]) -> list[Conversion]:
-    """Every conversion in one of these states, oldest first."""
-    query = sa.select(CONVERSIONS).where(_C.state.in_(list(states))).order_by(_C.created_at, _C.id)
-    with db.connect() as connection:
-        return readable(connection.execute(query), conversion_of)
 
 
 def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:

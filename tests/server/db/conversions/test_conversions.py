@@ -24,6 +24,7 @@ from reshard_server.schemas.conversion import (
 )
 from reshard_server.settings import Settings
 
+from tests.server.by_state import of_states
 from tests.server.claimed import begun, claimed
 
 PROGRESS = ProgressState(
@@ -297,7 +298,7 @@ def test_counts_and_states(db: sa.Engine) -> None:
     queued = [in_state(db, "queued"), in_state(db, "queued")]
     running = in_state(db, "running")
     assert conversions.count_by_state(db) == {"queued": 2, "running": 1}
-    assert [c.id for c in conversions.of_states(db, ("queued", "running"))] == [*queued, running]
+    assert [c.id for c in of_states(db, ("queued", "running"))] == [*queued, running]
     with db.connect() as connection:
         assert conversions.count_queued(connection, "ann") == 2
         assert conversions.count_queued(connection, "bob") == 0

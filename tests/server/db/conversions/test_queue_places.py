@@ -14,6 +14,8 @@ from reshard_server.db.database import open_database
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 
+from tests.server.by_state import of_states
+
 MANY = 1000
 
 
@@ -38,7 +40,7 @@ def started_next(db: sa.Engine) -> str | None:
 
 
 def told(db: sa.Engine) -> dict[str, int]:
-    return places(db, conversions.of_states(db, ["queued", "running", "cancelled"]))
+    return places(db, of_states(db, ["queued", "running", "cancelled"]))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,4 +1,4 @@
-"""A store over another one, which answers everything; a subclass answers some of it itself."""
+"""StoreWrapper: a store that passes every call on to another store; subclasses override some of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec import Struct
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 
 
-class PassedOn(Struct, frozen=True):
-    """Passes on every question to ``store``; implements ``base.Store``."""
+class StoreWrapper(Struct, frozen=True):
+    """Passes every call on to ``store``; implements ``base.Store``."""
 
     store: Store
 
