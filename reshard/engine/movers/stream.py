@@ -91,10 +91,14 @@ def _execute_one(
 
 
 def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[ReadTurns | None]:
-    """A turn in which the task reads first, where it reads much in a bucket and writes in one."""
+    """A turn in which the task reads first, where it reads much in a bucket and writes in one.
+
+    What is uploaded in parts goes on its way while the next task reads, so that it needs none.
+    """
     is_far = task.source_encoding.read_ahead_bytes > 0
     nbytes = sum(s.extent.length for s in task.sources if s.extent) if is_far else 0
-    return turns_between(nbytes, [outputs[t.target].root for t in task.all])
+    written = [outputs[t.target] for t in task.all]
+    return turns_between(nbytes, [output.root for output in written if output.uploads is None])
 
 
 def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
