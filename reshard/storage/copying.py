@@ -7,7 +7,7 @@ from contextlib import closing
 
 from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
-from reshard.storage.location import Location
+from reshard.storage.location import Location, is_in_bucket
 
 PIECE_BYTES = 1 << 20
 
@@ -24,9 +24,32 @@ def copy_file(
         raise StorageError(
             f"{f'{what}: ' if what else ''}{source} is gone; keep it until it is copied, then run again"
         )
+    if can_copy(str(source), str(target), status.nbytes) and copied_by_store(
+        source, target, status
+    ):
+        return
     with closing(source.open(status.version, what)) as file:
         pieces = _pieces(file, max(PIECE_BYTES, source.store.range_bytes))
         target.write_pieces(pieces, status.nbytes)
+
+
+def copied_by_store(source: Location, target: Location, status: FileStatus) -> str:
+    """Has the store copy a file in this version by itself; the version of the copy, or "" where nothing was copied.
+
+    To be asked where ``can_copy`` says so; no file may be at the target yet.
+    """
+    from reshard.storage.buckets.copies import copy_within
+
+    return copy_within(source, status, target)
+
+
+def can_copy(source: str, target: str, nbytes: int) -> bool:
+    """Whether one bucket has both places, and a file of ``nbytes`` is worth a copy by the store itself."""
+    if not (is_in_bucket(source) and is_in_bucket(target)):
+        return False
+    from reshard.storage.buckets.copies import is_worth_it
+
+    return is_worth_it(source, target, nbytes)
 
 
 def _pieces(file: OpenFile, nbytes: int) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from awscrt.checksums import crc32c, crc64nvme
@@ -99,7 +99,8 @@ class Bucket:
 class Objects:
     """All buckets of a server. Every method is whole: two requests never see each other half-done.
 
-    ``has_md5_etags``: whether the ETag of an object that was put whole is its MD5, as Google Cloud's is.
+    ``has_md5_etags``: whether the ETag of an object that was put whole is its MD5, and that of one in parts the MD5 of those of
+    its parts, as Google Cloud's and mostly S3's are.
     """
 
     def __init__(self) -> None:
@@ -143,9 +144,9 @@ class Objects:
 
     def put(
         self, bucket: str, key: str, segments: Segments, headers: dict[str, str], condition: Condition,
-        parts: int = 0,
+        parts: Sequence[StoredObject] = (),
     ) -> StoredObject:  # fmt: skip
-        """A new version of an object; ``parts`` is how many parts it was uploaded in."""
+        """A new version of an object; ``parts`` are those that it was uploaded in."""
         stored = self.version(segments, headers, parts)
         with self.lock:
             held = self.bucket(bucket)
@@ -153,12 +154,20 @@ class Objects:
             held.put(key, stored)
         return stored
 
-    def version(self, segments: Segments, headers: dict[str, str], parts: int = 0) -> StoredObject:
+    def version(
+        self, segments: Segments, headers: dict[str, str], parts: Sequence[StoredObject] = ()
+    ) -> StoredObject:
         """An object that is in no bucket yet. The ETag follows from the bytes, as with S3 and GCS."""
         crc32, crc64, size = checksums(segments)
-        etag = f"{crc64:016x}{crc32:08x}{size & 0xFFFFFFFF:08x}" + (f"-{parts}" if parts else "")
-        if self.has_md5_etags and not parts:
-            etag = md5(segments)
+        etag = f"{crc64:016x}{crc32:08x}{size & 0xFFFFFFFF:08x}"
+        if self.has_md5_etags:
+            etag = md5(
+                [bytes.fromhex(part.etag.partition("-")[0]) for part in parts]
+                if parts
+                else segments
+            )
+        if parts:
+            etag += f"-{len(parts)}"
         return StoredObject(
             segments, size, etag, next(self._generations), crc32, crc64, self.now(), headers
         )

@@ -77,7 +77,7 @@ class Uploads:
                 raise RefusedRequestError(ENTITY_TOO_SMALL)
             segments = tuple(segment for part in found for segment in part.segments)
             stored = self.objects.put(
-                upload.bucket, upload.key, segments, upload.headers, condition, len(found)
+                upload.bucket, upload.key, segments, upload.headers, condition, found
             )
             self.unfinished.pop(upload_id, None)
         return stored

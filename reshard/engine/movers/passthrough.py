@@ -24,7 +24,9 @@ from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
 from reshard.formats.contents import Extent
 from reshard.geometry.dtypes import storage_bytes
+from reshard.storage.base import FileStatus
 from reshard.storage.buckets.objects import WHOLE_BYTES
+from reshard.storage.copying import can_copy, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate, open_file, open_range
 
@@ -90,7 +92,10 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
         _check_same(copy.task, source, target)
     extent = source.extent
     is_remote = any("://" in copy.output.root for copy in copies)
-    if (
+    by_store = _copied_by_store(copies, targets, extent) if is_remote else None
+    if by_store is not None:
+        written = [by_store]
+    elif (
         extent is None
         or extent.inline is not None
         or not all(t.places for t in targets)
@@ -124,6 +129,27 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
         )
         for c, t, w in zip(copies, targets, written, strict=True)
     ]
+
+
+def _copied_by_store(
+    copies: Sequence[_Copy], targets: Sequence[TargetChunk], extent: Extent | None
+) -> _Written | None:
+    """Has the store itself copy an object that is one whole chunk; None where it cannot, or several targets want the bytes."""
+    if len(copies) > 1 or extent is None or extent.inline is not None or not extent.version:
+        return None
+    (copy,), (target,) = copies, targets
+    task = copy.task
+    if not task.target_encoding.checksum or not task.source_encoding.checksum or extent.offset:
+        return None
+    if not target.places or not can_copy(extent.path, copy.output.root, extent.length):
+        return None
+    place = locate(f"{copy.output.root}/{_only_file(copy, target)}")
+    source = locate(extent.path)
+    status = source.status()
+    if status != FileStatus("file", extent.length, extent.version):
+        return None  # a file of several chunks, or another one now: whoever reads it tells
+    version = copied_by_store(source, place, status)
+    return _Written(0, extent.length, version) if version else None
 
 
 def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[_Written]:

@@ -130,6 +130,7 @@ def _client_options(
 def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
     """Fills in what every upload needs, and finds credentials in the files of the AWS command line."""
     config.setdefault("checksum_algorithm", "CRC64NVME")
+    config.setdefault("copy_if_not_exists", "multipart")
     config.setdefault(
         "unsigned_payload", "true"
     )  # the CRC proves the payload, at a quarter of the CPU of SHA-256

@@ -246,7 +246,7 @@ class GcsJson:
             sources = [self._component(bucket, one) for one in asked["sourceObjects"]]
             done = self.objects.put(
                 bucket, key, tuple(segment for one in sources for segment in one.segments),
-                headers_of(asked.get("destination") or {}), self._write_condition(request.query), len(sources),
+                headers_of(asked.get("destination") or {}), self._write_condition(request.query), sources,
             )  # fmt: skip
         return self._resource(bucket, key, done)
 
