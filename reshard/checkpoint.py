@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from reshard.arguments import changes_of, path_of
+from reshard.arguments import changes_of
 from reshard.engine.limits import limits_of
 from reshard.errors import StorageError, TreeError
 from reshard.formats.base import Reader
@@ -27,8 +27,8 @@ from reshard.streaming.tensor_stream import TensorStream
 
 if TYPE_CHECKING:
     from reshard.arguments import PairRules, Rules
-    from reshard.arguments import Path as PathLike
     from reshard.conversion.options import LayoutLike
+    from reshard.formats.chosen import Chosen
     from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec
@@ -44,12 +44,12 @@ class OpenedCheckpoint:
         path: the given path.
     """
 
-    def __init__(self, path: PathLike) -> None:
-        self.path = path_of("checkpoint", path)
+    def __init__(self, chosen: Chosen) -> None:
+        self.path = chosen.path
         self._root = locate(self.path)
         # Taken before reading, so that later changes are noticed.
         self._identity = _identity(self._root)
-        self._reader: Reader = open_reader(self.path)
+        self._reader: Reader = open_reader(chosen)
 
     @property
     def tensors(self) -> Mapping[str, TensorSpec]:

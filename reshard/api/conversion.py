@@ -51,10 +51,10 @@ def plan(
 
     limits = limits_of(max_memory, workers, source, target)
     checked = check_target(Target("" if target is None else target, **options), limits)
-    source = choose_checkpoint(source, step, item, "source")
+    chosen = choose_checkpoint(source, step, item, "source")
     if target is None:
-        return plan_without_target(source, checked.options)
-    return plan_all(source, [checked]).plans[0]
+        return plan_without_target(chosen, checked.options)
+    return plan_all(chosen, [checked]).plans[0]
 
 
 def plan_all(
@@ -138,8 +138,8 @@ def convert(
     checked = check_target(
         Target(target, **options), limits_of(max_memory, workers, source, target)
     )
-    source = choose_checkpoint(source, step, item, "source")
-    return convert_all(source, [checked], executor, progress, before_publish).reports[0]
+    chosen = choose_checkpoint(source, step, item, "source")
+    return convert_all(chosen, [checked], executor, progress, before_publish).reports[0]
 
 
 def convert_all(
@@ -178,8 +178,8 @@ def convert_all(
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
-    source = choose_checkpoint(source, step, item, "source")
-    return convert_all(source, checked, executor, progress, before_publish)
+    chosen = choose_checkpoint(source, step, item, "source")
+    return convert_all(chosen, checked, executor, progress, before_publish)
 
 
 def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> Leftovers:

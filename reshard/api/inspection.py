@@ -74,7 +74,7 @@ def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> 
     """
     from reshard.formats.choose import choose_checkpoint
 
-    return choose_checkpoint(path, step, item)
+    return choose_checkpoint(path, step, item).path
 
 
 def preview_layout(

@@ -39,13 +39,14 @@ from reshard.engine.target_run import TargetRun
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
+from reshard.formats.chosen import Chosen
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 from reshard.storage.targets import check_new, held_target
 
 
 def convert_all(
-    source: str,
+    chosen: Chosen,
     targets: Sequence[CheckedTarget],
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -56,8 +57,8 @@ def convert_all(
     Every target appears whole or not at all, one after the other once all tasks are done.
     """
     _refuse_no_executor(executor)
-    source, targets = local_paths(source, targets)
-    run = _start(source, targets, executor, progress, before_publish)
+    source, targets = local_paths(chosen.path, targets)
+    run = _start(chosen, targets, executor, progress, before_publish)
     _note_source(run)
     _find_finished(run)
     if run.is_unfinished:
@@ -87,13 +88,13 @@ class _Run(Struct):
     """What the steps share, and the report of each target that is done.
 
     Attributes:
-        source, targets: with absolute paths: a worker of the executor may have another working directory,
+        chosen, targets: with absolute paths: a worker of the executor may have another working directory,
             and that of the caller may change meanwhile.
         identities: of each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
     """
 
-    source: str
+    chosen: Chosen
     targets: Sequence[CheckedTarget]
     executor: Executor | None
     progress: TotalProgress
@@ -102,6 +103,10 @@ class _Run(Struct):
     identities: Sequence[Identity] = ()
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
+
+    @property
+    def source(self) -> str:
+        return self.chosen.path
 
     @property
     def is_unfinished(self) -> bool:
@@ -118,21 +123,21 @@ class _Run(Struct):
 
 
 def _start(
-    source: str,
+    chosen: Chosen,
     targets: Sequence[CheckedTarget],
     executor: Executor | None,
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    source = str(locate(source))
+    chosen = Chosen(str(chosen.root), chosen.root)
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
-    return _Run(source, targets, executor, total, before_publish, time.monotonic())
+    return _Run(chosen, targets, executor, total, before_publish, time.monotonic())
 
 
 def _note_source(run: _Run) -> None:
     """Notes the state of the source before anything of it is read: what is read is at least as new."""
-    state = source_state(run.source)
+    state = source_state(run.chosen.root)
     run.identities = [identify(run.source, target.options, state) for target in run.targets]
 
 
@@ -152,7 +157,7 @@ def _open_and_plan(run: _Run) -> Planned:
     """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
     while True:
         try:
-            return plan_targets(run.source, run.targets, run.reports, run.executor)
+            return plan_targets(run.chosen, run.targets, run.reports, run.executor)
         except TargetExistsError:
             if not _find_finished(run):
                 raise

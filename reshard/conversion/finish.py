@@ -15,6 +15,7 @@ from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.errors import SourceChangedError
+from reshard.storage.location import locate
 
 
 def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[MoveResult]:
@@ -41,7 +42,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
 
 
 def _refuse_changed_source(job: TargetJob) -> None:
-    if source_state(job.identity.source) != job.identity.files:
+    if source_state(locate(job.identity.source)) != job.identity.files:
         raise SourceChangedError(
             f"the source {job.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"

@@ -17,6 +17,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checksum_warnings import record_warnings, unprotected
+from reshard.formats.chosen import Chosen
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
@@ -45,15 +46,16 @@ class Planned(Struct, frozen=True):
         return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
-def plan_all(source: str, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
+def plan_all(chosen: Chosen, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
     """What a conversion to ``targets`` will do; raises what can be refused before a byte moves."""
-    return plan_targets(*local_paths(source, targets)).summary
+    source, targets = local_paths(chosen.path, targets)
+    return plan_targets(Chosen(source, chosen.root), targets).summary
 
 
-def plan_without_target(source: str, options: CheckedOptions) -> ConversionPlan:
+def plan_without_target(chosen: Chosen, options: CheckedOptions) -> ConversionPlan:
     """The plan of a conversion whose target has no name yet."""
-    source = source_text(source)
-    reader = open_to_convert(source, options.max_memory)
+    source = source_text(chosen.path)
+    reader = open_to_convert(Chosen(source, chosen.root), options.max_memory)
     target = make_target(reader, options, form_of(reader, options))
     (plan,) = _multi_plan(reader, [target], [options]).plans
     return _summary(source, None, plan, target, options, reader)
@@ -70,7 +72,7 @@ def local_paths(
 
 
 def plan_targets(
-    source: str,
+    chosen: Chosen,
     targets: Sequence[CheckedTarget],
     finished: Collection[int] = (),
     executor: Executor | None = None,
@@ -80,8 +82,8 @@ def plan_targets(
     The targets whose numbers are ``finished`` are there already. They are planned all the same: which
     targets share a read, and how, must not depend on how far an earlier run came.
     """
-    reader = open_to_convert(source, targets[0].options.max_memory, len(targets))
-    forms = []
+    reader = open_to_convert(chosen, targets[0].options.max_memory, len(targets))
+    source, forms = chosen.path, []
     for number, target in enumerate(targets):
         with about_target(error_name(target, targets)):
             form = form_of(reader, target.options, locate(target.target).store)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from reshard.errors import ReshardError
 from reshard.formats.base import Reader
+from reshard.formats.chosen import Chosen
 from reshard.formats.registry import find_checkpoint
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
@@ -20,14 +21,14 @@ BYTES_PER_DIGEST = 400
 """What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
 
 
-def open_to_convert(uri: str, max_memory: int, targets: int = 1) -> Reader:
+def open_to_convert(source: Chosen, max_memory: int, targets: int = 1) -> Reader:
     """Opens a checkpoint of which so many targets are to be made.
 
     Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
     its metadata and the targets' leave nothing of ``max_memory``.
     """
-    found = find_checkpoint(uri)
-    _check_leaves([uri], [found.price()], max_memory, BYTES_PER_MOVE * targets)
+    found = find_checkpoint(source)
+    _check_leaves([source], [found.price()], max_memory, BYTES_PER_MOVE * targets)
     return found.open()
 
 
@@ -36,14 +37,14 @@ BYTES_PER_DIFFERENCE = 1800
 
 
 def check_leaves_to_read(
-    max_memory: int, *uris: str, bytes_per_tensor: int = BYTES_PER_DIGEST
+    max_memory: int, *sources: Chosen, bytes_per_tensor: int = BYTES_PER_DIGEST
 ) -> None:
     """Raises MemoryBudgetError where checkpoints of which all is read have too many leaves."""
     prices = []
-    for uri in uris:
+    for source in sources:
         with suppress(ReshardError):  # opening it says why
-            prices.append(find_checkpoint(uri).price())
-    _check_leaves(uris, prices, max_memory, bytes_per_tensor)
+            prices.append(find_checkpoint(source).price())
+    _check_leaves(sources, prices, max_memory, bytes_per_tensor)
 
 
 def left_to_read(
@@ -60,14 +61,19 @@ def left_to_read(
 
 
 def _check_leaves(
-    uris: Sequence[str],
+    sources: Sequence[Chosen],
     prices: Sequence[tuple[int, int]],
     max_memory: int,
     bytes_per_tensor: int,
 ) -> None:
     leaves = sum(count for count, _ in prices)
     need = sum(nbytes for _, nbytes in prices) + leaves * bytes_per_tensor
-    bytes_beside(need, max_memory, f"{leaves:,} leaves in {_names(uris)}", LEAST_BUFFERS)
+    bytes_beside(
+        need,
+        max_memory,
+        f"{leaves:,} leaves in {_names([source.path for source in sources])}",
+        LEAST_BUFFERS,
+    )
 
 
 def _names(uris: Sequence[str]) -> str:

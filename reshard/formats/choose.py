@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from reshard.arguments import path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
+from reshard.formats.chosen import Chosen
 from reshard.formats.contents import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
 
 Step = int | Literal["latest"]
 
@@ -29,30 +30,29 @@ def choose_checkpoint(
     step: Step | None = None,
     item: str | None = None,
     what: str = "checkpoint",
-) -> str:
-    """The path of the checkpoint that path, step and item name together; ``what`` names it in errors.
+) -> Chosen:
+    """The checkpoint that path, step and item name together; ``what`` names it in errors.
 
     Raises PlanError if step or item make no sense for this path, NotACheckpointError if there is no such step or item,
     IncompleteCheckpointError for a step that was never committed, StorageError if the path does not exist.
     """
     path, step = path_of(what, path), checked_step(step)
     _check_item(item)
-    root = locate(path)
+    found = Chosen.at(path)
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(StorageError):
-            _refuse_run(path, root)
-        return path
+            _refuse_run(path, found.root)
+        return found
     if step is None:
-        _refuse_run(path, root)
+        _refuse_run(path, found.root)
     else:
-        refuse_missing(path, root, "a training run's folder")
-        name = _step_folder(path, root, step)
-        path, root = _joined(path, name), root / name
+        refuse_missing(path, found.root, "a training run's folder")
+        found = found.below(_step_folder(path, found.root, step))
     if item is None:
-        return path
-    refuse_missing(path, root)
-    return _joined(path, _item_folder(path, root, item))
+        return found
+    refuse_missing(found.path, found.root)
+    return found.below(_item_folder(found.path, found.root, item))
 
 
 def checked_step(step: Any) -> Step | None:
@@ -80,15 +80,11 @@ def _check_item(item: object) -> None:
         raise PlanError(f"item is {item!r}; expected the name of an item, such as 'model'")
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path.rstrip('/')}/{name}"
-
-
 def _refuse_run(path: str, root: Location) -> None:
     is_folder = not is_checkpoint(root) and root.is_folder()
     steps = _by_step(run_steps(root)) if is_folder else {}
     if steps:
-        last = _joined(path, steps[max(steps)][0])
+        last = f"{path.rstrip('/')}/{steps[max(steps)][0]}"
         raise NotACheckpointError(
             f"{path} is {_run_text(steps)}; {_HOW}, or name one of them: {last}"
         )

@@ -32,7 +32,7 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
         is_ours: whether what is there may be replaced by a target: nothing of it is lost but a checkpoint.
         is_no_run: whether it is certainly one checkpoint, and not the folder of a training run.
-        takes_record: whether ``reshard fingerprint`` can record digests in the checkpoint.
+        takes_record: whether ``reshard fingerprint`` can record digests in an open checkpoint.
         folders_to_record: the folders of an open checkpoint that get a record.
         options: those of a target's options that the format has.
         form: the form of a target, from these options, parsed, and the open source. Raises PlanError for options that
@@ -52,7 +52,7 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     leaf_bytes: int
     is_ours: Callable[[Location], bool]
     is_no_run: Callable[[Location], bool]
-    takes_record: Callable[[Location], bool]
+    takes_record: Callable[[Reader], bool]
     folders_to_record: Callable[[Location, Reader], list[RecordedFolder]]
     options: Mapping[str, FormatOption]
     form: Callable[[Mapping[str, Any], Reader], Form]

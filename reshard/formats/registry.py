@@ -17,6 +17,7 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, Record
+from reshard.formats.chosen import Chosen
 from reshard.formats.contents import Item
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
@@ -25,7 +26,7 @@ from reshard.formats.safetensors.known import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
 from reshard.storage.local.staging import staging_above
-from reshard.storage.location import Location, locate, source_text
+from reshard.storage.location import Location, source_text
 from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 
 FORMATS = (ORBAX, SAFETENSORS)
@@ -54,11 +55,11 @@ class FoundCheckpoint(Struct, frozen=True):
         return leaves, leaves * self.known.leaf_bytes + self.root.store.memory_bytes
 
 
-def open_reader(uri: str, record: Record = "checked") -> Reader:
-    """Open the checkpoint at ``uri`` with the reader of its format.
+def open_reader(source: Chosen | str, record: Record = "checked") -> Reader:
+    """Open a checkpoint with the reader of its format.
 
     Args:
-        uri: a path or a URL.
+        source: a path or a URL, or what the call has looked at already.
         record: how to use its slices.json.
 
     Raises:
@@ -66,18 +67,19 @@ def open_reader(uri: str, record: Record = "checked") -> Reader:
         IncompleteCheckpointError: it is in the staging folder of an unfinished run.
         NotACheckpointError: no known format; for a folder with steps the message names the latest.
     """
-    return find_checkpoint(uri).open(record)
+    return find_checkpoint(source).open(record)
 
 
 def open_written(place: Location) -> Reader:
     """Opens what a transaction has written but not published. Raises as ``open_reader``."""
-    uri = str(place)
+    uri, place = str(place), place.remembered()
     return FoundCheckpoint(uri, _recognise(uri, place), _viewed(place)).open()
 
 
-def find_checkpoint(uri: str) -> FoundCheckpoint:
-    """The checkpoint at ``uri``, without reading its metadata. Raises as ``open_reader``."""
-    root = locate(uri)
+def find_checkpoint(source: Chosen | str) -> FoundCheckpoint:
+    """A checkpoint, without reading its metadata. Raises as ``open_reader``."""
+    chosen = Chosen.at(source) if isinstance(source, str) else source
+    uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
     known = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
@@ -114,9 +116,9 @@ def _refuse_unfinished(uri: str, place: Location) -> None:
 
 
 def _recognise(uri: str, root: Location) -> KnownFormat:
-    refuse_missing(uri, root)
     if (known := _matching(root)) is not None:
         return known
+    refuse_missing(uri, root)
     _refuse_unfinished(uri, root)
     marks = ", ".join(known.marks for known in FORMATS)
     raise NotACheckpointError(
@@ -146,7 +148,7 @@ def is_written(root: Location) -> bool:
 
 def takes_record(reader: Reader) -> bool:
     """Whether ``reshard fingerprint`` can record the digests of an open checkpoint."""
-    return _format_of(reader).takes_record(locate(reader.uri))
+    return _format_of(reader).takes_record(reader)
 
 
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:

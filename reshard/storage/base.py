@@ -122,7 +122,7 @@ class Store(Protocol):
     def remembered(self, folder: str) -> Store:
         """This store for looking through many folders below ``folder``: where requests take long, each is listed once.
 
-        It notices no change, so that it should not be kept.
+        A view of it, and the state, are listed once, too. It notices no change, so that it should not be kept.
         """
         ...
 

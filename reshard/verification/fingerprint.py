@@ -12,6 +12,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
+from reshard.formats.chosen import Chosen
 from reshard.formats.registry import folders_to_record, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.record_files import (
@@ -54,17 +55,17 @@ class Fingerprint(Struct, frozen=True):
 
 
 def fingerprint_checkpoint(
-    uri: str,
+    chosen: Chosen,
     limits: Limits,
     overwrite: bool,
     progress: Callable[[Progress], None] | None = None,
 ) -> Fingerprint:
     """Reads every tensor and every other file, and publishes their digests; see ``reshard.fingerprint``."""
     started = time.monotonic()
-    root = locate(uri)
-    check_leaves_to_read(limits.max_memory, uri)
-    reader = open_reader(uri, "ignored")
-    folders = folders_to_record(root.view(), reader)
+    root = locate(chosen.path)
+    check_leaves_to_read(limits.max_memory, chosen)
+    reader = open_reader(chosen, "ignored")
+    folders = folders_to_record(chosen.root.view(), reader)
     if not overwrite:
         refuse_recorded(root, folders)
     refuse_item_of_record(root)
@@ -74,7 +75,7 @@ def fingerprint_checkpoint(
         read = _file_progress(root, folders, progress)
         written = publish_records(root, folders, digests, read)
     return Fingerprint(
-        uri,
+        chosen.path,
         digests,
         sum(len(folder.files) for folder in folders),
         sum(t.spec.nbytes for t in reader.tensors.values()),

@@ -25,6 +25,7 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
+from reshard.formats.chosen import Chosen
 from reshard.formats.registry import chunk_test, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
@@ -32,7 +33,7 @@ from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, f
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
 from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ComparedSide(Struct, frozen=True):
 
 
 def made_by(
-    b: str | None,
+    has_b: bool,
     select: Rules | None,
     drop: Rules | None,
     rename: PairRules | None,
@@ -69,7 +70,7 @@ def made_by(
     """The rules by which the caller says that B was made of A; None if none is given."""
     if all(rules is None for rules in (select, drop, rename, cast)):
         return None
-    if b is None:
+    if not has_b:
         raise PlanError(
             "select, drop, rename and cast say how B was made of A, but there is no B; name it, or leave them out"
         )
@@ -77,8 +78,8 @@ def made_by(
 
 
 def verify_checkpoints(
-    a: str,
-    b: str | None,
+    a: Chosen,
+    b: Chosen | None,
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
@@ -91,7 +92,7 @@ def verify_checkpoints(
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
     """
-    check_leaves_to_read(limits.max_memory, *(uri for uri in (a, b) if uri is not None))
+    check_leaves_to_read(limits.max_memory, *(side for side in (a, b) if side is not None))
     sides = [_open_side(a, "A", progress)]
     if b is not None:
         sides.append(_open_side(b, "B", progress))
@@ -103,8 +104,8 @@ def verify_checkpoints(
     )
     return replace(
         found,
-        a=a,
-        b=b,
+        a=a.path,
+        b=None if b is None else b.path,
         files=tuple(f for s in sides for f in s.files),
         damage=(*(d for s in sides for d in s.damage), *found.damage),
         warnings=warnings,
@@ -168,14 +169,14 @@ def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes
 
 
 def _open_side(
-    uri: str, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
+    chosen: Chosen, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
 ) -> ComparedSide:
-    root = locate(uri).view()
+    uri, root = chosen.path, chosen.root.view()
     records = folder_records(root)
     if not records:
-        reader, files, damage = _opened_alone(uri, is_file=root.is_file())
+        reader, files, damage = _opened_alone(chosen, is_file=root.is_file())
         return ComparedSide(uri, reader, files, damage, None if reader is None else reader.made)
-    reader, damage = _opened(uri, records)
+    reader, damage = _opened(chosen, records)
     read = _file_progress(root, records, progress)
     is_chunk = None if reader is None else chunk_test(reader)
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
@@ -184,26 +185,28 @@ def _open_side(
 
 
 def _opened_alone(
-    uri: str, *, is_file: bool
+    chosen: Chosen, *, is_file: bool
 ) -> tuple[Reader | None, tuple[FileVerdict, ...], tuple[str, ...]]:
     """A checkpoint without files that record it; a single file may have its record within, which cannot be read then."""
     try:
-        return open_reader(uri), (), ()
+        return open_reader(chosen), (), ()
     except CorruptError as error:
         if not is_file:
             raise
-        return None, (), (f"{uri} cannot be opened as a checkpoint: {error}",)
+        return None, (), (f"{chosen.path} cannot be opened as a checkpoint: {error}",)
 
 
-def _opened(uri: str, records: Sequence[FolderRecord]) -> tuple[Reader | None, tuple[str, ...]]:
+def _opened(
+    chosen: Chosen, records: Sequence[FolderRecord]
+) -> tuple[Reader | None, tuple[str, ...]]:
     try:
-        return open_reader(uri, "unchecked"), ()
+        return open_reader(chosen, "unchecked"), ()
     except IncompleteCheckpointError:
         raise  # unfinished output is not damage
     except ReshardError as error:
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
             raise  # a folder of checkpoints, not a checkpoint
-        return None, (f"{uri} cannot be opened as a checkpoint: {error}",)
+        return None, (f"{chosen.path} cannot be opened as a checkpoint: {error}",)
 
 
 def _file_progress(

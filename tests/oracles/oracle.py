@@ -56,8 +56,11 @@ class Oracle:
         assert self.process.stdout is not None
         request = {"function": function, "arguments": {k: encoded(v) for k, v in arguments.items()}}
         print(json.dumps(request), file=self.process.stdin, flush=True)
-        ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-        line = self.process.stdout.readline() if ready else ""
+        answered = (
+            select.poll()
+        )  # select takes no descriptor above 1023, and clients of buckets keep many
+        answered.register(self.process.stdout, select.POLLIN)
+        line = self.process.stdout.readline() if answered.poll(1000 * SECONDS) else ""
         assert line, f"{self.library} did not answer {function} within {SECONDS} s, or ended"
         answer = json.loads(line)
         if "error" in answer:

@@ -25,7 +25,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import LayoutTree
 from reshard.planning.move import Move, Plan
 from reshard.planning.target_layouts import Layout, SameAxes
-from reshard.storage.location import locate, real_text
+from reshard.storage.location import Location, locate, real_text
 from reshard.version import __version__
 
 MAX_SHOWN = 60
@@ -63,11 +63,11 @@ class Identity(Struct, frozen=True):
 
 def identify(source: str, options: CheckedOptions, files: str | None = None) -> Identity:
     """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
-    state = source_state(source) if files is None else files
+    state = source_state(locate(source)) if files is None else files
     return Identity(real_text(locate(source)), state, _settings(options))
 
 
-def source_state(source: str) -> str:
+def source_state(root: Location) -> str:
     """Digest of what shows that a file of a checkpoint changed: locally its name, size and time of change (ns), in a bucket
     its version. 32 hex digits.
 
@@ -76,7 +76,6 @@ def source_state(source: str) -> str:
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
-    root = locate(source)
     listed = files_of(root)
     if listed is None:
         return _digest(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))

@@ -33,11 +33,6 @@ def files_beside(folder: Location) -> tuple[Location, ...]:
     return tuple(files)
 
 
-def takes_record(root: Location) -> bool:
-    """Whether a record can be made: a file by itself has no room for one."""
-    return root.is_folder()
-
-
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     """The folder, with the index and the files beside the weights; the digests of tensors cover the rest.
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from reshard.formats.base import Reader
 from reshard.formats.known_format import KnownFormat
-from reshard.formats.safetensors.folder import folders_to_record, is_replaceable, takes_record
+from reshard.formats.safetensors.folder import folders_to_record, is_replaceable
 from reshard.formats.safetensors.form import OPTIONS, named_options, safetensors_form
 from reshard.formats.safetensors.reader import (
     FORMAT,
     OPENED_TENSOR_BYTES,
+    SafetensorsReader,
     is_safetensors_checkpoint,
     leaf_count,
     open_safetensors,
@@ -23,6 +27,11 @@ def _is_no_run(root: Location) -> bool:
     return not (root.is_folder() and any(committed(root)))
 
 
+def _takes_record(reader: Reader) -> bool:
+    """A file by itself has no room for one."""
+    return cast("SafetensorsReader", reader).is_folder
+
+
 SAFETENSORS = KnownFormat(
     name=FORMAT,
     title="safetensors",
@@ -33,7 +42,7 @@ SAFETENSORS = KnownFormat(
     leaf_bytes=OPENED_TENSOR_BYTES,
     is_ours=is_replaceable,
     is_no_run=_is_no_run,
-    takes_record=takes_record,
+    takes_record=_takes_record,
     folders_to_record=folders_to_record,
     options=OPTIONS,
     form=safetensors_form,

@@ -79,7 +79,9 @@ def open_safetensors(
     known = read_record(files, headers, record)
     if record == "checked":
         check_record(known, cuts, uri)
-    return SafetensorsReader(uri, cuts, sum(h.nbytes for h in headers), known, root.store)
+    header_bytes = sum(header.nbytes for header in headers)
+    is_folder = files.folder is not None
+    return SafetensorsReader(uri, cuts, header_bytes, known, root.store, is_folder=is_folder)
 
 
 def leaf_count(root: Location) -> int:
@@ -115,7 +117,10 @@ def _check_index(files: Files, headers: Sequence[FileHeader]) -> None:
 
 
 class SafetensorsReader:
-    """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread."""
+    """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread.
+
+    ``is_folder``: whether it is a folder, and not a file by itself.
+    """
 
     format = FORMAT
 
@@ -126,8 +131,10 @@ class SafetensorsReader:
         header_bytes: int,
         record: SliceFile,
         store: Store,
+        *,
+        is_folder: bool,
     ) -> None:
-        self.uri = uri
+        self.uri, self.is_folder = uri, is_folder
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}

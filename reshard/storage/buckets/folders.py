@@ -1,14 +1,17 @@
-"""A bucket whose folders are listed once each: for looking through many folders that are not read."""
+"""A bucket whose folders are listed once each: for one call, which asks the same things several times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 
 from msgspec import field
 
 from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, Store
+from reshard.storage.buckets.listing import Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
+from reshard.storage.buckets.view import BucketView
 from reshard.storage.wrapper import StoreWrapper
 
 
@@ -16,21 +19,35 @@ class BucketFolders(StoreWrapper, frozen=True):
     """A bucket whose answers are remembered; implements ``base.Store``.
 
     The first look into a folder lists the names in it, and answers every later one: a checkpoint is recognised by a dozen
-    names, which are one request instead of a dozen. It lives as long as one question does, since it notices no change.
+    names, which are one request instead of a dozen. A view lists all that is below, once. It lives as long as one question
+    does, or one call that reads a checkpoint, since it notices no change.
+
+    A name in ``top`` is asked for by itself before its folder is listed: the first that is looked for most often tells what is
+    there, and a checkpoint of 10,000 tensors may have as many folders.
 
     Attributes:
         top: what is above it is not listed, since the credentials may not reach there.
         found: the names in each folder that was listed.
+        objects: what is at a path that was asked for by itself.
+        views: by the folder that each is of.
     """
 
     store: BucketStore
     top: str
     found: dict[str, dict[str, FileStatus]] = field(default_factory=dict)
+    objects: dict[str, FileStatus | None] = field(default_factory=dict)
+    views: dict[str, BucketView] = field(default_factory=dict)
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
+        if path == self.top:
+            return self._status_of_top(what)
         folder, _, name = path.rpartition("/")
         if not path.startswith(f"{self.top}/" if self.top else "") or not name:
             return self.store.status(path, what)
+        if folder == self.top and folder not in self.found:
+            found = self._object(path, what)
+            if found is not None:
+                return found
         return self._names(folder).get(name)
 
     def entries(self, folder: str) -> Sequence[Entry]:
@@ -38,6 +55,30 @@ class BucketFolders(StoreWrapper, frozen=True):
         if not names and folder:
             raise nothing_there("list", self.text(folder))
         return [Entry(name, found.kind == "folder") for name, found in sorted(names.items())]
+
+    def view(self, folder: str) -> Store:
+        for view in list(self.views.values()):
+            if view.holds(folder):
+                return view
+        made = self.views[folder] = BucketView(self.store, folder, self._listing(folder))
+        return made
+
+    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
+        return self.view(path).state(path, but)
+
+    def remembered(self, folder: str) -> Store:  # noqa: ARG002  it remembers already
+        return self
+
+    def _status_of_top(self, what: str) -> FileStatus | None:
+        is_known = any(found for path, found in self.objects.items() if path != self.top)
+        if not self.top or is_known or self._names(self.top):
+            return FileStatus("folder")
+        return self._object(self.top, what)
+
+    def _object(self, path: str, what: str) -> FileStatus | None:
+        if path not in self.objects:
+            self.objects[path] = self.store.object_status(path, what)
+        return self.objects[path]
 
     def _names(self, folder: str) -> dict[str, FileStatus]:
         known = self.found.get(folder)
@@ -53,5 +94,13 @@ class BucketFolders(StoreWrapper, frozen=True):
                 raise
             return {}
 
-    def remembered(self, folder: str) -> Store:  # noqa: ARG002  it remembers already
-        return self
+    def _listing(self, folder: str) -> Listing:
+        """All that is below; names that were listed are all of it where none is a folder."""
+        names = self.found.get(folder)
+        if names is None or any(one.kind == "folder" for one in names.values()):
+            return self.store.listing(folder)
+        if not names and (one := self.status(folder)) is not None:
+            names = {"": one}
+        paths = sorted(names)
+        sizes = array("Q", (names[path].nbytes for path in paths))
+        return Listing(paths, sizes, [names[path].version for path in paths])

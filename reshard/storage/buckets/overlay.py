@@ -45,6 +45,9 @@ class _Overlay(StoreWrapper, frozen=True):
     def view(self, folder: str) -> Store:  # noqa: ARG002  it is one already
         return self
 
+    def remembered(self, folder: str) -> Store:  # noqa: ARG002  its files are in memory
+        return self
+
     def _names(self, folder: str) -> Iterator[str]:
         begin = f"{folder}/" if folder else ""
         return (path[len(begin) :] for path in self.below if path.startswith(begin))

@@ -55,18 +55,26 @@ class BucketStore(Struct, frozen=True):
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         """One request for an object, one more for a folder or nothing."""
+        if path and (found := self.object_status(path, what)) is not None:
+            return found
         client = self.client(path)
         import obstore
 
         with bucket_errors("look at", self.text(path), what):
-            if path:
-                try:
-                    found = obstore.head(client, path)
-                    return FileStatus("file", found["size"], version_of(found["e_tag"]))
-                except FileNotFoundError:
-                    pass
             page = next(iter(obstore.list(client, path or None, chunk_size=1)), None)
         return FileStatus("folder") if page or not path else None
+
+    def object_status(self, path: str, what: str = "") -> FileStatus | None:
+        """The object at a path, in one request; None where there is none."""
+        client = self.client(path)
+        import obstore
+
+        with bucket_errors("look at", self.text(path), what):
+            try:
+                found = obstore.head(client, path)
+            except FileNotFoundError:
+                return None
+        return FileStatus("file", found["size"], version_of(found["e_tag"]))
 
     def entries(self, folder: str) -> Sequence[Entry]:
         names = self.names(folder)

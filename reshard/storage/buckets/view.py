@@ -15,6 +15,9 @@ class BucketView(StoreWrapper, frozen=True):
     """A folder of a bucket as it was when it was listed; implements ``base.Store``.
 
     What is outside of the folder is asked of the bucket.
+
+    Attributes:
+        listing: by the path from the folder; the object "" is one at the place of the folder.
     """
 
     store: BucketStore
@@ -47,25 +50,29 @@ class BucketView(StoreWrapper, frozen=True):
 
     def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
         below = self._below(path)
-        if not below:
+        found = None if below is None else self.listing.status(below)
+        if not below and (found is None or found.kind != "file"):
             return self.store.open(path, version, what)
-        found = self.listing.status(below)
         if found is None or found.kind != "file":
             raise nothing_there("read", self.text(path), what)
         client, version = self.store.client(path), version or found.version
         return BucketFile(client, path, self.text(path), version, found.nbytes, what)
 
     def view(self, folder: str) -> Store:
-        return self if self._below(folder) is not None else self.store.view(folder)
+        return self if self.holds(folder) else self.store.view(folder)
 
     def remembered(self, folder: str) -> Store:
-        return self if self._below(folder) is not None else self.store.remembered(folder)
+        return self if self.holds(folder) else self.store.remembered(folder)
 
     def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
         below = self._below(path)
         if below is None or not self.listing.paths:
             return self.store.state(path, but)
         return self.listing.lines(below, but)
+
+    def holds(self, path: str) -> bool:
+        """Whether a path is the folder, or below it."""
+        return self._below(path) is not None
 
     def _below(self, path: str) -> str | None:
         """The path from the folder; None for what is outside."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import obstore
@@ -16,26 +15,8 @@ from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.in_processes import OPTIONS, run_in_processes
 from tests.orbax_trees import Save, save_manager_items, save_modes, save_pytree, small_tree
-from tests.public.buckets.trees import LAYOUT, tree
+from tests.public.buckets.trees import in_form, tree
 from tests.public.buckets.uploads import upload
-
-
-def in_form(folder: Path, form: Form, layers: int = 8) -> Path:
-    """A local checkpoint of ``tree`` in one of the forms."""
-    source = save_pytree(folder / f"saved{layers}", tree(layers))
-    target = folder / f"local{layers}{form.ending}"
-    reshard.convert(source, target, layout=LAYOUT, workers=1, **form.options)
-    return target
-
-
-def requests_of(bucket: Bucket, url: str) -> Counter[str]:
-    """The requests of opening a checkpoint; no part of a file is asked for twice."""
-    log = bucket.emulator.log
-    log.clear()
-    reshard.open_checkpoint(url)
-    parts = Counter((one.key, one.range) for one in log.of("get"))
-    assert set(parts.values()) <= {1}, parts
-    return log.counts()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
@@ -79,26 +60,6 @@ def test_what_stock_orbax_saves_is_read(
         for name in [n for n in files if n.endswith("slices.json")]:
             del files[name]  # names the conversion, and so the source
     assert made[0] == made[1], mode
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-def test_a_checkpoint_opens_in_few_requests(form: Form, gcs_bucket: Bucket, tmp_path: Path) -> None:
-    found = []
-    for layers in (4, 40):
-        local = in_form(tmp_path, form, layers)
-        counts = requests_of(gcs_bucket, upload(gcs_bucket, local, f"{layers}{form.ending}"))
-        files = [local] if local.is_file() else [p for p in local.rglob("*") if p.is_file()]
-        arrays = sum(p.name == "zarr.json" for p in files)
-        found.append(counts.total() - arrays)
-    # One for each metadata file; what remains does not grow with the tensors, nor beyond the few that look around.
-    more_files = 40 if form.title == "safetensors, shards" else 0
-    assert found[1] <= found[0] + more_files
-    assert found[0] <= 40
-
-
-def test_a_single_tree_has_few_look_ups(gcs_bucket: Bucket, tmp_path: Path) -> None:
-    url = upload(gcs_bucket, save_pytree(tmp_path / "c", tree(2)), "run/1")
-    assert requests_of(gcs_bucket, url).total() <= 12
 
 
 @pytest.mark.usefixtures("gcs_bucket")

@@ -1,10 +1,15 @@
-"""A tree of layers, and a layout that splits it."""
+"""A tree of layers, a layout that splits it, and checkpoints of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import reshard
+from tests.conformance.forms import Form
+from tests.orbax_trees import save_pytree
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
 
@@ -17,3 +22,11 @@ def tree(layers: int) -> dict[str, Any]:
         }
         for i in range(layers)
     }
+
+
+def in_form(folder: Path, form: Form, layers: int = 8) -> Path:
+    """A local checkpoint of ``tree`` in one of the forms."""
+    source = save_pytree(folder / f"saved{layers}", tree(layers))
+    target = folder / f"local{layers}{form.ending}"
+    reshard.convert(source, target, layout=LAYOUT, workers=1, **form.options)
+    return target
