@@ -125,7 +125,7 @@ class SourceChangedError(StorageError):
 
 
 class SyncError(StorageError):
-    """The device did not take what was written, so that none of it may be believed."""
+    """The device did not take what was written, so that none of it can be trusted."""
 
 
 class TreeError(ReshardError, ValueError):

@@ -39,20 +39,20 @@ def read_lines(path: Path) -> Iterator[bytes]:
         except FileNotFoundError:
             return
         with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
-            while (line := _believed(file.readline(MAX_LINE_BYTES))) is not None:
+            while (line := _valid(file.readline(MAX_LINE_BYTES))) is not None:
                 yield line
 
 
-def believed_lines(content: bytes) -> Iterator[bytes]:
+def valid_lines(content: bytes) -> Iterator[bytes]:
     """Every line of a file's content before the first damaged one."""
     for line in content.splitlines(keepends=True):
-        found = _believed(line)
+        found = _valid(line)
         if found is None:
             return
         yield found
 
 
-def _believed(line: bytes) -> bytes | None:
+def _valid(line: bytes) -> bytes | None:
     data = line[_CRC_BYTES:-1]
     whole = line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % zlib.crc32(data)
     return data if whole else None

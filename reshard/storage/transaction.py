@@ -19,12 +19,12 @@ class Earlier(Struct, frozen=True):
 
     Attributes:
         identity: what that run was, in its own words.
-        is_believed: whether every chunk that its records name is stored, unless somebody removed it. False if the host
+        is_trusted: whether every chunk that its records name is stored, unless somebody removed it. False if the host
             was restarted since, or is another one: then each chunk must be read and checked first.
     """
 
     identity: Mapping[str, Any]
-    is_believed: bool
+    is_trusted: bool
 
 
 class Transaction(Protocol):

@@ -44,8 +44,8 @@ def begin_or_resume(target: OpenTarget) -> None:
     left = None if earlier is None else identity_left(earlier.identity)
     if earlier is not None and left is not None:
         _refuse_other(target.transaction, left, target.job.identity)
-        if earlier.is_believed or not _is_packed(target):
-            _resume(target, is_believed=earlier.is_believed)
+        if earlier.is_trusted or not _is_packed(target):
+            _resume(target, is_trusted=earlier.is_trusted)
             return
     _begin(target)
 
@@ -102,12 +102,12 @@ def _is_packed(target: OpenTarget) -> bool:
     return any(i is not None and not target.output.places(name, i) for name, i in first)
 
 
-def _resume(target: OpenTarget, *, is_believed: bool) -> None:
+def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
     plan, output, transaction = target.job.plan, target.output, target.transaction
     transaction.adopt()
     _remove_others(target)
     doubted = missing_in_files(partial(_journaled, target), transaction.root)
-    if not is_believed:
+    if not is_trusted:
         doubted |= damaged(_journaled(target), plan, transaction.root.path, target.progress)
     elif _is_packed(target):
         output.writer.prepare(transaction.root)

@@ -38,7 +38,7 @@ from reshard.storage.buckets import objects
 from reshard.storage.buckets.errors import NoConditionsError
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.checked_lines import believed_lines, checked_line
+from reshard.storage.checked_lines import checked_line, valid_lines
 from reshard.storage.host import process_mark, process_state
 
 FORMAT = "reshard.lease"
@@ -308,7 +308,7 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
     if data is None:
         return None
     try:
-        document = json.loads(_believed(data))
+        document = json.loads(_first_valid(data))
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
         held = Held(**{name: document.pop(name) for name in names}, mark=document)
@@ -330,14 +330,14 @@ def _read(store: BucketStore, path: str, version: str = "") -> bytes | None:
             data = store.open(path, version).read(0, _LEASE_BYTES)
         except (MissingError, SourceChangedError):
             return None
-        if _believed(data):
+        if _first_valid(data):
             break
     return data
 
 
-def _believed(data: bytes) -> bytes:
+def _first_valid(data: bytes) -> bytes:
     """The text of a lease; nothing where it is damaged."""
-    return next(believed_lines(data), b"")
+    return next(valid_lines(data), b"")
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -23,7 +23,7 @@ from typing import Any
 from reshard.errors import MissingError, ResumeError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.checked_lines import believed_lines, checked_line
+from reshard.storage.checked_lines import checked_line, valid_lines
 
 FORMAT = "reshard.journal"
 VERSION = 1
@@ -126,7 +126,7 @@ def _identity_in(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] 
     if fence is None:
         return None
     path = next(path for path in paths if _number(path) == (fence, 0))
-    line = next(believed_lines(_content(store, path)), b"")
+    line = next(valid_lines(_content(store, path)), b"")
     try:
         document = json.loads(line)
         known, version, identity = document["format"], document["version"], document["identity"]
@@ -147,7 +147,7 @@ def _records_in(
     for path in list(paths):
         found, number = _number(path)
         if found == fence and number:
-            yield from believed_lines(kept[path] if path in kept else _content(store, path))
+            yield from valid_lines(kept[path] if path in kept else _content(store, path))
 
 
 def _number(path: str) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def _fence_that_counts(paths: Iterable[str]) -> int | None:
 def _content(store: BucketStore, path: str) -> bytes:
     """What a segment holds; nothing where it is lost. It is read again where a line is damaged: that may be of the way."""
     data = _read(store, path)
-    is_whole = sum(1 for _ in believed_lines(data)) == data.count(b"\n")
+    is_whole = sum(1 for _ in valid_lines(data)) == data.count(b"\n")
     return data if is_whole else _read(store, path)
 
 

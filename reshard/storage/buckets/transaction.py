@@ -124,7 +124,7 @@ class ObjectTransaction:
         identity = self.left_by()
         if identity is None or not self._has_records():
             return None
-        return Earlier(identity, is_believed=True)  # a put that was answered is durable
+        return Earlier(identity, is_trusted=True)  # a put that was answered is durable
 
     def check(self) -> None:
         self._lease.check()
