@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from reshard.storage.buckets import clients
 from tests.emulators.apis.gcs import Gcs
 from tests.emulators.apis.s3 import S3
 from tests.emulators.server import Server
@@ -135,6 +136,7 @@ def lend(server: Server, scheme: Scheme, patch: pytest.MonkeyPatch) -> Iterator[
     failures = server.failures
     server.reset()
     server.objects.delete_bucket(bucket.name)
+    clients._clients.clear()  # nobody asks these again, and each keeps its connections open
     assert not failures, failures[0]
 
 

@@ -56,11 +56,9 @@ class Oracle:
         assert self.process.stdout is not None
         request = {"function": function, "arguments": {k: encoded(v) for k, v in arguments.items()}}
         print(json.dumps(request), file=self.process.stdin, flush=True)
-        answered = (
-            select.poll()
-        )  # select takes no descriptor above 1023, and clients of buckets keep many
+        answered = select.poll()  # ``select`` knows no descriptors from 1,024 on
         answered.register(self.process.stdout, select.POLLIN)
-        line = self.process.stdout.readline() if answered.poll(1000 * SECONDS) else ""
+        line = self.process.stdout.readline() if answered.poll(SECONDS * 1000) else ""
         assert line, f"{self.library} did not answer {function} within {SECONDS} s, or ended"
         answer = json.loads(line)
         if "error" in answer:

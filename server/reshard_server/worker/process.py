@@ -82,7 +82,7 @@ class ChildProcess:
             return
         with suppress(OSError, ValueError):
             stdin = _stream(self.process.stdin).fileno()
-            if select.select([], [stdin], [], 0)[1]:  # room for PIPE_BUF bytes
+            if _has_room(stdin):
                 os.write(stdin, json.dumps(message).encode() + b"\n")
 
     def terminate(self) -> None:
@@ -174,3 +174,10 @@ def _stream(found: IO[bytes] | None) -> IO[bytes]:
     if found is None:
         raise ValueError("the child was started without pipes")
     return found
+
+
+def _has_room(fd: int) -> bool:
+    """Whether a pipe takes PIPE_BUF bytes now; ``select`` knows no descriptors from 1,024 on."""
+    room = select.poll()
+    room.register(fd, select.POLLOUT)
+    return bool(room.poll(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 from reshard_server.jobs.attempt import how_ended
-from reshard_server.worker.process import ChildProcess, Message, start_child
+from reshard_server.worker.process import ChildProcess, Message, _has_room, start_child
 
 import reshard
 from tests.server.jobs.world import is_gone
@@ -168,3 +170,19 @@ def test_memory_that_runs_away_is_bounded(small_source: Path, tmp_path: Path) ->
 )
 def test_ends_are_named(code: int, words: str) -> None:
     assert how_ended(code) == words
+
+
+def test_a_pipe_with_a_high_number_is_asked_for_room() -> None:
+    """A busy server has more than 1,024 descriptors."""
+    out, into = os.pipe()
+    high = fcntl.fcntl(into, fcntl.F_DUPFD, 1500)
+    try:
+        assert _has_room(high)
+        os.set_blocking(high, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(high, bytes(1 << 16))
+        assert not _has_room(high)
+    finally:
+        for fd in (out, into, high):
+            os.close(fd)
