@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +16,8 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
+
+T = TypeVar("T")
 
 
 class NoConditionsError(StorageError):
@@ -39,6 +42,9 @@ _SECRET = re.compile(
     r"x-goog-credential|awsaccesskeyid|googleaccessid|access_token|client_secret|assertion|accountkey)[\"']?[=:]\s*\"?)[^&\s\"';,<]+"
 )
 _BEARER = re.compile(r"(?i)\b(bearer|sharedkey|aws4-hmac-sha256) [^\s\"']+")
+_LISTINGS = 3
+"""A listing is tried so often."""
+
 _WORDS = 300
 """So many characters of the store's own words are shown."""
 
@@ -176,6 +182,17 @@ def bucket_errors(action: str, url: str, what: str = "") -> Iterator[None]:
         yield
     except client_errors() as error:
         raise bucket_error(action, url, error, what) from None  # its text may hold what is secret
+
+
+def whole_listing(listed: Callable[[], T]) -> T:
+    """What a listing gives; obstore does not ask again where the answer breaks off or makes no sense."""
+    for _ in range(_LISTINGS - 1):
+        try:
+            return listed()
+        except client_errors() as error:
+            if "list response" not in str(error):
+                raise
+    return listed()
 
 
 def client_errors() -> tuple[type[Exception], ...]:

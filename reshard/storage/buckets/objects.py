@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct, structs
@@ -31,6 +31,9 @@ DELETED_AT_ONCE = 1000
 
 WHOLE_BYTES = 16 * _MIB
 """What comes in pieces is put whole up to so many bytes, and uploaded in parts beyond."""
+
+_ATTEMPTS = 3
+"""To put an object whole, or to delete some; each with the retries of obstore."""
 
 _PART_BYTES = 8 * _MIB
 PARTS_AT_ONCE = 4
@@ -178,10 +181,23 @@ def put_parts(
     return version
 
 
-def delete(store: BucketStore, paths: Iterable[str]) -> None:
-    """Deletes objects, a thousand in one request where the store takes it; those that are missing are fine."""
-    for batch in batches(list(paths)):
-        _delete(store, batch)
+def delete(
+    store: BucketStore, paths: Iterable[str], check: Callable[[], None] | None = None
+) -> None:
+    """Deletes objects, a thousand in one request where the store takes it; those that are missing are fine.
+
+    ``check`` is called before each request; what it raises ends the deletion. What got no answer is sent again.
+    """
+    for batch in _batches(list(paths)):
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            if check is not None:
+                check()
+            try:
+                _delete(store, batch)
+                break
+            except StorageError as error:
+                if not attempts_left or error.fault != "slow":
+                    raise
 
 
 def delete_folder(store: BucketStore, folder: str) -> int:
@@ -193,26 +209,26 @@ def delete_folder(store: BucketStore, folder: str) -> int:
     return len(paths)
 
 
-def batches(paths: list[str]) -> Iterator[list[str]]:
-    """The paths that one request deletes."""
+def _batches(paths: list[str]) -> Iterator[list[str]]:
     return (paths[i : i + DELETED_AT_ONCE] for i in range(0, len(paths), DELETED_AT_ONCE))
 
 
 def _put(
     store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
 ) -> str:
-    """Bytes that change on their way are sent once more."""
+    """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only."""
     client = _writable(store, path)
     import obstore
 
-    for is_last in (False, True):
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             with bucket_errors("write", store.text(path)):
                 done = obstore.put(
                     client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
                 )  # fmt: skip
-        except DamagedUploadError:
-            if is_last:
+        except StorageError as error:
+            is_worth_it = isinstance(error, DamagedUploadError) or error.fault == "slow"
+            if not attempts_left or not is_worth_it:
                 raise
             continue
         version = version_of(done["e_tag"])

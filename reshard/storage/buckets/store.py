@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.clients import client_for
-from reshard.storage.buckets.errors import NoConditionsError, bucket_errors
+from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, state_line, version_of
 from reshard.storage.buckets.urls import Scheme, format_url
@@ -61,7 +62,8 @@ class BucketStore(Struct, frozen=True):
         import obstore
 
         with bucket_errors("look at", self.text(path), what):
-            page = next(iter(obstore.list(client, path or None, chunk_size=1)), None)
+            pages = partial(obstore.list, client, path or None, chunk_size=1)
+            page = whole_listing(lambda: next(iter(pages()), None))
         return FileStatus("folder") if page or not path else None
 
     def object_status(self, path: str, what: str = "") -> FileStatus | None:
@@ -88,7 +90,7 @@ class BucketStore(Struct, frozen=True):
         import obstore
 
         with bucket_errors("list", self.text(folder)):
-            found = obstore.list_with_delimiter(client, folder or None)
+            found = whole_listing(lambda: obstore.list_with_delimiter(client, folder or None))
         skipped = len(folder) + 1 if folder else 0
         names = {
             one["path"][skipped:]: FileStatus("file", one["size"], version_of(one["e_tag"]))
@@ -156,7 +158,7 @@ class BucketStore(Struct, frozen=True):
         """Every object below a folder."""
         client = self.client(folder)
         with bucket_errors("list", self.text(folder)):
-            return list_objects(client, folder, self.text(folder))
+            return whole_listing(lambda: list_objects(client, folder, self.text(folder)))
 
 
 def nothing_there(action: str, url: str, what: str = "") -> MissingError:

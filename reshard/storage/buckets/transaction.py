@@ -293,9 +293,8 @@ class ObjectTransaction:
         return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
 
     def _delete(self, files: list[str]) -> None:
-        for batch in objects.batches([f"{self._target.path}/{file}" for file in files]):
-            self.check()
-            objects.delete(self._store, batch)
+        paths = [f"{self._target.path}/{file}" for file in files]
+        objects.delete(self._store, paths, self.check)
 
     def _has_records(self) -> bool:
         return next(self.records(), None) is not None
