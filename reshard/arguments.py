@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def path_of(what: str, path: Path) -> str:
-    """A path as text; StorageError for what is none."""
+    """A path as text; StorageError for anything that is not a path."""
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the {what} is {path!r}; expected a path")
     return os.fsdecode(path)
@@ -26,7 +26,7 @@ def path_of(what: str, path: Path) -> str:
 def changes_of(
     select: Rules | None, drop: Rules | None, rename: PairRules | None, cast: PairRules | None
 ) -> Changes:
-    """The rules as one value; PlanError where they have another form. Patterns are not looked at yet."""
+    """The rules as one record; PlanError for rules of the wrong form. The patterns are checked later."""
     return Changes(
         _patterns("select", select),
         _patterns("drop", drop),

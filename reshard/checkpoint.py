@@ -94,8 +94,8 @@ class OpenedCheckpoint:
             dtype: the dtype to cast to, by the rules of ``convert``; None for the stored one.
             max_memory: bytes, or text such as ``"64MiB"``, of all buffers; the default is that of ``restore``.
 
-        Raises TreeError where there is no such tensor, LayoutError for a box outside of it, PlanError for
-        a cast that makes no sense, MemoryBudgetError where the budget is too small.
+        Raises TreeError if there is no such tensor, LayoutError for a box outside of it, PlanError for a cast that is not
+        possible, MemoryBudgetError if the budget is too small.
         """
         stored = self._stored(name)
         self._check_unchanged()
@@ -129,8 +129,8 @@ class OpenedCheckpoint:
             layout, mesh, select, drop, rename, cast: as in ``reshard.ConvertOptions``.
             max_memory: as for ``stream``.
 
-        Raises what ``plan`` raises for such a layout, LayoutError where there is no such shard or two
-        tensors cannot be told apart, PlanError where safetensors has no such dtype.
+        Raises the errors of ``plan`` for this layout; LayoutError if there is no such shard or two tensors would have the
+        same name; PlanError for a dtype that safetensors does not have.
         """
         from reshard.planning.target_layouts import layout_of
 

@@ -34,15 +34,15 @@ def plan(
     workers: int | None = None,
     **options: Unpack[ConvertOptions],
 ) -> ConversionPlan:
-    """What ``convert`` with the same arguments would do, and what it would cost; moves nothing.
+    """Plans what ``convert`` would do with the same arguments, and what it would cost. No tensor is read.
 
     Args:
-        target: where the target would go; None leaves out what depends on it: its free space, and whether
-            something is there already.
+        target: the path of the target. With None the plan does not say how much space is free, and does not look whether
+            the target exists.
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is a quarter of the
-            memory that the machine or its cgroup allows, or 1 GiB, the smaller.
-        workers: tasks at once; the default is the number of processors, at least 2 and at most 16.
+        max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is 1 GiB, or a quarter of
+            the memory of the machine or its cgroup if that is less.
+        workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16.
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
@@ -66,10 +66,10 @@ def plan_all(
     max_memory: int | str | None = None,
     workers: int | None = None,
 ) -> MultiConversionPlan:
-    """What ``convert_all`` with the same arguments would do, and what it would cost; moves nothing.
+    """Plans what ``convert_all`` would do with the same arguments, and what it would cost. No tensor is read.
 
-    ``total`` of what is returned tells which tensors are read once for which targets, and, as
-    ``repeated_bytes``, how much is read again because the budget allows no other way.
+    The plan's ``total`` says which tensors are read once for several targets, and how many bytes are read again
+    (``repeated_bytes``) because the budget does not allow otherwise.
     """
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.prepare import plan_all
@@ -86,9 +86,9 @@ def check_arguments(
     workers: int | None = None,
     **options: Unpack[ConvertOptions],
 ) -> Limits:
-    """Raises what ``plan`` would raise for these arguments with any checkpoint; reads none.
+    """Checks arguments of ``plan`` and ``convert`` without a checkpoint, and raises the errors that ``plan`` would raise.
 
-    Arguments as for ``plan``. Returns the bytes and the workers that they stand for.
+    Returns the memory in bytes and the number of workers that the arguments mean.
     """
     from reshard.conversion.check_target import check_target
     from reshard.planning.rules import check_rules
@@ -114,20 +114,20 @@ def convert(
 ) -> ConversionReport:
     """Converts the checkpoint ``source`` to ``target``, which appears whole or not at all.
 
-    An interrupted run resumes where it stopped when the same call is made again. Where ``target`` is the finished
-    result already, nothing is touched; the report says so, and tells what ``target`` records of itself.
+    The same call resumes an interrupted run where it stopped. If ``target`` is already the finished result of this
+    conversion, nothing is done, and the report has the digests that ``target`` recorded.
 
     Args:
         step, item, max_memory, workers: as for ``plan``.
-        executor: where tasks run; None makes threads, for a large conversion with more than four workers in processes
-            of their own, which import nothing of the caller's program.
-        progress: called from this thread after each task.
-        before_publish: called with the target's path once it is proven and on the disk, right before it
-            appears; where it raises, the target stays unpublished and the same call resumes there.
+        executor: runs the tasks. With None they run in threads; for a large conversion with more than four workers, in
+            threads of new processes, which import nothing of the caller's program.
+        progress: called after each task, from the calling thread.
+        before_publish: called with the target's path when the target is complete, checked and synced, right before it
+            appears. If it raises, nothing is published, and the same call resumes at this point.
         options: layout, mesh, select, cast, check and so on; ``reshard.ConvertOptions`` documents them.
 
-    Raises ResumeError where an unfinished run to ``target`` was another conversion, or of a source that
-    changed since; SourceChangedError where the source changed while it was read.
+    Raises ResumeError if an interrupted run to ``target`` was another conversion, or its source changed since;
+    SourceChangedError if the source changes while it is read.
 
     >>> convert("ckpt/100", "served", layout="serving.yaml", cast={"float": "bfloat16"})  # doctest: +SKIP
     """
@@ -154,22 +154,21 @@ def convert_all(
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
 ) -> MultiReport:
-    """Converts the checkpoint ``source`` to several targets in one run, which reads it once where memory allows.
+    """Converts the checkpoint ``source`` to several targets in one run, which reads it once if memory allows.
 
-    Each target becomes what ``convert`` alone would have made of it, whole or not at all. They appear
-    one after the other at the end: no file system can rename several folders in one step, so that a
-    run which is killed right then leaves some published and some unfinished. The same call
-    resumes those, and leaves the published ones alone.
+    Each target has the same bytes as from a ``convert`` of its own, and appears whole or not at all. The targets appear
+    one after the other at the end, since no file system renames several folders in one step. If the run is killed in
+    between, the same call finishes the others and leaves the published ones alone.
 
     Args:
-        targets: the targets, none of which may be, or lie in, another or the source.
+        targets: no target may be the source or another target, or lie in one of them.
         step, item: which step of a run, and which item of several; as for ``inspect``.
         max_memory: of the whole run, all targets together.
         workers, executor: as for ``convert``.
-        progress: told of all targets together.
+        progress: as for ``convert``; it gets the sums of all targets.
         before_publish: called for each target; as for ``convert``.
 
-    Raises what ``convert`` raises; an error that is about one target names it, also as its ``target``.
+    Raises the errors of ``convert``. An error that concerns one target names it, and has it as ``target``.
 
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
@@ -183,15 +182,15 @@ def convert_all(
 
 
 def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
-    """Removes what an interrupted run left of a target, on a disk or in a bucket; a finished target is not touched.
+    """Removes what an interrupted run to a target left, on a disk or in a bucket. A finished target is not touched.
 
     Args:
         target: the path or URL that was the target of the run.
         dry_run: only count what would be removed.
-        state: as it was given to the run.
+        state: the option ``state`` of that run.
 
-    Raises MissingError where nothing is left, TargetBusyError where a run is writing the target now, StorageError where
-    something cannot be removed.
+    Raises MissingError if nothing is left, TargetBusyError if a run is writing the target now, StorageError if something
+    cannot be removed.
     """
     from reshard.storage.leftovers import remove_leftovers
 
@@ -199,7 +198,7 @@ def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> L
 
 
 def _places(targets: object) -> list[object]:
-    """The places that targets name, as far as they are targets."""
+    """The paths of the targets; what is not a Target is refused later."""
     return (
         [one.target for one in targets if isinstance(one, Target)]
         if isinstance(targets, Iterable)

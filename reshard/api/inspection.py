@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 def inspect(path: Path, *, step: Step | None = None, item: str | None = None) -> CheckpointInfo:
-    """What a checkpoint holds: names, shapes, dtypes, chunks, layouts. Reads metadata only.
+    """Describes a checkpoint: names, shapes, dtypes, chunks, layouts. Reads metadata only.
 
     Args:
         path: a checkpoint, or with ``step`` the folder of a training run.
         step: which step of the run, a number or ``"latest"``.
         item: one item of a checkpoint that has several; names then begin below it.
 
-    ``step`` and ``item`` become a plain path before anything is read: ``run``, step 5 and item ``"model"``
-    are ``run/5/model``. Raises PlanError where they make no sense for what is there, NotACheckpointError
-    where there is no such step or item, IncompleteCheckpointError for a step that was never committed.
+    ``step`` and ``item`` are resolved to a path first: step 5 and item ``"model"`` of ``run`` are ``run/5/model``.
+
+    Raises NotACheckpointError if there is no such step or item, IncompleteCheckpointError for a step that was never
+    committed, PlanError for a step of a single checkpoint, or an item of a checkpoint without items.
 
     >>> inspect("run", step="latest", item="model")  # doctest: +SKIP
     """
@@ -38,15 +39,12 @@ def inspect(path: Path, *, step: Step | None = None, item: str | None = None) ->
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path is a checkpoint, and not one that was never committed.
-
-    A quick look for listings; ``inspect`` says what is wrong with the others.
-    """
+    """Whether there is a committed checkpoint at a path. Fast, for listings; ``inspect`` says what is wrong with others."""
     return checkpoint_format(path) is not None
 
 
 def checkpoint_format(path: Path) -> str | None:
-    """The format of a checkpoint, ``"orbax"`` or ``"safetensors"``; None where ``is_checkpoint`` is false."""
+    """The format of a checkpoint, ``"orbax"`` or ``"safetensors"``; None if ``is_checkpoint`` is false."""
     from reshard.formats.registry import committed_format
     from reshard.storage.location import locate
 
@@ -54,12 +52,12 @@ def checkpoint_format(path: Path) -> str | None:
 
 
 def steps(path: Path) -> dict[int, str]:
-    """The committed steps of a training run's folder (a CheckpointManager's), ascending, and their folders' names.
+    """The committed steps of a training run, ascending: from the number of each to the name of its folder.
 
-    A step's folder is named by its number alone or behind ``step_``, ``checkpoint_`` or ``ckpt_``; all of a run
-    are named alike. Checkpoints of other names, such as ``small_7``, are no steps.
+    A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``. All steps
+    of a run have the same prefix. A folder with any other name, such as ``small_7``, is not a step.
 
-    Raises StorageError where the folder cannot be listed.
+    Raises StorageError if the folder cannot be listed.
     """
     from reshard.formats.steps import committed_steps
     from reshard.storage.location import locate
@@ -68,9 +66,9 @@ def steps(path: Path) -> dict[int, str]:
 
 
 def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> str:
-    """The path of the checkpoint that a path, a step of a training run and an item name: ``run/1000/model``.
+    """The path of a checkpoint that is named by a training run, a step and an item, such as ``run/1000/model``.
 
-    Raises what ``inspect`` raises where there is no such step or item.
+    Raises the errors of ``inspect`` if there is no such step or item.
     """
     from reshard.formats.choose import choose_checkpoint
 
@@ -86,10 +84,11 @@ def preview_layout(
     step: Step | None = None,
     item: str | None = None,
 ) -> LayoutPreview:
-    """How a layout would cut each tensor of a checkpoint; reads metadata only.
+    """Shows how a layout would split each tensor of a checkpoint; reads metadata only.
 
-    Without a layout and a mesh: how each tensor is cut as it is. ``layout``, ``mesh`` and ``missing_axes`` are those of
-    ``reshard.ConvertOptions``, ``step`` and ``item`` those of ``inspect``. Raises what ``plan`` would raise for this layout.
+    Without a layout and a mesh it shows how each tensor is split now. ``layout``, ``mesh`` and ``missing_axes`` are
+    options of ``reshard.ConvertOptions``; ``step`` and ``item`` are as for ``inspect``. Raises the errors of ``plan`` for this
+    layout.
     """
     from reshard.inspection.layout_preview import preview
     from reshard.planning.target_layouts import layout_of
@@ -106,11 +105,13 @@ def starter_layout(
     step: Step | None = None,
     item: str | None = None,
 ) -> str:
-    """A layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has.
+    """Writes a layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has now.
 
-    Names are merged into few patterns. Over ``mesh`` instead of the checkpoint's own if one is given; then
-    LayoutError where the axes do not fit, and ``missing_axes`` is that of ``reshard.ConvertOptions``. A checkpoint that
-    records no axes gets a proposal. Reads metadata only.
+    Names are merged into few patterns. The file has the checkpoint's own mesh, or ``mesh`` if it is given; ``missing_axes``
+    is an option of ``reshard.ConvertOptions``. For a checkpoint that records no axes, the file proposes some. Reads
+    metadata only.
+
+    Raises LayoutError if the axes do not fit ``mesh``.
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """

@@ -27,34 +27,31 @@ def restore(
     item: str | None = None,
     **options: Unpack[RestoreOptions],
 ) -> Any:
-    """A checkpoint as a live tree; each process reads only the bytes that its devices need.
+    """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
 
-    Without like, layout and partition: numpy arrays in dicts and lists; numbers, strings, None and
-    empty containers as they were saved, PRNG keys as jax's own.
+    Without like, layout and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
+    containers are as they were saved, and PRNG keys are jax's.
 
     Args:
-        like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and
-            strings; its structure is kept, its names must be those of the checkpoint, and its shapes
-            and dtypes those that are stored (a dtype that loses nothing, such as float32 for
-            bfloat16, is converted to). A struct's sharding says where it goes, and without one it
-            goes to jax's default device.
-        layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts or jax
-            shardings (or structs that have one), of which a leaf stands for everything below it; then
-            jax arrays are made. A mesh
-            without devices takes ``jax.devices()`` in order where their number is its size. It
-            overrides the shardings of ``like`` where it names a tensor. What was saved as a numpy array
-            and is not named stays one.
-        partition: a number of shards, a partitioner, or a mapping from regular expressions to
-            these; then ShardedVariables are made, and what matches nothing stays whole.
-        select, cast: as in ``reshard.ConvertOptions``; but what may lose something is cast only so, and an int
-            becomes a float only by name.
+        like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and strings. The result
+            has its structure. Names and shapes must be those of the checkpoint, and so must dtypes, but a stored
+            dtype is converted to one that loses nothing, such as bfloat16 to float32. An array goes where the
+            sharding of its struct says, or else to jax's default device.
+        layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts, jax shardings or structs
+            with shardings, in which a leaf applies to everything below it. The tensors that it names become jax
+            arrays, whatever sharding ``like`` gives them; a tensor that was saved as a numpy array and is not named
+            stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
+        partition: a number of shards, a partitioner, or a mapping from regular expressions to these. The tensors become
+            ShardedVariables; a tensor that no expression matches stays whole.
+        select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an
+            int becomes a float only if the rule has its full name.
         step, item: which step of a run, and which item of several; as for ``inspect``.
         options: drop, rename, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
-            ``into`` fills arrays that are there, and returns them.
+            With ``into`` existing arrays are filled and returned.
 
-    Raises one TreeError that names every missing, unexpected and wrongly shaped or typed tensor,
-    before a tensor's byte is read; LayoutError, PlanError or MemoryBudgetError likewise for what makes
-    no sense or does not fit; CorruptError where stored bytes are wrong.
+    Before a tensor is read, it raises one TreeError that names every tensor that is missing, unexpected, or has another
+    shape or dtype; LayoutError or PlanError for arguments that do not fit the checkpoint; MemoryBudgetError if the budget is too
+    small. CorruptError means that stored bytes are wrong.
     """
     opened = open_checkpoint(path, step=step, item=item)
     return opened.restore(like, layout, partition, select, cast, **options)
@@ -63,10 +60,10 @@ def restore(
 def open_checkpoint(
     path: Path, *, step: Step | None = None, item: str | None = None
 ) -> OpenedCheckpoint:
-    """Reads a checkpoint's metadata; its tensors are restored later, in any number of goes.
+    """Opens a checkpoint: reads its metadata now, so that ``restore`` can be called on it any number of times.
 
-    Arguments as for ``inspect``, and it raises what ``inspect`` raises. ``restore`` of what it returns takes
-    the arguments of ``reshard.restore`` but path, step and item.
+    Takes the arguments of ``inspect`` and raises its errors. ``OpenedCheckpoint.restore`` takes the arguments of
+    ``reshard.restore`` except path, step and item.
 
     >>> opened = open_checkpoint("run", step=100)  # doctest: +SKIP
     >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP

@@ -31,20 +31,19 @@ def verify(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Compares two checkpoints bit by bit, or one with what it recorded of itself when it was written.
+    """Compares two checkpoints bit by bit, or one checkpoint with the digests that it recorded when it was written.
 
-    ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and
-    all damage is in what is returned. Where ``convert`` made B of A by rules, B records them: then each
-    tensor of B is compared with the one that it was made of, and where it was cast, with a cast of that
-    to the last bit.
+    ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and the result
+    lists all damage. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
+    the tensor that it was made from, and if it was cast, with the result of the same cast.
 
     Args:
-        select, drop, rename, cast: rules by which B was made of A, as in ``reshard.ConvertOptions``, in place of all
-            those that B records. None leaves B's in force where all four are None, and else means no such rule.
+        select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
+            given, B's record of rules is not used.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises where there is no checkpoint, or one that recorded nothing of itself and cannot be read;
-    PlanError for rules without B, and for rules that make no sense for A.
+    Raises NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
+    A. A checkpoint that cannot be read and has no record raises the error of reading it.
 
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
@@ -71,24 +70,22 @@ def diff(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> DiffReport:
-    """Which tensors of two checkpoints differ, and by how much, whatever their meshes and chunks.
+    """Reports which tensors of two checkpoints differ, and by how much. Their meshes and chunks may differ.
 
-    Reads every chunk of both, once where ``max_memory`` allows, whatever digests they recorded. A
-    tensor is equal where shape, dtype and every bit are; else its differing elements are counted, and
-    the largest difference and the relative norm are told (``reshard.verification.diff_report.TensorDiff``
-    says exactly what). The same call gives the same
-    numbers, in whatever order its tasks end; with another budget, other workers or other chunks
-    the norm may differ in its last digits.
+    Reads every chunk of both, once if ``max_memory`` allows it, and uses no recorded digests. Tensors are equal if
+    shape, dtype and every bit are. For others the report has the number of elements that differ, the largest difference
+    and the relative norm (``reshard.TensorDiff`` defines them). The same call always gives the same
+    numbers; with another budget, other workers or other chunks the norm may differ in its last digits.
 
     Args:
-        step, item: which step of a run, and which item of several, ``a`` is; as for ``inspect``.
+        step, item: which step of a run, and which item of several, to take for ``a``; as for ``inspect``.
         select, drop: which tensors are compared; as in ``reshard.ConvertOptions``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata; the default is that of ``plan``.
-        workers: tasks at once; the default is that of ``plan``.
-        progress: called from this thread after each task.
+        workers: how many tasks run at once; the default is that of ``plan``.
+        progress: called after each task, from the calling thread.
 
-    Raises CorruptError, naming tensor and chunk, where stored bytes are wrong; MemoryBudgetError, before
-    anything is read, where the budget is too small; PlanError for a pattern that matches nothing.
+    Raises CorruptError, naming tensor and chunk, if stored bytes are wrong; MemoryBudgetError, before anything is read,
+    if the budget is too small; PlanError for a pattern that matches nothing.
 
     >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
@@ -113,19 +110,19 @@ def fingerprint(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Fingerprint:
-    """Records digests of all tensors and files of a checkpoint in it, so that later damage is found.
+    """Records the digests of all tensors and files in a checkpoint, so that later damage is found.
 
-    For checkpoints that carry no checksum of their data, such as stock Orbax's. Reads them once, and
-    adds a slices.json beside each ``_METADATA`` and at the top; nothing else is changed, and other
-    programs do not mind it. ``verify``, ``convert`` and ``restore`` compare with it from then on.
+    For checkpoints without checksums of their data, such as stock Orbax's. Reads the checkpoint once, and adds a
+    slices.json beside each ``_METADATA`` and at the top. Nothing else is changed, and other programs ignore the file.
+    From then on ``verify``, ``convert`` and ``restore`` compare what they read with it.
 
     Args:
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        overwrite: whether a record that is there may be replaced.
+        overwrite: whether an existing record is replaced.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises TargetExistsError where there is a record already, CorruptError where something cannot be
-    read now, StorageError where the file system refuses; then nothing is recorded.
+    Raises TargetExistsError if there is a record already, CorruptError if a chunk or file cannot be read, StorageError
+    if the file system refuses. Then nothing is recorded.
     """
     from reshard.formats.choose import choose_checkpoint
     from reshard.verification.fingerprint import fingerprint_checkpoint

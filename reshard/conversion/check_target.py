@@ -41,7 +41,7 @@ class CheckedOptions(Struct, frozen=True):
     unsafe_commit: bool = False
 
     def __post_init__(self) -> None:
-        """Raises PlanError for whatever makes no sense by itself."""
+        """Raises PlanError for a value that is wrong with any checkpoint."""
         check_limits(self.max_memory, self.workers)
         check_choice("to", self.to, (None, *format_names()))
         check_choice("check", self.check, get_args(Check))

@@ -53,7 +53,7 @@ def _check_put(target: OpenTarget) -> None:
     for number, index in sorted(missing):
         raise StorageError(
             f"tensor {plan.moves[number].target.spec.name!r}, chunk {list(index)}: it was put below {target.output.root}, but is not "
-            "there now, or is another object; nothing was published; see that nobody else writes there, and run again"
+            "there now, or is another object; nothing was published; make sure that nothing else writes there, and run again"
         )
     count = sum(1 for chunk in journaled() if chunk.stored_bytes is not None)
     expected = sum(move.target.spec.storage.count for move in plan.moves)

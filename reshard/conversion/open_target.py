@@ -17,12 +17,12 @@ from reshard.storage.transaction import Transaction
 
 
 class OpenTarget(Struct):
-    """A job with its transaction, and what is done of it.
+    """A job with its transaction, and the work that is done.
 
     Attributes:
-        progress: told what is done of it.
-        done: units that an earlier run filled; None until it has begun, or has taken over what an earlier run left.
-        is_published: whether the target is there, and what else was written is only to be removed.
+        progress: called with the progress of this target.
+        done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
+        is_published: whether the target has appeared, so that only temporary files are left to remove.
     """
 
     job: TargetJob
@@ -35,7 +35,7 @@ class OpenTarget(Struct):
 
     @property
     def is_begun(self) -> bool:
-        """Whether what was written is this run's, or was taken over by it."""
+        """Whether this run has begun the target, or has taken it over from an earlier run."""
         return self.done is not None
 
     @property

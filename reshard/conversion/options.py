@@ -37,19 +37,19 @@ class ConvertOptions(TypedDict, total=False):
 
     Attributes:
         layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
-            PartitionSpecs or ``jax.ShapeDtypeStruct``s, of which a leaf stands for everything below it.
+            PartitionSpecs or ``jax.ShapeDtypeStruct``s, in which a leaf applies to everything below it.
             None, the default, keeps the source's layouts.
-        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It takes the place of the
-            layout file's mesh, and is that of a tree's PartitionSpecs. Without a layout every tensor
-            keeps the source's axes, over this mesh.
-        missing_axes: ``"replicate"`` leaves out axes, of the source or of a layout file, that ``mesh`` lacks, so
-            that what they split is replicated, and says so in a warning; ``"error"``, the default, refuses.
-        select: patterns that are searched in names; tensors that one of them finds are kept. None given keeps all.
+        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
+            the mesh of a tree's PartitionSpecs. Without a layout every tensor keeps the source's axes, over this
+            mesh.
+        missing_axes: what to do with axes of the source or of a layout file that ``mesh`` lacks. ``"error"``, the default, refuses
+            them; ``"replicate"`` replicates the dimensions that they split, with a warning.
+        select: patterns that are searched in names; tensors that one of them finds are kept. Without patterns all are kept.
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
         rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
         cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
             dtype and a dtype, or a mapping: every tensor of the first becomes the second.
-            ``"float8_e4m3fn:saturate"`` makes what is too large the largest value. The first that applies counts.
+            ``"float8_e4m3fn:saturate"`` clips values that are too large to the largest one. The first that applies counts.
         compression: ``"none"``, the default, ``"zstd[:level]"``, ``"gzip[:level]"``, ``"blosc"``, or ``"keep"`` for
             each tensor's own.
         chunk_bytes: bytes, or text such as ``"64MiB"``; larger target chunks are subdivided. The default is 256 MiB.
@@ -72,11 +72,11 @@ class ConvertOptions(TypedDict, total=False):
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
             target again, and only then does the report say "proved".
-        restart: start over, whatever an interrupted run to this target has left.
-        state: the URL of a folder in a bucket, for what a run to a target in a bucket must remember to be resumed; None,
-            the default, keeps it beside the target.
-        unsafe_commit: whether a target is also written in a store that keeps no conditions on writing. Two runs to it could mix
-            there: see that there is only one.
+        restart: start over instead of resuming an interrupted run to this target.
+        state: the URL of a folder in a bucket, for the records by which a run to a bucket resumes. None, the default, keeps
+            them beside the target.
+        unsafe_commit: whether to write also to a bucket without conditional writes. Two runs to one target could mix there: make sure
+            that there is only one.
     """
 
     layout: LayoutLike

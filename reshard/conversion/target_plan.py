@@ -124,8 +124,7 @@ def _partition(
 ) -> tuple[Mapping[str, Any] | None, Grid | None]:
     """How it is partitioned, and its slices where the partition does not say them.
 
-    A table whose rows are dealt out ("mod") stays one, however it is cut now: whoever takes it for
-    "div" looks up other rows than were trained.
+    A "mod" table stays one, however it is split now: a program that reads it as "div" would look up the wrong rows.
     """
     recorded = stored.partition or {}
     if recorded.get("strategy") != "mod":

@@ -10,7 +10,7 @@ from reshard.geometry.grid import Index
 
 
 class _Context(ABC):
-    """A block whose errors are told where they happened. A class, since it stands around every write."""
+    """A block whose errors get the names of tensor, chunk and target. A class, because it is entered for every write."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Progress: how far a run is, told after each piece of work."""
+"""Progress: how far a run is, reported after each piece of work."""
 
 from __future__ import annotations
 

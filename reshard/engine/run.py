@@ -2,7 +2,7 @@
 
 One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
 starts when its bytes are free, so buffers never exceed the plan's ``max_memory``. A run has one
-target or several: tasks that share a read come as one, and each target has its own accumulator.
+target or several: tasks that share a read are one task, and each target has its own accumulator.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _add_up(target: TargetRun, finished: Sequence[Finished], writeback: Writebac
 def _finished(
     tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None
 ) -> list[list[Finished]]:
-    """Carries out a batch, in whatever process; what was done, by read."""
+    """Runs a batch, in any process; returns what was done, by read."""
     results = iter(execute(tasks, outputs, pool))
     return [[Finished(t.unit_number, next(results), t.target) for t in task.all] for task in tasks]
 

@@ -20,7 +20,7 @@ def counted_bytes(metadata_bytes: int) -> int:
 def bytes_beside(metadata_bytes: int, max_memory: int, what: str, buffers: int) -> int:
     """The bytes of ``max_memory`` that are left for buffers.
 
-    Raises MemoryBudgetError if fewer than ``buffers`` are left, the least that is of use; ``what`` names the metadata,
+    Raises MemoryBudgetError if fewer than ``buffers`` are left, the least that buffers need; ``what`` names the metadata,
     such as ``"100,000 leaves in 'ckpt'"``.
     """
     left = max_memory - counted_bytes(metadata_bytes)

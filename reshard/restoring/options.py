@@ -43,9 +43,9 @@ class RestoreOptions(TypedDict, total=False):
             refuses them.
         max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
             quarter of the memory that the machine or its cgroup allows, if that is less.
-        workers: chunks read at once; the default is the number of processors, at least 2 and at most 16.
+        workers: how many chunks are read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with their recorded digests; the default is True.
-        progress: called from this thread after each piece of work.
+        progress: called after each piece of work, from the calling thread.
         report: called once at the end with a ``RestoreReport``. Without it, keys
             and rules that match no tensor raise a ``LayoutWarning``.
     """

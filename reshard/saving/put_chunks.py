@@ -41,4 +41,6 @@ def check_put(plan: SavePlan, root: Location, put_sums: Iterable[int]) -> None:
         raise StorageError(f"objects below {root} are not those that were put; {_REMEDY}")
 
 
-_REMEDY = "nothing was published; see that nobody else writes or removes there, and save again"
+_REMEDY = (
+    "nothing was published; make sure that nothing else writes or removes there, and save again"
+)

@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 64 << 20
 _CRC_BYTES = 9
 
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""What is no file is not waited for."""
+"""O_NONBLOCK: opening a pipe does not wait for its writer."""
 
 
 def checked_line(text: str) -> bytes:

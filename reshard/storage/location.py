@@ -203,8 +203,8 @@ def _refuse_odd(path: str) -> None:
     whole = str(Path(path).absolute())
     if "\\" in whole or any("\ud800" <= c <= "\udfff" for c in whole):
         raise StorageError(
-            f"the path {whole!a} holds a backslash or bytes that are not UTF-8, which databases of chunks "
-            "cannot be read from or written to; rename the folder, or give it another name by a symbolic link"
+            f"the path {whole!a} holds a backslash or bytes that are not UTF-8; an OCDBT database cannot be "
+            "read or written there; rename the folder, or give it another name by a symbolic link"
         )
 
 

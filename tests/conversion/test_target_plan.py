@@ -217,8 +217,8 @@ def test_too_many_chunks():
     with pytest.raises(PlanError) as caught:
         make_target(source(huge), options(chunk_bytes=4 << 10))
     assert str(caught.value) == (
-        "'table' of shape [16777216, 1024] would be written in 4194304 chunks, but no file system bears "
-        f"more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
+        "'table' of shape [16777216, 1024] would be written in 4194304 chunks, but no file system copes "
+        f"with more than {MAX_CHUNKS} files per tensor; allow larger chunks (chunk_bytes)"
     )
 
 

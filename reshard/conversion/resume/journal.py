@@ -49,7 +49,7 @@ def _task_json(finished: Finished) -> list[Any]:
 
 
 def identity_left(left: Mapping[str, Any] | None) -> Identity | None:
-    """The identity that a transaction was left by; None where there is none that makes sense."""
+    """The identity that a transaction was left by; None if there is none, or it cannot be read."""
     try:
         known = Identity(**(left or {}))
         texts = [known.source, known.files, known.plan, *known.settings.values()]

@@ -1,4 +1,4 @@
-"""What a journal says of the chunks of a target."""
+"""The chunks of a target that a journal names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Chunk = tuple[int, Index]
 
 
 class JournaledChunk(Struct, frozen=True):
-    """What a journal says of a chunk.
+    """A chunk that a journal names.
 
     Attributes:
         places: where it is stored; none if the writer keeps it.

@@ -93,7 +93,7 @@ def _execute_one(
 def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[ReadTurns | None]:
     """A turn in which the task reads first, where it reads much in a bucket and writes in one.
 
-    What is uploaded in parts goes on its way while the next task reads, so that it needs none.
+    Files that are uploaded in parts are sent while the next task reads, so these tasks need no turn.
     """
     is_far = task.source_encoding.read_ahead_bytes > 0
     nbytes = sum(s.extent.length for s in task.sources if s.extent) if is_far else 0
@@ -240,7 +240,7 @@ class _Filling(Struct):
 def _filled(
     task: Task, memory: DecoderMemory, fills: Sequence[_Filling], turns: ReadTurns | None
 ) -> list[TaskResult]:
-    """Every band is decoded once, put into every target's place, and summed up where nobody did before."""
+    """Decodes every band once and puts it into each target; computes its digest unless the source recorded one."""
     digest = moved = cover = 0
     is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
     with reading(turns):

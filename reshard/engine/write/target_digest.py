@@ -1,9 +1,9 @@
 """TargetDigest: the digest of pieces that lie side by side, taken over the rows that they form.
 
 A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
-and a checksum call for each costs more than the bytes. Pieces of one band are therefore copied
-back, from the very bytes that are written and to the place they are written to, into rows as wide
-as the band, which are then summed in one call.
+and a checksum call for each would cost more than the bytes. So the pieces of a band are copied
+back, from the memory that was written and by the places where it was written, into rows as wide
+as the band, which are summed in one call.
 """
 
 from __future__ import annotations

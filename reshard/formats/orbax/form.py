@@ -132,5 +132,5 @@ def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
     if count > MAX_CHUNKS:
         raise PlanError(
             f"{target.name!r} of shape {list(target.shape)} would be written in {count} chunks, but no file "
-            f"system bears more than {MAX_CHUNKS} per tensor well; allow larger ones (chunk_bytes)"
+            f"system copes with more than {MAX_CHUNKS} files per tensor; allow larger chunks (chunk_bytes)"
         )
