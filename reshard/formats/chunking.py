@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
 
@@ -120,15 +121,20 @@ def _largest_divisor(size: int, at_most: int) -> int:
     return best
 
 
-def contiguous_grid(slices: Grid, itemsize: int, most_bytes: int) -> Grid:
+def contiguous_grid(
+    slices: Grid, itemsize: int, most_bytes: int, wanted: Grid | None = None
+) -> Grid:
     """A finer grid, whose boxes are contiguous in their slice and have at most ``most_bytes``.
 
-    Rows of the first dimension are grouped; if one row is too large, the next dimension is cut too.
+    Rows of the first dimension are grouped; if one row is too large, the next dimension is cut too. Where it is cut, the cuts of
+    ``wanted`` come first.
 
     >>> contiguous_grid(Grid.whole((6, 4)), 4, 40).cuts
     ((0, 2, 4, 6), (0, 4))
     >>> contiguous_grid(Grid.whole((2, 4)), 4, 8).cuts
     ((0, 1, 2), (0, 2, 4))
+    >>> contiguous_grid(Grid.whole((9, 4)), 4, 64, Grid.regular((9, 4), (3, 4))).cuts
+    ((0, 3, 6, 9), (0, 4))
     """
     cuts, largest = list(slices.cuts), list(slices.largest)
     for dim in range(len(cuts)):
@@ -136,12 +142,20 @@ def contiguous_grid(slices: Grid, itemsize: int, most_bytes: int) -> Grid:
             break
         row = math.prod(largest[dim + 1 :]) * itemsize
         largest[dim] = max(1, most_bytes // row)
-        cuts[dim] = _stepped(cuts[dim], largest[dim])
+        near = () if wanted is None else wanted.cuts[dim]
+        cuts[dim] = _stepped(cuts[dim], largest[dim], near)
     return Grid(slices.shape, tuple(cuts))
 
 
 @lru_cache(maxsize=1024)
-def _stepped(cuts: tuple[int, ...], step: int) -> tuple[int, ...]:
-    """Each part cut into parts of ``step``, the last one smaller."""
-    starts = [at for a, b in pairwise(cuts) for at in range(a, b, step)]
-    return (*starts, cuts[-1])
+def _stepped(cuts: tuple[int, ...], step: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Each part cut into parts of at most ``step``: at the last wanted cut that is near enough, else after ``step``."""
+    found = [0]
+    for begin, end in pairwise(cuts):
+        at = begin
+        while at < end:
+            place = bisect_right(wanted, min(at + step, end))
+            near = wanted[place - 1] if place else at
+            at = near if at < near < end else min(at + step, end)
+            found.append(at)
+    return tuple(found) if cuts[-1] else cuts

@@ -242,16 +242,40 @@ def _block(
     if slices is None:
         units = _source_grid(requests).common(assembled)
     else:
-        units = requests[0].placement.target_grid(slices)
+        units = _aligned_rows(requests[0], slices, assembled)
+    halve = _best_halving if slices is None else _first_halving
     while True:
         pace = _pace(fills, units, memory)
-        fits = pace.task_bytes <= memory
-        halve = _best_halving if slices is None else _first_halving
-        halved = None if fits else halve(requests[0], units, assembled)
+        halved = halve(requests[0], units, assembled)
         if halved is None:
+            break
+        is_small = slices is None or not _is_halved_for_free(requests[0], units, halved)
+        if is_small and pace.task_bytes <= memory:
             break
         units = halved
     yield _choice(fills, units, pace)
+
+
+def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
+    """The slices, cut in their first dimension that has several chunks wherever a source chunk ends too."""
+    placement = request.placement
+    units = placement.target_grid(slices)
+    source = placement.source_grid(request.source.spec.storage)
+    for dim, (cuts, finer) in enumerate(zip(units.cuts, assembled.cuts, strict=True)):
+        if finer != cuts:
+            common = set(finer) & {*source.cuts[dim], *cuts}
+            return Grid(
+                units.shape, (*units.cuts[:dim], tuple(sorted(common)), *units.cuts[dim + 1 :])
+            )
+    return units
+
+
+def _is_halved_for_free(request: Request, units: Grid, halved: Grid) -> bool:
+    """Whether halves are read as one would be. What is written in order then goes on its way while the next half is read."""
+    source, placement = request.source, request.placement
+    if source.raw:
+        return True
+    return decoded_bytes(placement, source, halved) == decoded_bytes(placement, source, units)
 
 
 def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None:

@@ -296,3 +296,17 @@ def test_a_trillion_parameters_are_planned_in_seconds():
     plan = make_plan(reqs, 1024 * MIB, 2)
     assert plan.source_bytes == 2000 * 16384 * 32768 * 4
     assert time.monotonic() - started < 30  # a bound against pairs of chunks, not a timing
+
+
+@pytest.mark.parametrize(
+    ("raw_source", "parts"), [(True, 8), (False, 2)], ids=["raw", "compressed"]
+)
+def test_what_is_written_in_order_is_read_in_the_smallest_parts_that_repeat_nothing(
+    raw_source, parts
+):
+    """A half is sent while the next one is read; a source chunk that is compressed is not decoded twice for that."""
+    req = request((8192, 1024), (4096, 1024), (1024, 1024), raw_source=raw_source, raw_target=False)
+    target = replace(req.target, in_order=Grid.whole((8192, 1024)))
+    (move,) = make_plan([replace(req, target=target)], 1024 * MIB, 2).moves
+    assert move.units.parts == (parts, 1)
+    assert move.price.amplification == 1.0 or raw_source

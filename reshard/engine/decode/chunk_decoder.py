@@ -45,9 +45,15 @@ class StoredChunks(Struct, frozen=True):
 
 
 def open_chunk(
-    stored: StoredChunks, chunk: SourceChunk, encoded: memoryview | None = None
+    stored: StoredChunks,
+    chunk: SourceChunk,
+    encoded: memoryview | None = None,
+    wanted_bytes: int | None = None,
 ) -> DecodeStream:
-    """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill."""
+    """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill.
+
+    ``wanted_bytes``: nothing behind so many of them will be read; None where all may be.
+    """
     decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
         return open_fill(stored.fill, decoded_bytes)
@@ -59,6 +65,7 @@ def open_chunk(
         inside=chunk.box.shape,
         dtype=stored.dtype,
         encoded=encoded,
+        wanted_bytes=wanted_bytes,
     )
 
 
@@ -125,7 +132,7 @@ class ChunkDecoder:
         self._is_whole = self._inside().shape == chunk.stored_shape
         self._bytes: _Streamed | _Decoded
         if whole is None:
-            self._bytes = _Streamed(open_chunk(stored, chunk))
+            self._bytes = _Streamed(open_chunk(stored, chunk, wanted_bytes=self._wanted_bytes()))
         else:
             decode_into(whole.decoded, stored, chunk, whole.encoded)
             self._bytes = _Decoded(whole.decoded)
@@ -138,6 +145,13 @@ class ChunkDecoder:
 
     def _inside(self) -> Box:
         return self.wanted.relative_to(self._origin)
+
+    def _wanted_bytes(self) -> int | None:
+        """The chunk's bytes up to the last row that is wanted; None for all of it."""
+        rows, stored = self._inside().stop[:1], self.chunk.stored_shape
+        if not rows or rows[0] >= stored[0]:
+            return None
+        return rows[0] * math.prod(stored[1:]) * self._itemsize
 
     def read(
         self, band: Band, memory: Bytes, dtype: np.dtype[Any]

@@ -40,6 +40,7 @@ def open_stream(
     inside: tuple[int, ...] = (),
     dtype: str = "",
     encoded: memoryview | None = None,
+    wanted_bytes: int | None = None,
 ) -> DecodeStream:
     """The decoded bytes of one chunk; their number must be ``decoded_bytes``.
 
@@ -48,10 +49,12 @@ def open_stream(
         inside: the shape of its part inside of the tensor, and
         dtype: of its elements; both are needed if the compressor is ``"tensorstore"``.
         encoded: memory of ``encoded_room`` bytes, given if the first ``readinto`` will ask for everything.
+        wanted_bytes: how many decoded bytes from the start will be read; None for all.
 
     Raises StorageError if the file cannot be read, CorruptError if sizes contradict each other.
     """
-    source = Source(extent, where, encoding.checksum, encoding.read_ahead_bytes)
+    stored_bytes = wanted_bytes if is_seekable(encoding) else None
+    source = Source(extent, where, encoding.checksum, encoding.read_ahead_bytes, stored_bytes)
     try:
         if encoding.compressor == "tensorstore":
             return ArrayStream(source, encoding.spec, inside, dtype, decoded_bytes)

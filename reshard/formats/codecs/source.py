@@ -30,6 +30,7 @@ class Source:
         where: tensor and chunk, for messages.
         checksum: whether a CRC32C of the encoded bytes follows them.
         read_ahead_bytes: see ``Encoding``.
+        wanted_bytes: nothing behind so many is read ahead; None for all.
 
     Attributes:
         position: how many bytes were read or skipped.
@@ -39,7 +40,12 @@ class Source:
     """
 
     def __init__(
-        self, extent: Extent, where: str, checksum: bool, read_ahead_bytes: int = 0
+        self,
+        extent: Extent,
+        where: str,
+        checksum: bool,
+        read_ahead_bytes: int = 0,
+        wanted_bytes: int | None = None,
     ) -> None:
         self.extent = extent
         self.where = where
@@ -54,7 +60,8 @@ class Source:
         if extent.pieces is not None:
             self._gather = Gather(extent.pieces, where, REMEDY, read_ahead_bytes)
         elif extent.inline is None:
-            end = extent.offset + extent.length
+            ahead_of = extent.length if wanted_bytes is None else min(wanted_bytes, extent.length)
+            end = extent.offset + ahead_of
             self._file = open_range(
                 extent.path, extent.version, where, extent.offset, end, read_ahead_bytes
             )

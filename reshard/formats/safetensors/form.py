@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
 
-FILE_CHUNK_BYTES = 64 << 20
-"""Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it."""
+FILE_CHUNK_BYTES = 16 << 20
+"""Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it.
+
+Where files are uploaded in order, one chunk is read while those before it are sent."""
 
 OPTIONS: Mapping[str, FormatOption] = {
     "files": choice("files", get_args(FilesOf)),
@@ -70,10 +72,14 @@ class SafetensorsForm(Struct, frozen=True):
         return container
 
     def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:  # noqa: ARG002
-        """With contiguous parts of each slice that a file holds as chunks."""
+        """With contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
         spec = tensor.spec
         safetensors_name(spec.dtype, spec.name)
-        storage = contiguous_grid(self.slices_of(tensor), spec.itemsize, FILE_CHUNK_BYTES)
+        wanted = source.spec.storage
+        grid = self.slices_of(tensor)
+        storage = contiguous_grid(
+            grid, spec.itemsize, FILE_CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
+        )
         return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding())
 
     def slices_of(self, tensor: TargetTensor) -> Grid:

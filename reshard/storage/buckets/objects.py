@@ -36,7 +36,7 @@ _ATTEMPTS = 3
 """To put an object whole, or to delete some; each with the retries of obstore."""
 
 _PART_BYTES = 8 * _MIB
-PARTS_AT_ONCE = 4
+PARTS_AT_ONCE = 3
 
 Attributes: TypeAlias = Mapping[str, str]
 _NONE: Attributes = {}

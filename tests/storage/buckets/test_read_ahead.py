@@ -10,6 +10,8 @@ import obstore
 import pytest
 
 from reshard.errors import StorageError
+from reshard.formats.codecs import open_stream
+from reshard.formats.contents import Encoding, Extent
 from reshard.storage.buckets.read_ahead import ReadAhead
 from reshard.storage.location import locate, open_range
 from tests.emulators.apis import error_answers as answers
@@ -164,3 +166,22 @@ def test_a_first_block_that_fails_leaves_nothing_to_wait_for() -> None:
         with pytest.raises(StorageError, match="lost"):
             reader.read(0, 10)
         reader.close()
+
+
+def test_nothing_behind_what_is_wanted_is_read_ahead(bucket: Bucket) -> None:
+    """Half a raw chunk is wanted: its file is read no further. A compressed chunk may be needed to its end."""
+    obstore.put(bucket.store(), "a", DATA)
+    status = locate(f"{bucket.url}/a").status()
+    assert status is not None
+    extent = Extent(f"{bucket.url}/a", 0, len(DATA), version=status.version)
+    half = len(DATA) // 2
+    bucket.emulator.log.clear()
+    stream = open_stream(
+        Encoding(read_ahead_bytes=4 << 20), extent, len(DATA), "tensor 'a'", wanted_bytes=half
+    )
+    got = bytearray(half)
+    for start in range(0, half, 1000):
+        stream.readinto(memoryview(got)[start : start + 1000])
+    stream.close()
+    assert got == DATA[:half]
+    assert sum(request.bytes_out for request in bucket.emulator.log.of("get")) == half
