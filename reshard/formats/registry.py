@@ -215,7 +215,8 @@ def items_of(root: Location) -> tuple[Item, ...]:
 def committed_format(root: Location) -> str | None:
     """The name of the format of a finished checkpoint; None where there is none."""
     known = _matching(root)
-    return known.name if known is not None and known.is_finished(root) else None
+    is_whole = known is not None and known.is_finished(root) and not is_left_unfinished(root)
+    return known.name if known is not None and is_whole else None
 
 
 def refuse_other_content(target: Location) -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.marks import COMMIT_MARKER
+from reshard.storage.marks import COMMIT_MARKER, is_left_unfinished
 
 _STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
 _USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)
@@ -120,4 +120,4 @@ def steps_text(steps: Iterable[int]) -> str:
 
 def _is_committed(folder: Location) -> bool:
     """Whether a folder has the marks of an Orbax checkpoint, and none of an unfinished one."""
-    return is_orbax(folder) and is_finished(folder)
+    return is_orbax(folder) and is_finished(folder) and not is_left_unfinished(folder)

@@ -1,0 +1,198 @@
+"""Two runs to one target: one does it. One that stood still while another took over changes nothing that is published.
+
+The runs are processes. Those that stand still are stopped (SIGSTOP) at a request; the others believe that they are on another
+host, and take over once the lease has not been renewed for a second and a half.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import reshard
+from reshard.errors import IncompleteCheckpointError
+from tests.emulators.buckets import Bucket
+from tests.emulators.faults import Call
+from tests.robustness.buckets.cases import (
+    CASES,
+    TARGET,
+    convert,
+    emptied,
+    files_of,
+    is_taken_for_one,
+    keys,
+    nothing_is_left,
+)
+from tests.robustness.buckets.children import Child, on_another_host, quick_leases, start
+
+EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "19"))
+"""So many requests apart are those at which a run is stopped; 1 tries every one."""
+
+LOST = "TargetBusyError: "
+
+
+class Stopped:
+    """A run that stands still at a request, of which the store has done what it asks, or has not yet."""
+
+    def __init__(
+        self, bucket: Bucket, source: Path, case: str, *, done: bool, operation: str = "", key: str = "", nth: int = 1,
+        prepare: Callable[[], None] = on_another_host,
+    ) -> None:  # fmt: skip
+        self._is_stopped = threading.Event()
+        self._is_over = threading.Event()
+        fault = Call(self._stop, done=done)
+        bucket.emulator.faults.add(fault, operation=operation, key=key, nth=nth)
+        self._child = run(bucket, source, case, prepare)
+
+    def _stop(self) -> None:
+        os.kill(self._child.pid, signal.SIGSTOP)
+        self._is_stopped.set()
+        assert self._is_over.wait(60)
+
+    def wait(self) -> None:
+        assert self._is_stopped.wait(60)
+
+    def store_goes_on(self) -> None:
+        """The store does the request, or answers it."""
+        self._is_over.set()
+
+    def answer(self) -> str:
+        """Lets it go on; how it ended."""
+        self._is_over.set()
+        os.kill(self._child.pid, signal.SIGCONT)
+        return self._child.answer()
+
+    def kill(self) -> None:
+        self._is_over.set()
+        os.kill(self._child.pid, signal.SIGKILL)
+
+
+def run(
+    bucket: Bucket, source: Path, case: str, prepare: Callable[[], None] = on_another_host, **more: object
+) -> Child:  # fmt: skip
+    return start(
+        bucket.environment, source, f"{bucket.url}/{TARGET}", {**CASES[case], **more}, prepare
+    )
+
+
+def published(bucket: Bucket) -> dict[str, int]:
+    """Each object of the target and its generation, which changes with every put."""
+    held = bucket.emulator.objects.bucket(bucket.name).objects
+    return {k: o.generation for k, o in held.items() if k.startswith(f"{TARGET}/")}
+
+
+def moments(requests: int, first: int) -> Iterator[int]:
+    return iter(range(1 + first % EVERY, requests + 1, EVERY))
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_stood_still_changes_nothing_that_is_published(
+    case: str, bucket: Bucket, tiny: Path, tmp_path: Path
+) -> None:
+    convert(bucket, tiny, case)
+    requests = bucket.emulator.log.count()
+    expected = files_of(bucket, tmp_path / "undisturbed")
+    first = 5 * list(CASES).index(case) + 3 * (bucket.scheme == "gs")
+    for number in moments(requests, first):
+        where = f"request {number} of {requests}"
+        emptied(bucket)
+        prepare = on_another_host if number % 3 else quick_leases
+        stopped = Stopped(bucket, tiny, case, done=bool(number % 2), nth=number, prepare=prepare)
+        stopped.wait()
+        other = run(bucket, tiny, case, prepare).answer()
+        assert other in ("done", "already done"), where
+        before = published(bucket)
+        told = stopped.answer()
+        # One that stood still before it had the lease, or after it had published, has nothing to tell.
+        assert told in ("done", "already done") or told.startswith(LOST), where
+        after = published(bucket)
+        assert {k: v for k, v in after.items() if "unfinished" not in k} == {
+            k: v for k, v in before.items() if "unfinished" not in k
+        }, where
+        assert is_taken_for_one(bucket, tiny), where
+        assert convert(bucket, tiny, case).already_done, where
+        assert files_of(bucket, tmp_path / str(number)) == expected, where
+        nothing_is_left(bucket)
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("end", ["goes on", "is killed"])
+@pytest.mark.parametrize("is_sent", [False, True], ids=["not sent yet", "on its way"])
+def test_a_marker_that_comes_late_does_not_count(
+    is_sent: bool, end: str, bucket: Bucket, tiny: Path, tmp_path: Path
+) -> None:
+    """A run stands still between its last renewal and its marker, while another one has the target and is not done."""
+    convert(bucket, tiny, "raw")
+    expected = files_of(bucket, tmp_path / "undisturbed")
+    emptied(bucket)
+    marker, last = f"{TARGET}/commit_success.txt", f"{TARGET}/_CHECKPOINT_METADATA"
+    key = marker if is_sent else last
+    first = Stopped(bucket, tiny, "raw", done=not is_sent, operation="put", key=f"{key}$")
+    first.wait()
+    assert last in keys(bucket)
+    assert marker not in keys(bucket)
+    second = Stopped(bucket, tiny, "raw", done=True, operation="put", key="_METADATA$")
+    second.wait()
+    if end == "is killed":
+        second.kill()
+    told = first.answer()
+    assert told.startswith(f"{LOST}this run lost {bucket.url}/{TARGET}: another run took"), told
+    assert marker in keys(bucket)
+    with pytest.raises(IncompleteCheckpointError, match=r"has reshard_unfinished\.txt but no commit_success\.txt that counts: a run of reshard is writing it, or was interrupted"):  # fmt: skip
+        reshard.inspect(f"{bucket.url}/{TARGET}")
+    assert not reshard.is_checkpoint(f"{bucket.url}/{TARGET}")
+    if end == "goes on":
+        assert second.answer() == "done"
+    else:
+        assert run(bucket, tiny, "raw").answer() == "done"
+    assert is_taken_for_one(bucket, tiny)
+    assert files_of(bucket, tmp_path / "at last") == expected
+    nothing_is_left(bucket)
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("prepare", [quick_leases, on_another_host], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("what", ["anew", "left by a run that was killed", "over another"])
+def test_of_two_runs_one_does_it(
+    what: str, prepare: Callable[[], None], bucket: Bucket, tiny: Path
+) -> None:
+    more: dict[str, object] = {}
+    if what == "over another":
+        convert(bucket, tiny, "zstd")
+        more = {"overwrite": True}
+    elif what != "anew":
+        killed = Stopped(bucket, tiny, "raw", done=True, operation="put", key="_METADATA$")
+        killed.wait()
+        killed.kill()
+    meet = threading.Barrier(2)
+    bucket.emulator.faults.add(
+        Call(lambda: meet.wait(60)), operation="put", key="partial/lease$", times=2
+    )
+    runs = [run(bucket, tiny, "raw", prepare, **more) for _ in range(2)]
+    told = sorted(one.answer() for one in runs)
+    done = [text for text in told if text in ("done", "already done")]
+    assert done, told
+    for text in told:
+        assert text in done or text.startswith(f"{LOST}another run (process "), told
+    assert is_taken_for_one(bucket, tiny)
+    nothing_is_left(bucket)
+
+
+@pytest.mark.usefixtures("_small")
+def test_of_many_runs_none_spoils_another(bucket: Bucket, tiny: Path, tmp_path: Path) -> None:
+    convert(bucket, tiny, "parts")
+    expected = files_of(bucket, tmp_path / "undisturbed")
+    emptied(bucket)
+    runs = [run(bucket, tiny, "parts", quick_leases) for _ in range(4)]
+    told = [one.answer() for one in runs]
+    assert "done" in told
+    assert all(text in ("done", "already done") or text.startswith(LOST) for text in told), told
+    assert files_of(bucket, tmp_path / "at last") == expected
+    assert is_taken_for_one(bucket, tiny)
+    nothing_is_left(bucket)
