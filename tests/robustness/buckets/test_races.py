@@ -192,7 +192,12 @@ def test_of_many_runs_none_spoils_another(bucket: Bucket, tiny: Path, tmp_path: 
     runs = [run(bucket, tiny, "parts", quick_leases) for _ in range(4)]
     told = [one.answer() for one in runs]
     assert "done" in told
-    assert all(text in ("done", "already done") or text.startswith(LOST) for text in told), told
+    refused = (
+        LOST,
+        "TargetExistsError: ",
+    )  # the second where another one publishes in this very moment
+    for text in told:
+        assert text in ("done", "already done") or text.startswith(refused), told
     assert files_of(bucket, tmp_path / "at last") == expected
     assert is_taken_for_one(bucket, tiny)
     nothing_is_left(bucket)
