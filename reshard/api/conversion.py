@@ -42,7 +42,8 @@ def plan(
         step, item: which step of a run, and which item of several; as for ``inspect``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is 1 GiB, or a quarter of
             the memory of the machine or its cgroup if that is less.
-        workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16.
+        workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16;
+            with buckets it is 16 if the memory allows.
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_positive
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor  # loads logging, which takes 5 ms of a start
 
 
 class Limits(Struct, frozen=True):
@@ -14,8 +17,8 @@ class Limits(Struct, frozen=True):
 
     Attributes:
         max_memory: bytes of all buffers together.
-        workers: tasks at once.
-        executor: None makes workers for the time of the run.
+        workers: how many tasks run at once.
+        executor: runs the tasks; None starts threads or processes for the run.
     """
 
     max_memory: int
@@ -25,13 +28,13 @@ class Limits(Struct, frozen=True):
 
 WAITING_WORKERS = 16
 WAITING_WORKER_BYTES = 32 << 20
-"""Where sources or targets are in buckets, so many workers by default, if each has so much memory: most of them wait for answers."""
+"""With buckets so many workers by default, if the memory allows so much for each: most of them wait for answers."""
 
 
 def limits_of(max_memory: int | str | None, workers: int | None, *places: object) -> Limits:
-    """Budget and workers, the host's own where they are None; PlanError for what makes no sense.
+    """The budget and the workers; None takes a default from the host. PlanError for a size or number that is not possible.
 
-    ``places`` are what is read and written, as users name it: buckets get more workers by default.
+    ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
     """
     from reshard.storage.host import default_max_memory, default_workers
     from reshard.storage.location import is_in_bucket
