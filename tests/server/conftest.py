@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from reshard_server.db.database import open_database
+from reshard_server.settings import Settings
 
 from tests.server.bucket_roots import bucket, impatient, root_url
 from tests.server.checkpoint import run_of
@@ -42,3 +46,14 @@ def postgres() -> Iterator[Postgres]:
     started = start_postgres()
     yield started
     started.end()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def each_db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    """An empty database: once SQLite, once PostgreSQL."""
+    url = None
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres").new_database()
+    engine = open_database(Settings(state=tmp_path, database_url=url))
+    yield engine
+    engine.dispose()

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.db.database import open_database
 from reshard_server.schemas.conversion import OneTarget
-from reshard_server.settings import Settings
 
 SOURCES = ("data/Llama-3/step_100", "data/llama/stepx100", "data/50 %/é", "data/a_b\\c")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    url = None
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").new_database()
-    engine = open_database(Settings(state=tmp_path, database_url=url))
+@pytest.fixture
+def db(each_db: sa.Engine) -> sa.Engine:
     for number, source in enumerate(SOURCES):
         body = {"source": source, "target": f"data/{number}", "labels": {"n": str(number % 2)}}
         labels = {"odd": ""} if number == 3 else {}
         body["labels"] = {**body["labels"], **labels}  # type: ignore[dict-item]
-        conversions.create(engine, token="ann", request=OneTarget.model_validate(body))
-    yield engine
-    engine.dispose()
+        conversions.create(each_db, token="ann", request=OneTarget.model_validate(body))
+    return each_db
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,9 @@ PROGRESS = ProgressState(
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    url = None
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").new_database()
-    engine = open_database(Settings(state=tmp_path, database_url=url))
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def db(each_db: sa.Engine) -> sa.Engine:
+    return each_db
 
 
 def queue(db: sa.Engine, token: str = "ann", priority: int = 0) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -15,24 +13,14 @@ from reshard_server.db.conversions import conversions, idempotency
 from reshard_server.db.conversions.batching import BatchRecorder, Made
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.idempotency import Submission
-from reshard_server.db.database import open_database
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion, OneTarget
-from reshard_server.settings import Settings
-
-from tests.server.postgres import Postgres
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    url = None
-    if request.param == "postgres":
-        postgres: Postgres = request.getfixturevalue("postgres")
-        url = postgres.new_database()
-    engine = open_database(Settings(state=tmp_path, database_url=url))
-    clock_of(engine).ask()  # as a server has at its start
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def db(each_db: sa.Engine) -> sa.Engine:
+    clock_of(each_db).ask()  # as a server has at its start
+    return each_db
 
 
 def asked(number: int, token: str = "ann", **more: str) -> Submission:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.queue_places import places
-from reshard_server.db.database import open_database
 from reshard_server.schemas.conversion import OneTarget
-from reshard_server.settings import Settings
 
 from tests.server.by_state import of_states
 
 MANY = 1000
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    url = None
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").new_database()
-    engine = open_database(Settings(state=tmp_path, database_url=url))
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def db(each_db: sa.Engine) -> sa.Engine:
+    return each_db
 
 
 def queue(db: sa.Engine, token: str, priority: int = 0) -> str:
