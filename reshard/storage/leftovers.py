@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import MissingError, StorageError
 from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate
 from reshard.storage.marks import is_left_unfinished
-from reshard.storage.targets import has_leftovers, held_target, is_local, state_of
+from reshard.storage.targets import (
+    count_uploads,
+    has_leftovers,
+    held_target,
+    is_local,
+    remove_uploads,
+    state_of,
+)
 
 
 class Leftovers(Struct, frozen=True):
@@ -20,6 +28,8 @@ class Leftovers(Struct, frozen=True):
         place: the folder beside the target, or where it was asked for, in which unfinished work is recorded.
         files: of the target that are written; in a bucket they lie under the target's own name.
         nbytes: of these files.
+        uploads: in parts, of files that a killed process left unfinished, which are paid for; None where the store does not
+            tell them (only S3 does), so that a lifecycle rule of the bucket must remove them.
         is_removed: whether all of it is gone now.
     """
 
@@ -27,6 +37,7 @@ class Leftovers(Struct, frozen=True):
     place: str
     files: int
     nbytes: int
+    uploads: int | None = 0
     is_removed: bool = False
 
 
@@ -42,17 +53,18 @@ def remove_leftovers(target: str, *, dry_run: bool = False, state: str | None = 
             f"nothing is left of an interrupted run to {target}; check the path: it is that of the target, not of the folder beside it"
         )
     sizes = _sizes(place)
-    found = Leftovers(str(place), str(state_of(place, state)), len(sizes), sum(sizes))
+    found = Leftovers(str(place), str(state_of(place, state)), len(sizes), sum(sizes), 0)
     if dry_run:
-        return found
+        return replace(found, uploads=count_uploads(place))
     with held_target(place, unsafe=True, state=state) as transaction:
+        uploads = remove_uploads(place)
         transaction.abort()
     if _is_left(place, state):
         raise StorageError(
             f"not all that an interrupted run left of {target} could be removed; see that this user may delete {found.place} and what is "
             "below it, and run again"
         )
-    return Leftovers(found.target, found.place, found.files, found.nbytes, is_removed=True)
+    return replace(found, uploads=uploads, is_removed=True)
 
 
 def _is_left(target: Location, state: str | None) -> bool:

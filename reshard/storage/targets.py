@@ -90,6 +90,25 @@ def has_leftovers(target: Location, file: str = "", state: str | None = None) ->
     return has_state(target, state)
 
 
+def count_uploads(target: Location) -> int | None:
+    """How many uploads in parts were left below a target; None where that is not known."""
+    if is_local(target):
+        return 0
+    from reshard.storage.buckets.unfinished_uploads import uploads_below
+
+    found = uploads_below(target)
+    return None if found is None else len(found)
+
+
+def remove_uploads(target: Location) -> int | None:
+    """Removes the uploads in parts that were left below a target, which its caller holds; how many, None where that is not known."""
+    if is_local(target):
+        return 0
+    from reshard.storage.buckets.unfinished_uploads import abort_uploads
+
+    return abort_uploads(target)
+
+
 def make_durable(target: Location, files: Sequence[str]) -> None:
     """Makes files durable that another process wrote below the root of a transaction; in a bucket they are."""
     if is_local(target):

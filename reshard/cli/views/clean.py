@@ -13,9 +13,18 @@ from reshard.geometry.sizes import format_bytes
 
 
 def clean_view(found: Leftovers) -> Iterator[RenderableType]:
-    """One sentence."""
-    what = f"{count_text(found.files, 'file')} ({format_bytes(found.nbytes)}) of {safe(found.target)}, and {safe(found.place)}"
+    """One sentence, and one about uploads that cannot be looked for."""
+    uploads = f", {count_text(found.uploads, 'unfinished upload')}" if found.uploads else ""
+    what = (
+        f"{count_text(found.files, 'file')} ({format_bytes(found.nbytes)}) of {safe(found.target)}{uploads}, and "
+        f"{safe(found.place)}"
+    )
     if found.is_removed:
         yield Text.assemble(("removed: ", "bold green"), what)
     else:
         yield Text.assemble(("would remove: ", "bold"), what)
+    if found.uploads is None:
+        yield Text(
+            "unfinished uploads in parts, if there are any, were not found: this store does not tell them; a lifecycle rule of "
+            "the bucket removes them"
+        )

@@ -102,7 +102,7 @@ def new_client(
         return make(  # type: ignore[no-any-return]
             bucket,
             config=config,
-            client_options=_client_options(settings, _endpoint(scheme, config), headers or {}),
+            client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
             retry_config={
                 "max_retries": MAX_RETRIES,
                 "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
@@ -218,7 +218,7 @@ _ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Where an endpoint may stand: options, then variables."""
 
 
-def _endpoint(scheme: Scheme, config: Mapping[str, str]) -> str:
+def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
     """The server that is named, "" for the cloud's own."""
     if scheme == "az" and _is_on("AZURE_STORAGE_USE_EMULATOR"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")

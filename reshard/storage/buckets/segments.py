@@ -57,6 +57,11 @@ class Segments:
         self._is_started = False
         self._lock = threading.Lock()
 
+    @property
+    def has_earlier(self) -> bool:
+        """Whether an earlier run left any."""
+        return bool(self._earlier_paths())
+
     def earlier_identity(self) -> Mapping[str, Any] | None:
         """The identity of the run that left records; None where there is none that can be read.
 

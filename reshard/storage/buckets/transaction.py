@@ -31,6 +31,7 @@ from reshard.storage.buckets.overlay import with_files
 from reshard.storage.buckets.run_numbers import numbered, run_of
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.unfinished_uploads import abort_uploads
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
 from reshard.storage.marks import (
@@ -148,12 +149,14 @@ class ObjectTransaction:
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         self._open()
+        self._end_uploads()
         self._delete(self._unmarked())
         self._segments.start(identity)
         self._is_begun = True
 
     def adopt(self) -> None:
         self._open()
+        self._end_uploads()
         self._unmarked()
 
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
@@ -276,6 +279,11 @@ class ObjectTransaction:
         )
         path = f"{self._target.path}/{UNFINISHED_MARK}"
         objects.put(self._store, path, text.encode(), numbered(self._lease.fence))
+
+    def _end_uploads(self) -> None:
+        """Aborts what an earlier run began to upload in parts, where the store tells what that is."""
+        if self._segments.has_earlier:
+            abort_uploads(self._target)
 
     def _is_own(self) -> bool:
         """Whether the objects below the target are of an unfinished run, and of no checkpoint."""
