@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 }  # fmt: skip
 """Variables that choose where and as whom requests go: when one changes, a new client is made."""
 
-_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...]]
+_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], bool]
 
 _clients: dict[_Key, ObjectStore] = {}
 _lock = threading.Lock()
@@ -48,17 +48,19 @@ _is_child_of_user = False
 """Whether this process was forked from one that had clients: obstore's threads are not here, and requests would hang."""
 
 
-def client_for(scheme: Scheme, bucket: str, key: str = "") -> ObjectStore:
+def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = True) -> ObjectStore:
     """The client that this process has for a bucket, with the settings for the URL of ``key``.
+
+    Without ``retries`` it makes each request once.
 
     Raises MissingPackageError without obstore, and StorageError for settings that make no sense, and in a process that was
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
-    which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])))
+    which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])), retries)
     with _lock:
         if which not in _clients:
-            _clients[which] = new_client(scheme, bucket, key)
+            _clients[which] = new_client(scheme, bucket, key, retries=retries)
         return _clients[which]
 
 
@@ -73,7 +75,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def new_client(
-    scheme: Scheme, bucket: str, key: str, headers: Mapping[str, str] | None = None
+    scheme: Scheme,
+    bucket: str,
+    key: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    retries: bool = True,
 ) -> ObjectStore:
     """A client that nobody shares; ``headers`` go with each request."""
     settings = settings_for(format_url(scheme, bucket, key))
@@ -104,7 +111,7 @@ def new_client(
             config=config,
             client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
             retry_config={
-                "max_retries": MAX_RETRIES,
+                "max_retries": MAX_RETRIES if retries else 0,
                 "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
             },
             **more,

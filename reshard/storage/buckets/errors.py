@@ -37,6 +37,7 @@ _METADATA_SERVER = re.compile(
     r"MissingAccountKey|Error getting credentials",
     re.IGNORECASE,
 )
+_KEY = re.compile(r"<Code>KMS\.|\bkms:\w+|\bcloudkms\.|Cloud KMS", re.IGNORECASE)
 _SECRET = re.compile(
     r"(?i)((?:[?&; {,'\"]|^)(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
     r"x-goog-credential|awsaccesskeyid|googleaccessid|access_token|client_secret|assertion|accountkey)[\"']?[=:]\s*\"?)[^&\s\"';,<]+"
@@ -89,6 +90,11 @@ _CUSTOMER_KEY = _Reason(
     "the object is encrypted with a key of the customer, which was not sent",
     "give the key (AWS_SERVER_SIDE_ENCRYPTION=sse-c and AWS_SSE_CUSTOMER_KEY_BASE64; for az:// AZURE_ENCRYPTION_KEY; "
     "gs:// has no setting for it)",
+)
+_KEY_REFUSED = _Reason(
+    "the key with which the bucket encrypts may not be used",
+    "enable it, and grant its use (kms:GenerateDataKey and kms:Decrypt, or roles/cloudkms.cryptoKeyEncrypterDecrypter)",
+    fault="refused",
 )
 _ARCHIVED = _Reason(
     "the object is archived", "restore it to a storage class that can be read, and run again"
@@ -244,6 +250,8 @@ def _special(action: str, text: str) -> _Reason | None:
         return _LOCKED
     if "server side encryption" in lower and "correct parameters" in lower:
         return _CUSTOMER_KEY
+    if _KEY.search(text):
+        return _KEY_REFUSED
     if "redirect without location" in lower or "wrong region" in lower:
         return _REGION
     if "invalid path" in lower and action == "list":

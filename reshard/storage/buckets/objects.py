@@ -76,14 +76,15 @@ def put(
 
 
 def put_new(
-    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
-) -> str:
+    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE, *, retries: bool = True
+) -> str:  # fmt: skip
     """Puts an object only if there is none; its version. Raises TargetExistsError where there is another one.
 
     If an answer is lost, the request is sent again and finds its own object; so an object with the same bytes counts as put.
+    Without ``retries`` the request is sent once: a store that knows no conditions is asked again in vain.
     """
     try:
-        return _put(store, path, data, "create", attributes)
+        return _put(store, path, data, "create", attributes, retries=retries)
     except TargetExistsError:
         found = store.status(path)
         if found is None or found.nbytes != len(data):
@@ -214,13 +215,13 @@ def _batches(paths: list[str]) -> Iterator[list[str]]:
 
 
 def _put(
-    store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
-) -> str:
+    store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes, *, retries: bool = True
+) -> str:  # fmt: skip
     """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only."""
-    client = _writable(store, path)
+    client = _writable(store, path, retries=retries)
     import obstore
 
-    for attempts_left in reversed(range(_ATTEMPTS)):
+    for attempts_left in reversed(range(_ATTEMPTS if retries else 1)):
         try:
             with bucket_errors("write", store.text(path)):
                 done = obstore.put(
@@ -238,11 +239,11 @@ def _put(
     raise damaged_upload(store.text(path))
 
 
-def _writable(store: BucketStore, path: str) -> ObjectStore:
+def _writable(store: BucketStore, path: str, *, retries: bool = True) -> ObjectStore:
     """The client for a path. Raises StorageError for a path that nobody should write."""
     if problem := key_problem(path):
         raise StorageError(f"{store.text(path)!r} {problem}")
-    return store.client(path)
+    return store.client(path, retries=retries)
 
 
 def _delete(store: BucketStore, paths: list[str]) -> None:

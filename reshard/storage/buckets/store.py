@@ -50,9 +50,9 @@ class BucketStore(Struct, frozen=True):
     def text(self, path: str) -> str:
         return format_url(self.scheme, self.bucket, path)
 
-    def client(self, path: str) -> ObjectStore:
+    def client(self, path: str, *, retries: bool = True) -> ObjectStore:
         """obstore's client, as it is set up for a path."""
-        return client_for(self.scheme, self.bucket, path)
+        return client_for(self.scheme, self.bucket, path, retries=retries)
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         """One request for an object, one more for a folder or nothing."""

@@ -292,11 +292,12 @@ class ObjectTransaction:
     def _unmarked(self) -> list[str]:
         """Takes the commit markers away, that of the target before those of its items; the other files.
 
-        What is deleted or written in part is no checkpoint, and none of its items is one.
+        What is deleted or written in part is no checkpoint, and none of its items is one. That of the target is deleted even
+        if there is none, so that credentials which may not delete are refused before anything is written.
         """
         files = list(self.files())
         markers = [file for file in files if file.rpartition("/")[2] == COMMIT_MARKER]
-        self._delete([marker for marker in markers if marker == COMMIT_MARKER])
+        self._delete([COMMIT_MARKER])
         self._delete([marker for marker in markers if marker != COMMIT_MARKER])
         return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
 
