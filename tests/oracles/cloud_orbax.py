@@ -73,8 +73,8 @@ def _save_standard(url: str, tree: Any) -> None:
         checkpointer.save(url, tree)
 
 
-def _save_manager(url: str, tree: Any) -> None:
-    with ocp.CheckpointManager(url) as manager:
+def _save_manager(url: str, tree: Any, **options: Any) -> None:
+    with ocp.CheckpointManager(url, options=ocp.CheckpointManagerOptions(**options)) as manager:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave({"epoch": 2})
         )
@@ -87,6 +87,7 @@ SAVE: dict[str, Any] = {
     "plain": lambda url, tree: _save_pytree(url, tree, use_ocdbt=False, use_zarr3=True),
     "ocdbt": lambda url, tree: _save_pytree(url, tree, use_ocdbt=True, use_zarr3=True),
     "manager": _save_manager,
+    "cleaning manager": lambda url, tree: _save_manager(url, tree, cleanup_tmp_directories=True),
     "v1": lambda url, tree: v1.save(url, tree),
 }
 

@@ -14,6 +14,7 @@ import pytest
 
 import reshard
 from reshard.errors import IncompleteCheckpointError, StorageError
+from reshard.saving import write
 from tests.emulators.apis.error_answers import ACCESS_DENIED
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call, Refuse
@@ -254,3 +255,28 @@ def test_what_reshard_saves_is_restored(gcs_bucket: Bucket, cloud: Oracle) -> No
         assert_leaves(cloud.ask("restore", how=how, url=url, leaves=LEAVES))
     assert cloud.ask("steps", url=run) == [STEP]
     assert_tree(reshard.restore(run, step=STEP))
+
+
+@pytest.mark.parametrize("place", ["copies", "run"], ids=["beside", "within"])
+def test_a_save_while_a_manager_that_cleans_up_lives(
+    place: str, gcs_bucket: Bucket, cloud: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deletes what has no marker in its own root: a save there ends with an error, one beside it is left alone."""
+    run = f"{gcs_bucket.url}/run"
+    real = write.for_each
+
+    def then_a_manager_begins(*arguments: Any) -> None:
+        real(*arguments)
+        cloud.ask("save", how="cleaning manager", url=run, leaves=LEAVES)
+
+    monkeypatch.setattr("reshard.saving.run.for_each", then_a_manager_begins)
+    if place == "run":
+        with pytest.raises(StorageError, match=r"is not there now; nothing was published"):
+            reshard.save(run, tree(), step=STEP + 1)
+        with pytest.raises(StorageError):
+            reshard.inspect(f"{run}/{STEP + 1}")
+    else:
+        reshard.save(f"{gcs_bucket.url}/{place}", tree(), step=STEP + 1)
+        assert_tree(reshard.restore(f"{gcs_bucket.url}/{place}", step=STEP + 1))
+    assert cloud.ask("steps", url=run) == [STEP]
+    assert_leaves(cloud.ask("restore", how="manager", url=run, leaves=LEAVES))
