@@ -28,7 +28,7 @@ from reshard.streaming.tensor_stream import TensorStream
 if TYPE_CHECKING:
     from reshard.arguments import PairRules, Rules
     from reshard.conversion.options import LayoutLike
-    from reshard.formats.chosen import Chosen
+    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec
@@ -44,7 +44,7 @@ class OpenedCheckpoint:
         path: the given path.
     """
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: CheckpointPath) -> None:
         self.path = chosen.path
         self._root = locate(self.path)
         # Taken before reading, so that later changes are noticed.

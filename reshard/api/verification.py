@@ -48,12 +48,12 @@ def verify(
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
     """
+    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.chosen import Chosen
     from reshard.verification.verify import made_by, verify_checkpoints
 
     limits = limits_of(max_memory, workers, a, b)
-    other = None if b is None else Chosen.at(path_of("checkpoint", b))
+    other = None if b is None else CheckpointPath.at(path_of("checkpoint", b))
     rules = made_by(other is not None, select, drop, rename, cast)
     return verify_checkpoints(choose_checkpoint(a, step, item), other, limits, progress, rules)
 
@@ -90,13 +90,13 @@ def diff(
     >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
     """
+    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.chosen import Chosen
     from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())
     limits = limits_of(max_memory, workers, a, b)
-    one, other = choose_checkpoint(a, step, item), Chosen.at(path_of("checkpoint", b))
+    one, other = choose_checkpoint(a, step, item), CheckpointPath.at(path_of("checkpoint", b))
     return diff_checkpoints(one, other, changes, limits, progress)
 
 

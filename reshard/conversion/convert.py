@@ -39,14 +39,14 @@ from reshard.engine.target_run import TargetRun
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 from reshard.storage.targets import check_new, held_target
 
 
 def convert_all(
-    chosen: Chosen,
+    chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -94,7 +94,7 @@ class _Run(Struct):
         read_bytes: encoded bytes that this run read from the source, for all targets together.
     """
 
-    chosen: Chosen
+    chosen: CheckpointPath
     targets: Sequence[CheckedTarget]
     executor: Executor | None
     progress: TotalProgress
@@ -123,13 +123,13 @@ class _Run(Struct):
 
 
 def _start(
-    chosen: Chosen,
+    chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     executor: Executor | None,
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    chosen = Chosen(str(chosen.root), chosen.root)
+    chosen = CheckpointPath(str(chosen.root), chosen.root)
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return _Run(chosen, targets, executor, total, before_publish, time.monotonic())

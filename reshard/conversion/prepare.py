@@ -16,8 +16,8 @@ from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
-from reshard.formats.chosen import Chosen
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
@@ -46,16 +46,16 @@ class Planned(Struct, frozen=True):
         return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
-def plan_all(chosen: Chosen, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
+def plan_all(chosen: CheckpointPath, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
     """What a conversion to ``targets`` will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
-    return plan_targets(Chosen(source, chosen.root), targets).summary
+    return plan_targets(CheckpointPath(source, chosen.root), targets).summary
 
 
-def plan_without_target(chosen: Chosen, options: CheckedOptions) -> ConversionPlan:
+def plan_without_target(chosen: CheckpointPath, options: CheckedOptions) -> ConversionPlan:
     """The plan of a conversion whose target has no name yet."""
     source = source_text(chosen.path)
-    reader = open_to_convert(Chosen(source, chosen.root), options.max_memory)
+    reader = open_to_convert(CheckpointPath(source, chosen.root), options.max_memory)
     target = make_target(reader, options, form_of(reader, options))
     (plan,) = _multi_plan(reader, [target], [options]).plans
     return _summary(source, None, plan, target, options, reader)
@@ -72,7 +72,7 @@ def local_paths(
 
 
 def plan_targets(
-    chosen: Chosen,
+    chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     finished: Collection[int] = (),
     executor: Executor | None = None,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from reshard.errors import ReshardError
 from reshard.formats.base import Reader
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import find_checkpoint
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
@@ -21,7 +21,7 @@ BYTES_PER_DIGEST = 400
 """What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
 
 
-def open_to_convert(source: Chosen, max_memory: int, targets: int = 1) -> Reader:
+def open_to_convert(source: CheckpointPath, max_memory: int, targets: int = 1) -> Reader:
     """Opens a checkpoint of which so many targets are to be made.
 
     Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
@@ -37,7 +37,7 @@ BYTES_PER_DIFFERENCE = 1800
 
 
 def check_leaves_to_read(
-    max_memory: int, *sources: Chosen, bytes_per_tensor: int = BYTES_PER_DIGEST
+    max_memory: int, *sources: CheckpointPath, bytes_per_tensor: int = BYTES_PER_DIGEST
 ) -> None:
     """Raises MemoryBudgetError where checkpoints of which all is read have too many leaves."""
     prices = []
@@ -61,7 +61,7 @@ def left_to_read(
 
 
 def _check_leaves(
-    sources: Sequence[Chosen],
+    sources: Sequence[CheckpointPath],
     prices: Sequence[tuple[int, int]],
     max_memory: int,
     bytes_per_tensor: int,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from reshard.arguments import path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
@@ -30,7 +30,7 @@ def choose_checkpoint(
     step: Step | None = None,
     item: str | None = None,
     what: str = "checkpoint",
-) -> Chosen:
+) -> CheckpointPath:
     """The checkpoint that path, step and item name together; ``what`` names it in errors.
 
     Raises PlanError if step or item make no sense for this path, NotACheckpointError if there is no such step or item,
@@ -38,7 +38,7 @@ def choose_checkpoint(
     """
     path, step = path_of(what, path), checked_step(step)
     _check_item(item)
-    found = Chosen.at(path)
+    found = CheckpointPath.at(path)
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(StorageError):

@@ -17,17 +17,17 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, Record
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
-from reshard.formats.orbax.known import ORBAX
-from reshard.formats.safetensors.known import SAFETENSORS
+from reshard.formats.orbax.registry_entry import ORBAX
+from reshard.formats.safetensors.registry_entry import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.steps import committed, committed_steps
+from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
-from reshard.storage.marks import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 
 FORMATS = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""
@@ -55,7 +55,7 @@ class FoundCheckpoint(Struct, frozen=True):
         return leaves, leaves * self.known.leaf_bytes + self.root.store.memory_bytes
 
 
-def open_reader(source: Chosen | str, record: Record = "checked") -> Reader:
+def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Reader:
     """Open a checkpoint with the reader of its format.
 
     Args:
@@ -76,9 +76,9 @@ def open_written(place: Location) -> Reader:
     return FoundCheckpoint(uri, _recognise(uri, place), _viewed(place)).open()
 
 
-def find_checkpoint(source: Chosen | str) -> FoundCheckpoint:
+def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     """A checkpoint, without reading its metadata. Raises as ``open_reader``."""
-    chosen = Chosen.at(source) if isinstance(source, str) else source
+    chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
     known = _recognise(uri, root)

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
-from reshard.storage.at_once import each_at_once
+from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
 from reshard.storage.location import Location
-from reshard.storage.marks import COMMIT_MARKER, is_left_unfinished
+from reshard.storage.parallel_calls import each_at_once
 
 _STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
 _USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)

@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MissingError, StorageError
+from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate
-from reshard.storage.marks import is_left_unfinished
 from reshard.storage.targets import (
     count_uploads,
     has_leftovers,

@@ -24,7 +24,7 @@ from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
@@ -40,7 +40,11 @@ OnProgress = Callable[[Progress], None]
 
 
 def diff_checkpoints(
-    a: Chosen, b: Chosen, changes: Changes, limits: Limits, progress: OnProgress | None = None
+    a: CheckpointPath,
+    b: CheckpointPath,
+    changes: Changes,
+    limits: Limits,
+    progress: OnProgress | None = None,
 ) -> DiffReport:
     """Compares two checkpoints; see ``reshard.diff``."""
     check_leaves_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)

@@ -12,7 +12,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
-from reshard.formats.chosen import Chosen
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import folders_to_record, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.record_files import (
@@ -55,7 +55,7 @@ class Fingerprint(Struct, frozen=True):
 
 
 def fingerprint_checkpoint(
-    chosen: Chosen,
+    chosen: CheckpointPath,
     limits: Limits,
     overwrite: bool,
     progress: Callable[[Progress], None] | None = None,

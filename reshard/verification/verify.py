@@ -24,8 +24,8 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.base import Reader
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
-from reshard.formats.chosen import Chosen
 from reshard.formats.registry import chunk_test, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
@@ -78,8 +78,8 @@ def made_by(
 
 
 def verify_checkpoints(
-    a: Chosen,
-    b: Chosen | None,
+    a: CheckpointPath,
+    b: CheckpointPath | None,
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
@@ -169,7 +169,7 @@ def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes
 
 
 def _open_side(
-    chosen: Chosen, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
+    chosen: CheckpointPath, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
 ) -> ComparedSide:
     uri, root = chosen.path, chosen.root.view()
     records = folder_records(root)
@@ -185,7 +185,7 @@ def _open_side(
 
 
 def _opened_alone(
-    chosen: Chosen, *, is_file: bool
+    chosen: CheckpointPath, *, is_file: bool
 ) -> tuple[Reader | None, tuple[FileVerdict, ...], tuple[str, ...]]:
     """A checkpoint without files that record it; a single file may have its record within, which cannot be read then."""
     try:
@@ -197,7 +197,7 @@ def _opened_alone(
 
 
 def _opened(
-    chosen: Chosen, records: Sequence[FolderRecord]
+    chosen: CheckpointPath, records: Sequence[FolderRecord]
 ) -> tuple[Reader | None, tuple[str, ...]]:
     try:
         return open_reader(chosen, "unchecked"), ()

@@ -26,8 +26,8 @@ from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.storage.base import Entry
+from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.location import Location
-from reshard.storage.marks import COMMIT_MARKER
 
 TREE_METADATA = "_METADATA"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"

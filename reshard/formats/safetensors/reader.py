@@ -21,9 +21,9 @@ from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.at_once import each_at_once
 from reshard.storage.base import Store
 from reshard.storage.location import Location
+from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "safetensors"
 

@@ -8,8 +8,8 @@ from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.slices.file_digests import check_digest, check_file, missing_file
 from reshard.formats.slices.slice_file import digest_of
-from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
+from reshard.storage.parallel_calls import each_at_once
 
 _WHAT = "the file"
 

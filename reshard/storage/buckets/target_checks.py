@@ -6,8 +6,8 @@ from itertools import islice
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.buckets.transaction import state_folder
+from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.location import Location
-from reshard.storage.marks import is_left_unfinished
 
 
 def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = False) -> None:

@@ -32,14 +32,14 @@ from reshard.storage.buckets.run_numbers import numbered, run_of
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.unfinished_uploads import abort_uploads
-from reshard.storage.local.staging import PARTIAL
-from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.marks import (
+from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
     UNFINISHED_MARK,
     is_left_unfinished,
 )
+from reshard.storage.local.staging import PARTIAL
+from reshard.storage.location import Location, is_in_bucket, locate
 from reshard.storage.transaction import Earlier
 
 _TICK_S = 0.5

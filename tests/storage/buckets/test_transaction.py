@@ -13,8 +13,13 @@ from reshard.storage.buckets.lease import Held, read_lease
 from reshard.storage.buckets.run_numbers import numbered, run_of
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.transaction import ObjectTransaction, held_objects
+from reshard.storage.commit_markers import (
+    COMMIT_MARKER,
+    COMMITTED,
+    UNFINISHED_MARK,
+    is_left_unfinished,
+)
 from reshard.storage.location import Location, locate
-from reshard.storage.marks import COMMIT_MARKER, COMMITTED, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.upload import Upload
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket

@@ -11,9 +11,9 @@ from reshard.formats.slices.file_digests import REMEDY, check_digest, digests_of
 from reshard.formats.slices.parse import read_slices
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.base import FileStatus
+from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.copying import copy_file
 from reshard.storage.location import Location, locate
-from reshard.storage.marks import COMMIT_MARKER
 
 
 def copy_items(target: TargetCheckpoint, root: Location) -> None:

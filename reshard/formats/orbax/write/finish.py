@@ -26,8 +26,8 @@ from reshard.formats.slices.slice_file import (
     render_slices,
 )
 from reshard.formats.slices.target_entry import split_of_shards, target_entry
+from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.location import Location
-from reshard.storage.marks import COMMIT_MARKER, COMMITTED
 
 
 def finish_checkpoint(

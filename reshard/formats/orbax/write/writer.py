@@ -14,8 +14,8 @@ from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
-from reshard.storage.at_once import each_at_once
 from reshard.storage.location import Location
+from reshard.storage.parallel_calls import each_at_once
 
 
 def open_writer(target: TargetCheckpoint, form: OrbaxForm) -> Writer:

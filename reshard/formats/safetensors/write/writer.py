@@ -39,10 +39,10 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
+from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
 from reshard.storage.local.files import open_new, storage_errors, write_all
 from reshard.storage.location import Location, locate
-from reshard.storage.marks import COMMIT_MARKER, COMMITTED
 
 
 def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:

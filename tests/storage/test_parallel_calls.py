@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec import Struct
 
-from reshard.storage.at_once import REQUESTS_AT_ONCE, each_at_once
 from reshard.storage.local.store import LOCAL
+from reshard.storage.parallel_calls import REQUESTS_AT_ONCE, each_at_once
 
 
 class FarStore(Struct):
