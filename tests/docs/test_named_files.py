@@ -12,6 +12,7 @@ NAMED = re.compile(r"`?\b((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`?")
 LINK = re.compile(r"\]\([^)]*\)")
 PAGE = re.compile(r"\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
 FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
+TEST = re.compile(r"`((?:tests/[\w/]+\.py)?)((?:::test_\w+)?)`")
 TEXTS = {".py", ".md", ".html", ".js", ".toml", ".yaml", ".service", ".conf", ".sh"}
 ROOMS = (
     "",
@@ -44,6 +45,36 @@ def test_files_that_decisions_name_exist() -> None:
     named = {(page.name, name) for page in pages for name in FILE.findall(page.read_text("utf-8"))}
     assert len(named) > 15
     assert sorted((page, name) for page, name in named if not _exists(name)) == []
+
+
+def named_tests(page: str) -> list[tuple[str, str]]:
+    """The tests that a page names, each with its file; ``::test_name`` alone is in the file named before it."""
+    file, found = "", []
+    for match in TEST.finditer(page):
+        file = match[1] or file
+        if match[0] != "``":
+            found.append((file, match[2].removeprefix("::")))
+    return found
+
+
+def is_test(file: str, name: str) -> bool:
+    path = ROOT / file
+    return path.is_file() and f"def {name}(" in path.read_text("utf-8") if name else path.is_file()
+
+
+def test_tests_that_pages_name_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {(page.name, *test) for page in pages for test in named_tests(page.read_text("utf-8"))}
+    assert len(named) > 100
+    assert sorted(test for test in named if not is_test(*test[1:])) == []
+
+
+def test_a_test_that_is_gone_is_noticed() -> None:
+    page = "`tests/test_imports.py::test_gone`, `::test_imports_run_one_way`, `tests/gone.py`"
+    assert [test for test in named_tests(page) if not is_test(*test)] == [
+        ("tests/test_imports.py", "test_gone"),
+        ("tests/gone.py", ""),
+    ]
 
 
 def test_pages_that_code_and_messages_name_exist() -> None:
