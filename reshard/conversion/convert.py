@@ -142,7 +142,7 @@ def _note_source(run: _Run) -> None:
 
 
 def _find_finished(run: _Run) -> bool:
-    """Reports further targets that are the finished results of this very conversion, if there are any."""
+    """Reports the targets that are already finished results of this conversion; whether it found any."""
     before = len(run.reports)
     for number, (target, identity) in enumerate(zip(run.targets, run.identities, strict=True)):
         if number in run.reports or target.options.overwrite:

@@ -66,7 +66,7 @@ def _cast_slab(out: Array, slab: Array, *, saturate: bool) -> CastStats:
 def converted(slab: Array, dtype: np.dtype[Any], *, saturate: bool = False) -> Array:
     """A copy in ``dtype`` that depends on each element alone, not on where it lies in memory.
 
-    float32 stands between narrow types, and holds each of them exactly. int64 stands before uint32:
+    Two narrow types are converted by way of float32, which represents both exactly, and floats to uint32 by way of int64:
     for floats that do not fit, numpy's vector instructions give other values than its plain loop.
     """
     import numpy as np

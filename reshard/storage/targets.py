@@ -19,7 +19,7 @@ from reshard.storage.transaction import Transaction
 
 
 def target_text(target: str) -> str:
-    """The text of a target by which everything else names it: a local path, or a URL of a bucket.
+    """The text that names a target everywhere else: a local path, or a URL of a bucket.
 
     The last part of a path is a name, so that a folder can be made beside it. Raises StorageError as ``locate``.
     """
@@ -54,7 +54,7 @@ def check_new(target: Location, *, overwrite: bool, is_file: bool = False) -> No
 def held_target(
     target: Location, file: str = "", *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
-    """The transaction of a target, as the last run left it; nobody else has it in the block.
+    """The transaction of a target, as the last run left it; in the block no other run can have it.
 
     ``file`` names the file below the root that becomes the target; "" where the root itself does. ``unsafe``: also in a
     store that keeps no conditions on writing. ``state``: the folder in a bucket in which the record of a run to a bucket is

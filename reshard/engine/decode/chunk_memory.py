@@ -66,7 +66,7 @@ class ChunkBuffers(Struct, frozen=True):
 
 
 def stream_memory(encoding: Encoding, chunk_bytes: int, *, is_cast: bool = False) -> ChunkMemory:
-    """To decode chunks of at most ``chunk_bytes`` in a stream."""
+    """The memory to decode chunks of at most ``chunk_bytes`` in a stream."""
     cast = CAST_SCRATCH_BYTES if is_cast else 0
     beside = decoder_bytes(encoding, chunk_bytes) + TASK_OVERHEAD_BYTES + cast
     return ChunkMemory(min(chunk_bytes, BAND_BYTES), 0, beside)

@@ -16,7 +16,7 @@ class FileSizes:
         self._found: dict[str, FileStatus] = {}
 
     def add(self, file: Location) -> str:
-        """Takes a file, which is looked up once something in it is used; returns its text."""
+        """Adds a file and returns its text. Its size is looked up when something in it is first used."""
         path = str(file)
         self._files[path] = file
         return path

@@ -67,7 +67,7 @@ def state_folder(target: Location, state: str | None = None) -> Location:
 def held_objects(
     target: Location, *, unsafe: bool = False, state: str | None = None
 ) -> Iterator[ObjectTransaction]:
-    """The transaction of a target in a bucket, as the last run left it; nobody else has it in the block.
+    """The transaction of a target in a bucket, as the last run left it; in the block no other run can have it.
 
     Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
     conditions, where two runs may mix.

@@ -27,7 +27,7 @@ from reshard.storage.transaction import Earlier
 
 @contextmanager
 def held_target(target: Path, file: str = "") -> Iterator[LocalTransaction]:
-    """The transaction of a target, as the last run left it; nobody else has it in the block.
+    """The transaction of a target, as the last run left it; in the block no other run can have it.
 
     ``file`` names the file below the root that becomes the target; "" where the root itself does. Raises TargetBusyError
     naming the holder where another live process holds it.
