@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import CRC32C, finish
+from reshard.engine.buffers import MAPPED_BYTES, aligned_empty
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import ChunkPart, TargetChunk, Task
@@ -82,8 +83,20 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
-    """The parts as one piece of memory, without a copy where there is one."""
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    """The parts as one piece of memory, without a copy where there is one.
+
+    A large one is mapped, so that the system has it back as soon as it is written.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    nbytes = sum(map(len, parts))
+    if nbytes < MAPPED_BYTES:
+        return b"".join(parts)
+    whole, at = aligned_empty(nbytes).data, 0
+    for part in parts:
+        whole[at : at + len(part)] = part
+        at += len(part)
+    return whole
 
 
 def _write_local(path: str, place: Place, parts: Sequence[bytes | memoryview]) -> None:

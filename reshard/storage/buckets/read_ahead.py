@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
 from concurrent.futures import Future, wait
 
@@ -122,5 +123,5 @@ class ReadAhead:
         self._blocks.clear()
 
     def _load(self, start: int, end: int) -> memoryview:
-        out = memoryview(bytearray(end - start))
+        out = memoryview(mmap.mmap(-1, end - start, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return out[: self._file.fill(start, out)]
