@@ -165,16 +165,21 @@ def put_parts(
     import obstore
 
     sent = Sent()
-    try:
-        with bucket_errors("write", store.text(path)):
-            done = obstore.put(
-                client, path, sent.noted(parts), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
-            )  # fmt: skip
-    except StorageError:
-        there = landed(store, path, sent)
-        if there is None:
-            raise
-        return there
+    taken = sent.noted(parts)
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        try:
+            with bucket_errors("write", store.text(path)):
+                done = obstore.put(
+                    client, path, taken, use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
+                )  # fmt: skip
+            break
+        except StorageError as error:
+            if attempts_left and error.fault == "slow" and not sent.nbytes:
+                continue  # nothing came of its beginning
+            there = landed(store, path, sent)
+            if there is None:
+                raise
+            return there
     version = version_of(done["e_tag"])
     if store.scheme == "gs" and not has_parts(store, path, version, sent):
         delete(store, [path])
@@ -221,14 +226,15 @@ def _put(
     client = _writable(store, path, retries=retries)
     import obstore
 
-    for attempts_left in reversed(range(_ATTEMPTS if retries else 1)):
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             with bucket_errors("write", store.text(path)):
                 done = obstore.put(
                     client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
                 )  # fmt: skip
         except StorageError as error:
-            is_worth_it = isinstance(error, DamagedUploadError) or error.fault == "slow"
+            is_damaged = isinstance(error, DamagedUploadError)
+            is_worth_it = is_damaged or (retries and error.fault == "slow")
             if not attempts_left or not is_worth_it:
                 raise
             continue
@@ -236,6 +242,7 @@ def _put(
         if store.scheme != "gs" or has_arrived(store, path, data, version):
             return version
         mode = _in_place_of(Known(done["e_tag"], done["version"]))
+    delete(store, [path])
     raise damaged_upload(store.text(path))
 
 
