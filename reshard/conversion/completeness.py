@@ -21,13 +21,9 @@ from reshard.storage.local.files import has_data, size_if_there
 def check_stored(target: OpenTarget) -> None:
     """Raises StorageError, naming a tensor and its chunk, unless every chunk is below the output's root.
 
-    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest. In a bucket every object must be
-    the one that this run, or the one that it resumes, has put.
+    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
     """
     plan, output = target.job.plan, target.output
-    if not output.is_local:
-        _check_put(target)
-        return
     for move in plan.moves:
         spec = move.target.spec
         encoding = output.encodings[spec.name]
@@ -42,19 +38,26 @@ def check_stored(target: OpenTarget) -> None:
                     )
 
 
-def _check_put(target: OpenTarget) -> None:
+def check_put(target: OpenTarget) -> None:
+    """Raises StorageError unless every object of a target in a bucket is listed in the version that was put.
+
+    That is what this run has put, or the one that it resumes: chunks by the records, and all metadata.
+    """
     plan, count = target.job.plan, 0
+    listed = target.transaction.root.view()
+    for path, version in target.put.items():
+        found = listed.store.status(path)
+        if found is None or (version and found.version != version):
+            raise _other_than_put(listed.store.text(path))
 
     def journaled() -> Iterator[JournaledChunk]:
         finished = read_finished(target.transaction.records(), plan)
         return journaled_chunks(finished, plan, target.output)
 
-    missing = missing_in_bucket(journaled, target.transaction.root)
+    missing = missing_in_bucket(journaled, listed)
     for number, index in sorted(missing):
-        raise StorageError(
-            f"tensor {plan.moves[number].target.spec.name!r}, chunk {list(index)}: it was put below {target.output.root}, but is not "
-            "there now, or is another object; nothing was published; make sure that nothing else writes there, and run again"
-        )
+        chunk = f"tensor {plan.moves[number].target.spec.name!r}, chunk {list(index)}"
+        raise _other_than_put(f"{chunk}, below {target.output.root}")
     count = sum(1 for chunk in journaled() if chunk.stored_bytes is not None)
     expected = sum(move.target.spec.storage.count for move in plan.moves)
     if count != expected:
@@ -62,6 +65,13 @@ def _check_put(target: OpenTarget) -> None:
             f"the records in {target.transaction.place} name {count} of {expected} finished chunks; nothing was published; leave "
             "that folder alone, and run again"
         )
+
+
+def _other_than_put(what: str) -> StorageError:
+    return StorageError(
+        f"{what}: it was put, but is not there now, or is another object; nothing was published; make sure that nothing else "
+        "writes there, and run again"
+    )
 
 
 def _is_stored(path: str, place: Place, nbytes: int | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.conversion.chunk_checksums import ChunkChecksums
-from reshard.conversion.completeness import check_stored
+from reshard.conversion.completeness import check_put, check_stored
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
@@ -27,10 +27,13 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     job, transaction = target.job, target.transaction
     results = target.accumulator.results()
     check_recorded(job.plan, job.reader, results, limits)
-    check_stored(target)
+    if target.output.is_local:
+        check_stored(target)
     markers = target.output.writer.finish(
-        transaction.root, _digests(job, results), ChunkChecksums(target)
+        target.noted_root, _digests(job, results), ChunkChecksums(target)
     )
+    if not target.output.is_local:
+        check_put(target)
     transaction.mark(markers)
     if job.options.check == "readback":
         results = read_back(

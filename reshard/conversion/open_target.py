@@ -13,6 +13,8 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Finished
+from reshard.storage.location import Location
+from reshard.storage.noting import Noting
 from reshard.storage.transaction import Transaction
 
 
@@ -22,6 +24,7 @@ class OpenTarget(Struct):
     Attributes:
         progress: called with the progress of this target.
         done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
+        put: the version of each metadata file that this run has put into a bucket, by its path.
         is_published: whether the target has appeared, so that only temporary files are left to remove.
     """
 
@@ -31,7 +34,14 @@ class OpenTarget(Struct):
     accumulator: Accumulator
     progress: Callable[[Progress], None] | None = None
     done: DoneUnits | None = None
+    put: dict[str, str] = {}
     is_published: bool = False
+
+    @property
+    def noted_root(self) -> Location:
+        """The root for the writer of the format, whose files are noted where they are put into a bucket."""
+        root = self.transaction.root
+        return root if self.output.is_local else Location(Noting(root.store, self.put), root.path)
 
     @property
     def is_begun(self) -> bool:

@@ -53,7 +53,7 @@ def begin_or_resume(target: OpenTarget) -> None:
 def _begin(target: OpenTarget) -> None:
     target.transaction.begin(to_builtins(target.job.identity))
     with _closed_on_error(target.transaction):
-        target.output.writer.prepare(target.transaction.root)
+        target.output.writer.prepare(target.noted_root)
     target.done = DoneUnits(target.job.plan)
 
 
@@ -110,13 +110,13 @@ def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
     if not is_trusted:
         doubted |= damaged(_journaled(target), plan, transaction.root.path, target.progress)
     elif _is_packed(target):
-        output.writer.prepare(transaction.root)
+        output.writer.prepare(target.noted_root)
         doubted |= missing_in_writer(_journaled(target), plan, output)
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not be in the place of one that the records still describe.
     with _closed_on_error(transaction):
-        output.writer.prepare(transaction.root)
+        output.writer.prepare(target.noted_root)
 
 
 def _journaled(target: OpenTarget) -> Iterator[JournaledChunk]:
