@@ -114,4 +114,6 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
             f"the files of {job.place} are uploaded in order by one process, but an executor was given, whose workers may be others; "
             "leave it out (executor), or write an Orbax checkpoint (to)"
         )
-    return TargetOutput(writer, encodings, root_text(job.place, job.file), job.name, uploads)
+    has_places = checkpoint.form.put_bytes(0) is None
+    root = root_text(job.place, job.file)
+    return TargetOutput(writer, encodings, root, job.name, uploads, has_places)

@@ -39,6 +39,7 @@ class TargetOutput(Struct, frozen=True):
         root: text of the folder below which chunk files are written, a local path or a URL.
         name: of the target in errors, where a run has several; None where it has one.
         uploads: as in TaskOutput.
+        has_places: whether every chunk has a place, so that tasks hand nothing to the writer and do without it.
     """
 
     writer: Writer
@@ -46,6 +47,7 @@ class TargetOutput(Struct, frozen=True):
     root: str
     name: str | None = None
     uploads: Uploads | None = None
+    has_places: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -59,5 +61,5 @@ class TargetOutput(Struct, frozen=True):
     @property
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
-        put = self.writer.put if self.is_local else None
+        put = self.writer.put if self.is_local and not self.has_places else None
         return TaskOutput(self.root, put, self.name, self.uploads)
