@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.api.conversion import check_arguments, clean, convert, convert_all, plan, plan_all
+from reshard.api.conversion import check_arguments, convert, convert_all, plan, plan_all
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
@@ -25,6 +25,7 @@ from reshard.api.inspection import (
     steps,
 )
 from reshard.api.restoring import open_checkpoint, restore
+from reshard.api.targets import clean, doctor
 from reshard.api.verification import diff, fingerprint, verify
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
@@ -62,10 +63,14 @@ if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
+    from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
-    from reshard.formats.contents import Style
+    from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.safetensors.write.file_names import FilesOf
+    from reshard.formats.slices.file_verdict import FileVerdict
+    from reshard.geometry.box import Box
+    from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.layout.layout_file import MissingAxes
@@ -75,9 +80,13 @@ if TYPE_CHECKING:
         MinSizePartitioner,
     )
     from reshard.layout.slice_info import SaveSliceInfo
+    from reshard.layout.tensor_spec import TensorSpec
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
+    from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
+    from reshard.streaming.shard_stream import ShardStream
+    from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.sharded.row_updates import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable
@@ -86,6 +95,9 @@ if TYPE_CHECKING:
     from reshard.verification.fingerprint import Fingerprint
 
 __all__ = [
+    "Box",
+    "BucketCheck",
+    "BucketReport",
     "CastStats",
     "Check",
     "CheckpointInfo",
@@ -95,19 +107,24 @@ __all__ = [
     "CorruptError",
     "DeviceMesh",
     "DiffReport",
+    "Encoding",
+    "FileVerdict",
     "FilesOf",
     "Fingerprint",
     "FixedShardsPartitioner",
     "FormatError",
     "FormatName",
+    "Grid",
     "IncompleteCheckpointError",
     "IndexedSlices",
+    "Item",
     "LayoutError",
     "LayoutMap",
     "LayoutPreview",
     "LayoutWarning",
     "LeafDiff",
     "Leftovers",
+    "Limits",
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
@@ -127,6 +144,7 @@ __all__ = [
     "ResumeError",
     "SaveHandle",
     "SaveSliceInfo",
+    "ShardStream",
     "ShardedVariable",
     "SourceChangedError",
     "Stage",
@@ -141,6 +159,8 @@ __all__ = [
     "TensorLayout",
     "TensorPreview",
     "TensorReport",
+    "TensorSpec",
+    "TensorStream",
     "TensorVerdict",
     "TreeError",
     "VariableError",
@@ -156,6 +176,7 @@ __all__ = [
     "convert_all",
     "diff",
     "distribute_tensor",
+    "doctor",
     "fingerprint",
     "inspect",
     "is_checkpoint",
@@ -173,18 +194,26 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Box": "reshard.geometry.box",
+    "BucketCheck": "reshard.storage.buckets.doctor",
+    "BucketReport": "reshard.storage.buckets.doctor",
     "CastStats": "reshard.engine.task",
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
     "DiffReport": "reshard.verification.diff_report",
+    "Encoding": "reshard.formats.contents",
+    "FileVerdict": "reshard.formats.slices.file_verdict",
+    "FilesOf": "reshard.formats.safetensors.write.file_names",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
+    "Grid": "reshard.geometry.grid",
     "IndexedSlices": "reshard.variables.sharded.row_updates",
-    "TensorPreview": "reshard.inspection.layout_preview",
+    "Item": "reshard.formats.contents",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
     "Leftovers": "reshard.storage.leftovers",
+    "Limits": "reshard.engine.limits",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",
@@ -196,13 +225,16 @@ _LAZY = {
     "RestoreReport": "reshard.restoring.report",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",
+    "ShardStream": "reshard.streaming.shard_stream",
     "ShardedVariable": "reshard.variables.sharded.variable",
     "Stage": "reshard.engine.progress",
     "Style": "reshard.formats.contents",
-    "FilesOf": "reshard.formats.safetensors.write.file_names",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",
+    "TensorPreview": "reshard.inspection.layout_preview",
     "TensorReport": "reshard.conversion.report",
+    "TensorSpec": "reshard.layout.tensor_spec",
+    "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.compare",
     "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",

@@ -1,11 +1,10 @@
-"""The public functions that plan a conversion, carry it out, and remove what an interrupted one left."""
+"""The public functions that plan a conversion and carry it out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from reshard.arguments import path_of
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
 from reshard.signatures import takes_options
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.storage.leftovers import Leftovers
 
 
 @takes_options(Target)
@@ -180,22 +178,6 @@ def convert_all(
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
     chosen = choose_checkpoint(source, step, item, "source")
     return convert_all(chosen, checked, executor, progress, before_publish)
-
-
-def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
-    """Removes what an interrupted run to a target left, on a disk or in a bucket. A finished target is not touched.
-
-    Args:
-        target: the path or URL that was the target of the run.
-        dry_run: only count what would be removed.
-        state: the option ``state`` of that run.
-
-    Raises MissingError if nothing is left, TargetBusyError if a run is writing the target now, StorageError if something
-    cannot be removed.
-    """
-    from reshard.storage.leftovers import remove_leftovers
-
-    return remove_leftovers(path_of("target", target), dry_run=dry_run, state=state)
 
 
 def _places(targets: object) -> list[object]:

@@ -15,12 +15,14 @@ from msgspec import to_builtins
 
 if TYPE_CHECKING:
     from reshard import (
+        BucketReport,
         CheckpointInfo,
         ConversionPlan,
         ConversionReport,
         DeviceMesh,
         DiffReport,
         Fingerprint,
+        Grid,
         LayoutPreview,
         Leftovers,
         MultiConversionPlan,
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
         TensorPreview,
         Verification,
     )
-    from reshard.geometry.grid import Grid
     from reshard.planning.move import Plan
-    from reshard.storage.buckets.doctor import BucketReport
 
 Document = dict[str, Any]
 

@@ -22,8 +22,7 @@ from msgspec import Struct
 from rich.style import Style
 from rich.text import Text
 
-from reshard import DeviceMesh, TensorLayout
-from reshard.geometry.grid import Grid, Index
+from reshard import DeviceMesh, Grid, TensorLayout
 from reshard.layout.axes import axis_names
 
 MOST_ROWS = 8
@@ -55,7 +54,7 @@ class Holders(Struct, frozen=True):
         return (*listed, f"{first}…{self.last} ×{self.count:,}", f"{first}…")
 
 
-def holders(layout: TensorLayout, mesh: DeviceMesh, index: Index) -> Holders:
+def holders(layout: TensorLayout, mesh: DeviceMesh, index: tuple[int, ...]) -> Holders:
     """The devices of the box at ``index`` of the layout's grid; devices are numbered row-major over the mesh.
 
     >>> mesh = DeviceMesh((2, 4), ("data", "model"))
@@ -90,7 +89,7 @@ class PictureSplit(Struct, frozen=True):
     grid: Grid
     layout: TensorLayout | None = None
 
-    def holders(self, index: Index) -> Holders:
+    def holders(self, index: tuple[int, ...]) -> Holders:
         """The devices of a shard, or the shard's own number."""
         if self.layout is not None and self.layout.device_mesh is not None:
             return holders(self.layout, self.layout.device_mesh, index)

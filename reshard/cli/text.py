@@ -7,13 +7,10 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reshard import DeviceMesh, TensorLayout
-from reshard.formats.contents import Encoding
-from reshard.geometry.grid import Grid
+from reshard import DeviceMesh, Encoding, Grid, TensorLayout, TensorSpec
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
-from reshard.layout.tensor_spec import TensorSpec
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, turn the writing direction, or do not encode."""

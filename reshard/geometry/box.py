@@ -29,10 +29,12 @@ class Box(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.start)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Elements in each dimension."""
         return tuple(map(sub, self.stop, self.start))
 
     @property

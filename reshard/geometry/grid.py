@@ -83,6 +83,7 @@ class Grid:
 
     @property
     def count(self) -> int:
+        """Number of boxes."""
         return math.prod(self.parts)
 
     def box(self, index: Index) -> Box:

@@ -43,6 +43,7 @@ class TensorSpec(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
+        """Stored bytes of all elements, before compression."""
         return math.prod(self.shape) * self.itemsize
 
     @property

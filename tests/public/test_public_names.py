@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,18 +18,21 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "CastStats", "Check", "CheckpointInfo", "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError",
-    "DeviceMesh", "DiffReport", "FilesOf", "Fingerprint", "FixedShardsPartitioner", "FormatError", "FormatName", "IncompleteCheckpointError",
-    "IndexedSlices", "LayoutError", "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "Leftovers",
-    "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingAxes", "MissingError",
-    "MissingPackageError", "MultiConversionPlan", "MultiReport", "NotACheckpointError", "OpenedCheckpoint",
-    "PlanError", "PlannedTensor", "Progress", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError",
-    "SaveHandle", "SaveSliceInfo", "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style",
-    "SyncError", "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
-    "TensorReport", "TensorVerdict", "TreeError", "VariableError", "VariableIndexError", "VariableTypeError",
-    "Verification", "VerificationError", "__version__", "check_arguments", "checkpoint_format", "clean", "convert",
-    "convert_all", "diff", "distribute_tensor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate",
-    "open_checkpoint", "plan", "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
+    "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "ConversionPlan",
+    "ConversionReport", "ConvertOptions", "CorruptError", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
+    "FilesOf", "Fingerprint", "FixedShardsPartitioner", "FormatError", "FormatName", "Grid",
+    "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
+    "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MaxSizePartitioner", "MemoryBudgetError",
+    "MinSizePartitioner", "MissingAxes", "MissingError", "MissingPackageError", "MultiConversionPlan",
+    "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PlanError", "PlannedTensor", "Progress",
+    "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
+    "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
+    "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
+    "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TreeError", "VariableError",
+    "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
+    "check_arguments", "checkpoint_format", "clean", "convert", "convert_all", "diff", "distribute_tensor",
+    "doctor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate", "open_checkpoint", "plan",
+    "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 
 
@@ -57,6 +62,38 @@ def test_every_public_method_says_what_it_does(name: str) -> None:
         and not inspect.getdoc(getattr(found, key))
     ]
     assert bare == []
+
+
+def returned_by(name: str) -> dict[str, str]:
+    """The annotations of what a public function, or each public method of a class, returns."""
+    found = getattr(reshard, name)
+    members = vars(found) if isinstance(found, type) else {name: found}
+    plain = {
+        key: getattr(value, "fget", getattr(value, "__func__", value))
+        for key, value in members.items()
+    }
+    return {
+        key: str(function.__annotations__.get("return", ""))
+        for key, function in plain.items()
+        if not key.startswith("_") and inspect.isfunction(function)
+    }
+
+
+def test_every_type_that_a_call_returns_is_public() -> None:
+    own = {
+        node.name
+        for path in (ROOT / "reshard").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    hidden = {
+        (name, key, kind)
+        for name in PUBLIC
+        for key, annotation in returned_by(name).items()
+        for kind in re.findall(r"\b[A-Z]\w+", annotation)
+        if kind in own and kind not in PUBLIC
+    }
+    assert hidden == {("ShardedVariable", "shape", "Shape")}  # a tuple
 
 
 def test_every_error_is_public() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.failures import FAILED
 from reshard.cli.options import Json, examples
 
@@ -32,9 +33,7 @@ def doctor(url: Url, as_json: Json = False) -> None:
 
     Exit code 1 if something does not hold; the table says what follows from it.
     """
-    from reshard.storage.buckets.doctor import examine_bucket
-
-    found = examine_bucket(url)
+    found = reshard.doctor(url)
     if as_json:
         from reshard.cli.json_output import doctor as document
         from reshard.cli.json_output import print_json

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from reshard import BucketCheck, BucketReport
 from reshard.cli.tables import table
 from reshard.cli.text import count_text, rate_text, safe
-from reshard.storage.buckets.doctor import BucketCheck, BucketReport
 
 _HOLDS = {True: ("holds", "green"), False: ("does not hold", "bold red"), None: ("–", "dim")}
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CheckpointInfo, DeviceMesh, TensorInfo
+from reshard import CheckpointInfo, DeviceMesh, Item, TensorInfo
 from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
@@ -20,7 +20,6 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.formats.contents import Item
 from reshard.geometry.sizes import format_bytes
 
 Rows = Sequence[TensorGroup[TensorInfo]]

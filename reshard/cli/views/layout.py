@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from reshard import DeviceMesh, LayoutPreview, TensorPreview
+from reshard import DeviceMesh, LayoutPreview, TensorPreview, TensorSpec
 from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
 from reshard.cli.tables import cap_note, warning
@@ -23,7 +23,6 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.tensor_spec import TensorSpec
 
 MOST_KINDS = 8
 MOST_DRAWN_DEVICES = 64

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import DeviceMesh
+from reshard import DeviceMesh, Grid, TensorSpec
 from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
 from reshard.cli.text import (
@@ -24,9 +24,7 @@ from reshard.cli.text import (
     shape_text,
     some_text,
 )
-from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 

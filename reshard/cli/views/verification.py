@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import TensorVerdict, Verification
+from reshard import FileVerdict, TensorVerdict, Verification
 from reshard.cli.tables import Cell, cap_note, capped, table, warning
 from reshard.cli.text import count_text, dtype_text, rule_words, safe, some_text
-from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.verification.compare import AGREEING
 
 

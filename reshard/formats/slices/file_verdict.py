@@ -31,4 +31,5 @@ class FileVerdict(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
+        """Whether the file is damaged or missing, or should not be there."""
         return self.status not in ("recorded", "added")
