@@ -14,7 +14,7 @@ from reshard.record_text import counted, several, warned
 Proof = Literal["proved", "written", "encoded"]
 """How far equality was shown.
 
-written: the digest of what was decoded equals the digest of what was handed to the file system.
+written: the digest of what was decoded equals the digest of what was handed to the storage.
 proved: besides, the output was read again from storage and has that digest.
 encoded: identical chunks travelled encoded and were not decoded.
 """

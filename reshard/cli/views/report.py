@@ -26,12 +26,12 @@ UNKNOWN = "–"
 
 _PROOFS: dict[Proof, str] = {
     "proved": "the output was read again from storage and has the source's digest",
-    "written": "the decoded bytes and the bytes handed to the file system have equal digests",
+    "written": "the decoded bytes and the bytes handed to the storage have equal digests",
     "encoded": "identical chunks were copied encoded and not decoded",
 }
 _CAST_PROOFS: dict[Proof, str] = _PROOFS | {
     "proved": "the output was read again from storage and has the digest of the bytes written",
-    "written": "the digest of the bytes handed to the file system is recorded",
+    "written": "the digest of the bytes handed to the storage is recorded",
 }
 
 

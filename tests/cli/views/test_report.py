@@ -18,7 +18,7 @@ def test_a_report_at_a_glance() -> None:
     assert "p/0 scatter 512 B 00000000000000aa written" in text
     assert "… and 2 more tensors; --all shows each tensor" in text
     assert text[-2:] == [
-        "written: 10 tensors; the decoded bytes and the bytes handed to the file system have equal digests",
+        "written: 10 tensors; the decoded bytes and the bytes handed to the storage have equal digests",
         "warning: beware",
     ]
     assert len(lines(report_view(found, show_all=True))) == len(text) + 1
@@ -37,7 +37,7 @@ def test_casts_are_listed_worst_first() -> None:
     ]
     assert "fine scatter 512 B 00000000000000aa 00000000000000bb written" in text
     assert text[-1] == (
-        "written: 2 cast tensors; the digest of the bytes handed to the file system is recorded"
+        "written: 2 cast tensors; the digest of the bytes handed to the storage is recorded"
     )
 
 
