@@ -195,7 +195,7 @@ State = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Folder in a bucket for what a run to a bucket must remember to be resumed. Default: beside DST.",
+        help="Folder in a bucket for the records by which a run to a bucket resumes. Default: beside DST.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -203,7 +203,7 @@ UnsafeCommit = Annotated[
     bool,
     typer.Option(
         "--unsafe-commit",
-        help="Write also to a store without conditional writes, where two runs to one DST could mix.",
+        help="Write also to a bucket without conditional writes, where two runs to one DST could mix.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -1,6 +1,6 @@
 """Proves that the objects of a save are in the bucket before it is published.
 
-Whoever cleans up a bucket meanwhile (a CheckpointManager, a lifecycle rule) would leave holes, which readers take for zeros. Each
+A CheckpointManager or a lifecycle rule may delete objects during a save. Readers would take the holes for zeros. Each
 process adds up the names and versions of the objects that it put, and process 0 compares the sum with one listing.
 """
 

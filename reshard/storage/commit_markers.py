@@ -1,4 +1,4 @@
-"""The files that tell whether a checkpoint in a bucket is whole, since a bucket cannot rename a folder."""
+"""The files that say whether a checkpoint in a bucket is complete; a bucket has no rename that could say it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that wait for a store, several at once where requests take long."""
+"""Makes many calls to a store: several at once where requests take long, one after the other on a disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """The function's result for each item, in order, as by ``map``; where short reads are cheap, one after the other."""
+    """The function's result for each item, in order, as ``map`` gives them."""
     if not store.range_bytes:
         yield from map(function, items)
         return

@@ -40,6 +40,14 @@ def test_files_that_are_named_exist(page: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("package", ["reshard", "server/reshard_server"])
+def test_every_room_is_on_the_map(package: str) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2]
+    rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert len(rooms) > 10
+    assert {room for room in rooms if f"`{room}/`" not in text.partition("## Habits")[0]} == set()
+
+
 def test_files_that_decisions_name_exist() -> None:
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     named = {(page.name, name) for page in pages for name in FILE.findall(page.read_text("utf-8"))}

@@ -27,13 +27,13 @@ DryRun = Annotated[
 def clean(
     target: Target, dry_run: DryRun = False, state: State = None, as_json: Json = False
 ) -> None:
-    """Remove what an interrupted run left of a target.
+    """Remove what an interrupted run to a target left.
 
-    An interrupted conversion keeps what it did, so that the same command resumes it. Where nobody will, this removes it: the
-    folder beside the target and, in a bucket, the objects of the unfinished target. A finished target is not touched, and one
-    that a run is writing now is refused.
+    An interrupted conversion keeps what it did, so that the same command resumes it. If you do not want to resume it, this
+    removes what it kept: the folder beside the target and, in a bucket, the objects of the unfinished target. A finished target
+    is not touched. A target that a run is writing now is refused.
 
-    Parts of uploads that were cut off are removed by the bucket itself, by a lifecycle rule.
+    On S3 it also aborts unfinished uploads in parts. In other clouds a lifecycle rule of the bucket has to remove them.
     """
     found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:

@@ -25,13 +25,13 @@ Url = Annotated[
 
 
 def doctor(url: Url, as_json: Json = False) -> None:
-    """Try on a bucket what this project relies on.
+    """Test whether a bucket can do what reshard needs.
 
-    Writes some 50 MiB below a folder with a random name, reads them again and removes them: ranges, reads that name a
-    version, conditional writes, listing right after writing, uploads in parts, checksums and deletion. Measures
-    latency and bandwidth.
+    Writes some 50 MiB in a folder with a random name, reads them again and removes them. Tests ranges, reads of a version,
+    conditional writes, listing right after writing, uploads in parts, checksums and deletion, and measures latency and
+    bandwidth.
 
-    Exit code 1 if something does not hold; the table says what follows from it.
+    Exit code 1 if something does not hold; the table says what that means.
     """
     found = reshard.doctor(url)
     if as_json:

@@ -1,4 +1,4 @@
-"""Tries on a bucket what this project relies on, below a folder with a random name, which it removes again."""
+"""Tests whether a bucket can do what this project needs, in a folder with a random name that it removes at the end."""
 
 from __future__ import annotations
 
