@@ -157,6 +157,28 @@ def test_a_marker_that_comes_late_does_not_count(
 
 
 @pytest.mark.usefixtures("_small")
+def test_the_last_request_of_an_upload_comes_late(
+    bucket: Bucket, tiny: Path, tmp_path: Path
+) -> None:
+    """It stood before the store while another run did everything. On S3 that run has aborted the upload."""
+    convert(bucket, tiny, "parts")
+    expected = files_of(bucket, tmp_path / "undisturbed")
+    emptied(bucket)
+    stopped = Stopped(bucket, tiny, "parts", done=False, operation="complete_upload")
+    stopped.wait()
+    assert run(bucket, tiny, "parts").answer() == "done"
+    before = published(bucket)
+    told = stopped.answer()
+    assert told.startswith(LOST), told
+    if bucket.scheme == "s3":
+        assert published(bucket) == before
+    assert not bucket.emulator.uploads.unfinished
+    assert files_of(bucket, tmp_path / "at last") == expected
+    assert is_taken_for_one(bucket, tiny)
+    nothing_is_left(bucket)
+
+
+@pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("prepare", [quick_leases, on_another_host], ids=["one host", "two hosts"])
 @pytest.mark.parametrize("what", ["anew", "left by a run that was killed", "over another"])
 def test_of_two_runs_one_does_it(
