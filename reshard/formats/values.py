@@ -33,9 +33,11 @@ class Values(Protocol):
 
 def read_extents(extents: Sequence[Extent]) -> dict[Extent, bytes]:
     """The bytes of values in a bucket, many at once; those that cannot be read are left out."""
-    from reshard.storage.buckets.read_many import Part, read_many
+    from reshard.storage.buckets.read_many import ByteRange, read_many
 
-    parts = {e: Part(e.path, e.version, e.offset, e.length) for e in extents if e.inline is None}
+    parts = {
+        e: ByteRange(e.path, e.version, e.offset, e.length) for e in extents if e.inline is None
+    }
     found = read_many(parts.values())
     return {extent: found[part] for extent, part in parts.items() if part in found}
 

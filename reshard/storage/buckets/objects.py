@@ -42,7 +42,7 @@ Attributes: TypeAlias = Mapping[str, str]
 _NONE: Attributes = {}
 
 
-class Limits(Struct, frozen=True):
+class CloudLimits(Struct, frozen=True):
     """What one request of a cloud may carry.
 
     Attributes:
@@ -58,10 +58,10 @@ class Limits(Struct, frozen=True):
     proves_uploads: bool
 
 
-LIMITS: dict[Scheme, Limits] = {
-    "s3": Limits(5 * _MIB, 10_000, 5 << 30, proves_uploads=True),
-    "gs": Limits(5 * _MIB, 10_000, 5 << 40, proves_uploads=False),
-    "az": Limits(1, 50_000, 5000 * _MIB, proves_uploads=False),
+LIMITS: dict[Scheme, CloudLimits] = {
+    "s3": CloudLimits(5 * _MIB, 10_000, 5 << 30, proves_uploads=True),
+    "gs": CloudLimits(5 * _MIB, 10_000, 5 << 40, proves_uploads=False),
+    "az": CloudLimits(1, 50_000, 5000 * _MIB, proves_uploads=False),
 }
 
 

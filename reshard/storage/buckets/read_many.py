@@ -16,7 +16,7 @@ REQUEST_BYTES = 512 << 10
 """Ranges with short gaps between them are read together, up to so many bytes."""
 
 
-class Part(Struct, frozen=True, order=True):
+class ByteRange(Struct, frozen=True, order=True):
     """A range of a file; ``path`` and ``version`` are as ``open_file`` takes them."""
 
     path: str
@@ -25,17 +25,17 @@ class Part(Struct, frozen=True, order=True):
     nbytes: int
 
 
-def read_many(parts: Iterable[Part]) -> dict[Part, bytes]:
-    """The bytes of each part; those that cannot be read, or not whole, are left out."""
+def read_many(parts: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
+    """The bytes of each range; a range that cannot be read whole is left out."""
     requests = _together(sorted(set(parts)))
-    found: dict[Part, bytes] = {}
+    found: dict[ByteRange, bytes] = {}
     for read in request_threads().map(_read, requests):
         found.update(read)
     return found
 
 
-def _together(parts: Sequence[Part]) -> list[list[Part]]:
-    requests: list[list[Part]] = []
+def _together(parts: Sequence[ByteRange]) -> list[list[ByteRange]]:
+    requests: list[list[ByteRange]] = []
     for part in parts:
         if not requests or not _fits(requests[-1], part):
             requests.append([])
@@ -43,7 +43,7 @@ def _together(parts: Sequence[Part]) -> list[list[Part]]:
     return requests
 
 
-def _fits(request: Sequence[Part], part: Part) -> bool:
+def _fits(request: Sequence[ByteRange], part: ByteRange) -> bool:
     first, last = request[0], request[-1]
     return (
         (part.path, part.version) == (first.path, first.version)
@@ -52,7 +52,7 @@ def _fits(request: Sequence[Part], part: Part) -> bool:
     )
 
 
-def _read(parts: Sequence[Part]) -> dict[Part, bytes]:
+def _read(parts: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
     start = parts[0].offset
     end = max(part.offset + part.nbytes for part in parts)
     with suppress(StorageError), closing(open_file(parts[0].path, parts[0].version)) as file:

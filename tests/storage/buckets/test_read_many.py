@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import obstore
 
-from reshard.storage.buckets.read_many import GAP_BYTES, REQUEST_BYTES, Part, read_many
+from reshard.storage.buckets.read_many import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from reshard.storage.location import locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
@@ -19,7 +19,7 @@ def test_near_ranges_are_read_together(bucket: Bucket) -> None:
     url = f"{bucket.url}/a"
     version = locate(url).status().version  # type: ignore[union-attr]
     offsets = [0, 100, 250 + GAP_BYTES, 2 << 20, (2 << 20) + 50]
-    parts = [Part(url, version, offset, 100) for offset in offsets]
+    parts = [ByteRange(url, version, offset, 100) for offset in offsets]
     bucket.emulator.log.clear()
     found = read_many([*parts, parts[0]])
     assert found == {part: DATA[part.offset : part.offset + 100] for part in parts}
@@ -33,7 +33,7 @@ def test_near_ranges_are_read_together(bucket: Bucket) -> None:
 def test_a_request_is_not_longer_than_its_limit(bucket: Bucket) -> None:
     obstore.put(bucket.store(), "a", DATA, use_multipart=False)
     url = f"{bucket.url}/a"
-    parts = [Part(url, "", offset, 10_000) for offset in range(0, len(DATA) - 10_000, 10_000)]
+    parts = [ByteRange(url, "", offset, 10_000) for offset in range(0, len(DATA) - 10_000, 10_000)]
     bucket.emulator.log.clear()
     found = read_many(parts)
     assert all(found[part] == DATA[part.offset : part.offset + 10_000] for part in parts)
@@ -45,8 +45,8 @@ def test_a_request_is_not_longer_than_its_limit(bucket: Bucket) -> None:
 def test_what_cannot_be_read_is_left_out(bucket: Bucket) -> None:
     for key in "abc":
         obstore.put(bucket.store(), key, b"0123456789")
-    parts = [Part(f"{bucket.url}/{key}", "", 4, 4) for key in "abcd"]
-    parts += [Part(f"{bucket.url}/a", '"other"', 0, 4), Part(f"{bucket.url}/c", "", 8, 9)]
+    parts = [ByteRange(f"{bucket.url}/{key}", "", 4, 4) for key in "abcd"]
+    parts += [ByteRange(f"{bucket.url}/a", '"other"', 0, 4), ByteRange(f"{bucket.url}/c", "", 8, 9)]
     bucket.emulator.faults.add(
         Refuse(answers.ACCESS_DENIED), operation="get", key="/b$", times=None
     )
