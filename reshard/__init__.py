@@ -62,7 +62,12 @@ from reshard.version import __version__
 if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.conversion.report import ConversionReport, MultiReport, TensorReport
+    from reshard.conversion.report import (
+        ConversionReport,
+        MultiReport,
+        RequestReport,
+        TensorReport,
+    )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
@@ -81,10 +86,12 @@ if TYPE_CHECKING:
     )
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
+    from reshard.planning.request_plan import RequestPlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
+    from reshard.storage.requests import Requests
     from reshard.streaming.shard_stream import ShardStream
     from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
@@ -138,6 +145,9 @@ __all__ = [
     "PlanError",
     "PlannedTensor",
     "Progress",
+    "RequestPlan",
+    "RequestReport",
+    "Requests",
     "ReshardError",
     "RestoreOptions",
     "RestoreReport",
@@ -222,6 +232,9 @@ _LAZY = {
     "OpenedCheckpoint": "reshard.checkpoint",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
+    "RequestPlan": "reshard.planning.request_plan",
+    "RequestReport": "reshard.conversion.report",
+    "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.slice_info",

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
         Leftovers,
         MultiConversionPlan,
         PlannedTensor,
+        RequestPlan,
+        RequestReport,
+        Requests,
         TensorInfo,
         TensorLayout,
         TensorPreview,
@@ -107,8 +110,8 @@ def _axes_of(layout: TensorLayout | None) -> object:
     return None if layout is None else layout.axes
 
 
-def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
-    """The object of ``plan``."""
+def conversion_plan(planned: ConversionPlan, with_shares: bool, **link: float) -> Document:
+    """The object of ``plan``; ``link`` is what ``RequestPlan.seconds`` takes."""
     return {
         "command": "plan",
         "source": planned.source,
@@ -119,7 +122,27 @@ def conversion_plan(planned: ConversionPlan, with_shares: bool) -> Document:
         "dropped": planned.dropped,
         "warnings": planned.warnings,
         "free_bytes": planned.free_bytes,
+        "requests": _planned_requests(planned.requests, **link),
     }
+
+
+def _planned_requests(plan: RequestPlan | None, **given: float) -> Document | None:
+    """The requests to buckets, and the time that they take on a link."""
+    if plan is None:
+        return None
+    link = {"latency_s": plan.LATENCY_S, "bytes_per_s": plan.BYTES_PER_S, **given}
+    return {**_requests(plan.requests(**link)), **link, "seconds": plan.seconds(**link)}
+
+
+def _requests(found: Requests) -> Document:
+    return {**to_builtins(found), "total": found.total}
+
+
+def _request_report(report: RequestReport | None) -> Document | None:
+    """The requests to buckets that were planned, and those that were made."""
+    if report is None:
+        return None
+    return {"planned": _requests(report.planned), "actual": _requests(report.actual)}
 
 
 def _planned(tensor: PlannedTensor, with_shares: bool) -> Document:
@@ -196,11 +219,15 @@ def conversion_report(report: ConversionReport) -> Document:
         "warnings": report.warnings,
         "resumed_bytes": report.resumed_bytes,
         "already_done": report.already_done,
+        "requests": _request_report(report.requests),
     }
 
 
 def conversion_reports(
-    source: str, reports: Sequence[Document], read_bytes: int | None
+    source: str,
+    reports: Sequence[Document],
+    read_bytes: int | None,
+    requests: RequestReport | None = None,
 ) -> Document:
     """The object of ``convert`` with ``--target``; ``read_bytes`` is null if an older server converted."""
     return {
@@ -208,16 +235,17 @@ def conversion_reports(
         "source": source,
         "reports": reports,
         "read_bytes": read_bytes,
+        "requests": _request_report(requests),
     }
 
 
-def conversion_plans(planned: MultiConversionPlan, with_shares: bool) -> Document:
+def conversion_plans(planned: MultiConversionPlan, with_shares: bool, **link: float) -> Document:
     """The object of ``plan`` with ``--target``."""
     joint = planned.total
     return {
         "command": "plan",
         "source": planned.source,
-        "plans": [conversion_plan(plan, with_shares) for plan in planned.plans],
+        "plans": [conversion_plan(plan, with_shares, **link) for plan in planned.plans],
         "reads": len(joint.reads),
         "tasks": joint.tasks,
         "source_bytes": joint.source_bytes,
@@ -226,6 +254,7 @@ def conversion_plans(planned: MultiConversionPlan, with_shares: bool) -> Documen
         "written_bytes": joint.written_bytes,
         "amplification": joint.amplification,
         "peak_bytes": joint.peak_bytes,
+        "requests": _planned_requests(planned.requests, **link),
     }
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reshard import CastStats, ConversionReport, TensorReport
+from reshard import CastStats, ConversionReport, RequestReport, Requests, TensorReport
 from reshard.cli.signals import Detached, Stopped
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.layout_file import layout_to_mapping
@@ -57,7 +57,19 @@ def report_of(document: Mapping[str, Any]) -> ConversionReport:
         "source", "target", "read_bytes", "moved_bytes", "written_bytes", "seconds", "resumed_bytes", "already_done",
     )  # fmt: skip
     rest = {name: document[name] for name in fields}
-    return ConversionReport(tensors=tensors, warnings=tuple(document["warnings"]), **rest)
+    requests = _request_report(document.get("requests"))  # a server of an older version has none
+    warnings = tuple(document["warnings"])
+    return ConversionReport(tensors=tensors, warnings=warnings, requests=requests, **rest)
+
+
+def _request_report(document: Mapping[str, Any] | None) -> RequestReport | None:
+    if document is None:
+        return None
+    names = Requests.__struct_fields__
+    planned, actual = (
+        Requests(**{name: document[of][name] for name in names}) for of in ("planned", "actual")
+    )
+    return RequestReport(planned, actual)
 
 
 def _tensor(document: Mapping[str, Any]) -> TensorReport:

@@ -21,8 +21,9 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import finish
 from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
+from reshard.conversion.plan_requests import plan_requests
 from reshard.conversion.prepare import Planned, local_paths, plan_targets
-from reshard.conversion.report import ConversionReport, MultiReport
+from reshard.conversion.report import ConversionReport, MultiReport, RequestReport
 from reshard.conversion.resume.already_done import abort_own, open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
@@ -41,6 +42,8 @@ from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import refuse_other_content
+from reshard.planning.request_plan import RequestPlan
+from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
 from reshard.storage.targets import check_new, held_target
 
@@ -92,6 +95,7 @@ class _Run(Struct):
             and that of the caller may change meanwhile.
         identities: of each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
+        requests: to buckets, as planned; None where there is nothing in one.
     """
 
     chosen: CheckpointPath
@@ -103,6 +107,7 @@ class _Run(Struct):
     identities: Sequence[Identity] = ()
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
+    requests: RequestPlan | None = None
 
     @property
     def source(self) -> str:
@@ -129,7 +134,7 @@ def _start(
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    chosen = CheckpointPath(str(chosen.root), chosen.root)
+    chosen = CheckpointPath(str(chosen.root), chosen.root, chosen.before)
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return _Run(chosen, targets, executor, total, before_publish, time.monotonic())
@@ -157,10 +162,13 @@ def _open_and_plan(run: _Run) -> Planned:
     """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
     while True:
         try:
-            return plan_targets(run.chosen, run.targets, run.reports, run.executor)
+            planned = plan_targets(run.chosen, run.targets, run.reports, run.executor)
         except TargetExistsError:
             if not _find_finished(run):
                 raise
+        else:
+            run.requests = plan_requests(planned, run.targets, run.chosen, finished=run.reports)
+            return planned
 
 
 @contextmanager
@@ -252,4 +260,13 @@ def _multi_report(run: _Run, source: str, targets: Sequence[CheckedTarget]) -> M
         replace(run.reports[number], source=source, target=target.target)
         for number, target in enumerate(targets)
     )
-    return MultiReport(source, reports, run.read_bytes, run.seconds)
+    requests = _request_report(run)
+    if len(reports) == 1:
+        reports = (replace(reports[0], requests=requests),)
+    return MultiReport(source, reports, run.read_bytes, run.seconds, requests)
+
+
+def _request_report(run: _Run) -> RequestReport | None:
+    if run.requests is None:
+        return None
+    return RequestReport(run.requests.requests(), so_far() - run.chosen.before)

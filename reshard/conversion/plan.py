@@ -12,6 +12,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.request_plan import RequestPlan
 from reshard.record_text import counted, several, warned
 
 
@@ -56,6 +57,8 @@ class ConversionPlan(Struct, frozen=True):
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
         free_bytes: what the target's file system has left.
+        requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
+            those of all together.
     """
 
     source: str
@@ -66,6 +69,7 @@ class ConversionPlan(Struct, frozen=True):
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     free_bytes: int | None
+    requests: RequestPlan | None = None
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
@@ -115,11 +119,13 @@ class MultiConversionPlan(Struct, frozen=True):
     Attributes:
         plans: of each target, in the order in which they were given.
         total: which of their tensors share a read, and what all of it costs.
+        requests: to buckets, where the source or a target is in one.
     """
 
     source: str
     plans: tuple[ConversionPlan, ...]
     total: MultiPlan
+    requests: RequestPlan | None = None
 
     def __repr__(self) -> str:
         lines = [str(plan).partition("\n")[0] for plan in self.plans]

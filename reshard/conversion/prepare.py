@@ -46,19 +46,14 @@ class Planned(Struct, frozen=True):
         return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
-def plan_all(chosen: CheckpointPath, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
-    """What a conversion to ``targets`` will do; raises what can be refused before a byte moves."""
-    source, targets = local_paths(chosen.path, targets)
-    return plan_targets(CheckpointPath(source, chosen.root), targets).summary
-
-
-def plan_without_target(chosen: CheckpointPath, options: CheckedOptions) -> ConversionPlan:
+def plan_unnamed(chosen: CheckpointPath, options: CheckedOptions) -> Planned:
     """The plan of a conversion whose target has no name yet."""
     source = source_text(chosen.path)
     reader = open_to_convert(CheckpointPath(source, chosen.root), options.max_memory)
     target = make_target(reader, options, form_of(reader, options))
-    (plan,) = _multi_plan(reader, [target], [options]).plans
-    return _summary(source, None, plan, target, options, reader)
+    total = _multi_plan(reader, [target], [options])
+    summary = _summary(source, None, total.plans[0], target, options, reader)
+    return Planned(reader, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
 
 
 def local_paths(

@@ -10,6 +10,7 @@ from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.move import Strategy
 from reshard.record_text import counted, several, warned
+from reshard.storage.requests import Requests
 
 Proof = Literal["proved", "written", "encoded"]
 """How far equality was shown.
@@ -55,6 +56,18 @@ class TensorReport(Struct, frozen=True):
         return f"TensorReport({name!r}: {dtype} {list(self.shape)}{digest}{proof})"
 
 
+class RequestReport(Struct, frozen=True):
+    """The requests of a run to buckets.
+
+    Attributes:
+        planned: before it began.
+        actual: those that this process made during the run.
+    """
+
+    planned: Requests
+    actual: Requests
+
+
 class ConversionReport(Struct, frozen=True):
     """What a conversion did.
 
@@ -68,6 +81,8 @@ class ConversionReport(Struct, frozen=True):
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
         already_done: the target was the finished result of this very conversion; nothing was touched,
             and no bytes are counted. What ``tensors`` say is what the target records.
+        requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
+            together.
     """
 
     source: str
@@ -80,6 +95,7 @@ class ConversionReport(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     resumed_bytes: int = 0
     already_done: bool = False
+    requests: RequestReport | None = None
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)
@@ -96,12 +112,14 @@ class MultiReport(Struct, frozen=True):
         reports: of each target, in the order in which they were given; each counts what was read for it.
         read_bytes: encoded bytes of the source's chunks that this run read, for all targets together.
         seconds: wall time of this run, syncing included.
+        requests: to buckets, where the source or a target is in one.
     """
 
     source: str
     reports: tuple[ConversionReport, ...]
     read_bytes: int
     seconds: float
+    requests: RequestReport | None = None
 
     def __repr__(self) -> str:
         read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"

@@ -52,6 +52,15 @@ def can_copy(source: str, target: str, nbytes: int) -> bool:
     return is_worth_it(source, target, nbytes)
 
 
+def is_copied_by_store(source: str, version: str, target: str, nbytes: int) -> bool:
+    """Whether ``copied_by_store`` will most likely copy a file in this version."""
+    if not can_copy(source, target, nbytes):
+        return False
+    from reshard.storage.buckets.copies import is_provable
+
+    return is_provable(source, version)
+
+
 def _pieces(file: OpenFile, nbytes: int) -> Iterator[bytes]:
     done = 0
     while data := file.read(done, nbytes):

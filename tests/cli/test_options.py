@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
+from reshard.cli.link_options import duration, link_of, rate
 from reshard.cli.options import size
 from reshard.cli.rules import casts, renames
 
@@ -48,3 +49,21 @@ def test_sizes() -> None:
     assert size("1.5MiB") == 3 << 19
     with pytest.raises(typer.BadParameter, match="'much' is not a size in bytes"):
         size("much")
+
+
+def test_times_and_rates() -> None:
+    assert (duration("30ms"), duration("1.5 s"), rate("150MB/s"), rate("1MiB")) == (
+        0.03, 1.5, 150_000_000, 1 << 20,
+    )  # fmt: skip
+    assert link_of(None, None) == {}
+    assert link_of(0.1, 5) == {"latency_s": 0.1, "bytes_per_s": 5}
+    with pytest.raises(
+        typer.BadParameter, match="'30' is not a time; expected a number with ms or s, such as 30ms"
+    ):
+        duration("30")
+    with pytest.raises(
+        typer.BadParameter, match="'9999 s' is too long for a request; expected at most an hour"
+    ):
+        duration("9999 s")
+    with pytest.raises(typer.BadParameter, match="'fast' is not a size in bytes"):
+        rate("fast/s")

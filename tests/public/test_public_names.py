@@ -25,7 +25,7 @@ PUBLIC = [
     "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MaxSizePartitioner", "MemoryBudgetError",
     "MinSizePartitioner", "MissingAxes", "MissingError", "MissingPackageError", "MultiConversionPlan",
     "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PlanError", "PlannedTensor", "Progress",
-    "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
+    "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TreeError", "VariableError",

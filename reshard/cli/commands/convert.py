@@ -31,7 +31,7 @@ from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
 from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
-    from reshard import ConversionReport
+    from reshard import ConversionReport, RequestReport
     from reshard.cli.progress import Watcher
 
 EXAMPLES = examples(
@@ -98,27 +98,31 @@ def convert(
         for one in targets:
             _announce(src, one, given)
     read_bytes: int | None
+    requests: RequestReport | None = None
     with watching(as_json) as progress:
         if server is None:
-            reports, documents, read_bytes = _convert_here(
+            reports, documents, read_bytes, requests = _convert_here(
                 src, targets, several, library_options(options), limits, loading(progress, _REPORT)
             )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}
             reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
             src = documents[0]["source"]
-    document = conversion_reports(src, documents, read_bytes) if several else documents[0]
+    all_of_them = conversion_reports(src, documents, read_bytes, requests)
+    document = all_of_them if several else documents[0]
     if as_json:
         print_json(document)
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view, together_view
+    from reshard.cli.views.requests import request_report
 
     said: set[str] = set()
     for report in reports:
         print_all(report_view(report, show_all, said))
     if len(reports) > 1 and read_bytes is not None:
         print_all(together_view(reports, read_bytes))
+        print_all(request_report(requests))
 
 
 def _convert_here(
@@ -128,18 +132,19 @@ def _convert_here(
     options: dict[str, Any],
     limits: dict[str, Any],
     progress: Watcher | None,
-) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int]:
-    """The reports, as ``--json`` prints them, and the bytes read for all targets together."""
+) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int, RequestReport | None]:
+    """The reports, as ``--json`` prints them, and the bytes read and the requests for all targets together."""
     from reshard.cli.json_output import conversion_report
 
     if not several:
         (one,) = targets
         where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
         report = reshard.convert(src, one.dst, **where, **options, **limits, progress=progress)
-        return [report], [conversion_report(report)], report.read_bytes
+        return [report], [conversion_report(report)], report.read_bytes, report.requests
     goals = [one.target(options) for one in targets]
     made = reshard.convert_all(src, goals, **limits, progress=progress)
-    return made.reports, list(map(conversion_report, made.reports)), made.read_bytes
+    documents = list(map(conversion_report, made.reports))
+    return made.reports, documents, made.read_bytes, made.requests
 
 
 def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from reshard.cli.text import (
     ratio_text,
     safe,
 )
+from reshard.cli.views.requests import request_report
 from reshard.conversion.report import Proof
 from reshard.geometry.sizes import format_bytes
 
@@ -46,6 +47,7 @@ def report_view(
         yield from _digests(report.tensors, show_all)
         return
     yield from _done(report)
+    yield from request_report(report.requests)
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))

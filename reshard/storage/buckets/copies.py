@@ -7,7 +7,7 @@ import re
 
 from reshard.errors import SourceChangedError
 from reshard.storage.base import FileStatus
-from reshard.storage.buckets import objects
+from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.urls import Scheme, parse_url
@@ -30,6 +30,11 @@ def is_worth_it(source: str, target: str, nbytes: int) -> bool:
     place, other = parse_url(source)[:2], parse_url(target)[:2]
     is_one = place == other and place[0] != "az" and place not in _UNPROVEN
     return is_one and LEAST_BYTES <= nbytes <= GREATEST_BYTES
+
+
+def is_provable(source: str, version: str) -> bool:
+    """Whether the ETag of an object shows that a copy of it has the same bytes."""
+    return bool(_tag_of_copy(parse_url(source)[0], version))
 
 
 def copy_within(source: Location, status: FileStatus, target: Location) -> str:
@@ -72,12 +77,11 @@ def _tag_of_copy(scheme: Scheme, version: str) -> str:
 def _copy(store: BucketStore, path: str, target: str) -> bool:
     """Whether the store did it: it does not where an object is there, or where it knows no such copy."""
     client = store.client(target)
-    import obstore
     from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
     with bucket_errors("copy", store.text(path)):
         try:
-            obstore.copy(client, path, target, overwrite=False)
+            counts.copy(client, path, target)
         except (AlreadyExistsError, NotSupportedError, NotImplementedError):
             return False
     return True

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import SourceChangedError, StorageError
+from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import bucket_errors, client_errors, status_of
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.threads import request_threads
@@ -92,14 +93,12 @@ class BucketFile:
 
     def _body(self, offset: int, nbytes: int) -> Iterator[Any]:
         """The pieces of one range, as they arrive; none where the object ends before it."""
-        import obstore
-
         options: Any = {"range": (offset, offset + nbytes)}
         if self._version:
             options["if_match"] = self._version
         with bucket_errors("read", self._url, self._what):
             try:
-                found = obstore.get(self._client, self._key, options=options)
+                found = counts.get(self._client, self._key, options)
             except client_errors() as error:
                 if status_of(error) == 416 or _BEHIND_THE_END in str(error):
                     return
@@ -112,6 +111,7 @@ class BucketFile:
                 expected -= len(data)
                 if expected < 0:
                     break
+                counts.received(len(data))
                 yield data
         if expected:
             raise StorageError(

@@ -12,12 +12,10 @@ from msgspec import Struct
 
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus
+from reshard.storage.buckets import counts
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-PAGE_OBJECTS = 1000
-"""Clouds list so many objects in one request."""
 
 BYTES_PER_OBJECT = 320
 """Memory that one listed object takes with a path of up to 160 characters (measured: 220 with 64)."""
@@ -95,12 +93,10 @@ def state_line(below: str, found: FileStatus | None) -> str:
 
 def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
     """Every object below a folder of a bucket, in one request for each thousand. Raises obstore's errors."""
-    import obstore
-
     paths: list[str] = []
     sizes, versions = array("Q"), list[str]()
     skipped = len(folder) + 1 if folder else 0
-    for page in obstore.list(client, folder or None, chunk_size=PAGE_OBJECTS):
+    for page in counts.pages(client, folder):
         for found in page:
             paths.append(found["path"][skipped:])
             sizes.append(found["size"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
+from reshard.storage.buckets import counts
 from reshard.storage.buckets.arrived import Sent, has_arrived, has_parts, landed
 from reshard.storage.buckets.errors import (
     DamagedUploadError,
@@ -104,11 +105,9 @@ class Known(Struct, frozen=True):
 def look(store: BucketStore, path: str) -> Known | None:
     """The version of an object now; None where there is none."""
     client = store.client(path)
-    import obstore
-
     with bucket_errors("look at", store.text(path)):
         try:
-            found = obstore.head(client, path)
+            found = counts.head(client, path)
         except FileNotFoundError:
             return None
     return Known(found["e_tag"], found["version"])
@@ -161,17 +160,12 @@ def put_parts(
         raise StorageError(
             f"{store.text(path)}: parts of {part_bytes:,} bytes are too small; the store takes {least:,} or more"
         )
-    client = _writable(store, path)
-    import obstore
-
-    sent = Sent()
+    client, sent = _writable(store, path), Sent()
     taken = sent.noted(parts)
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             with bucket_errors("write", store.text(path)):
-                done = obstore.put(
-                    client, path, taken, use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
-                )  # fmt: skip
+                done = counts.put_parts(client, path, taken, part_bytes, PARTS_AT_ONCE)
             break
         except StorageError as error:
             if attempts_left and error.fault == "slow" and not sent.nbytes:
@@ -224,14 +218,10 @@ def _put(
 ) -> str:  # fmt: skip
     """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only."""
     client = _writable(store, path, retries=retries)
-    import obstore
-
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             with bucket_errors("write", store.text(path)):
-                done = obstore.put(
-                    client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
-                )  # fmt: skip
+                done = counts.put(client, path, data, mode, attributes)
         except StorageError as error:
             is_damaged = isinstance(error, DamagedUploadError)
             is_worth_it = is_damaged or (retries and error.fault == "slow")
@@ -255,10 +245,8 @@ def _writable(store: BucketStore, path: str, *, retries: bool = True) -> ObjectS
 
 def _delete(store: BucketStore, paths: list[str]) -> None:
     client = store.client(paths[0])
-    import obstore
-
     try:
-        obstore.delete(client, paths)
+        counts.delete(client, paths)
         return
     except FileNotFoundError:
         pass  # which ones were deleted is not known
@@ -266,7 +254,7 @@ def _delete(store: BucketStore, paths: list[str]) -> None:
         raise bucket_error("delete", store.text(paths[0]), error) from None
     for path in paths:
         try:
-            obstore.delete(client, path)
+            counts.delete(client, path)
         except FileNotFoundError:
             continue
         except client_errors() as error:

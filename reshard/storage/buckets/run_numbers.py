@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reshard.errors import MissingError
+from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import Location
@@ -30,11 +31,9 @@ def run_of(mark: Location) -> int:
     if not isinstance(store, BucketStore):
         return 0
     client = store.client(mark.path)
-    import obstore
-
     try:
         with bucket_errors("read", str(mark)):
-            found = obstore.get(client, mark.path).attributes.get(_NAME, "0")
+            found = counts.get(client, mark.path).attributes.get(_NAME, "0")
     except MissingError:
         return 0
     return int(found) if found.isdecimal() else 0

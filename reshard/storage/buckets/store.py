@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
-from reshard.storage.buckets import objects
+from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
@@ -59,21 +58,16 @@ class BucketStore(Struct, frozen=True):
         if path and (found := self.object_status(path, what)) is not None:
             return found
         client = self.client(path)
-        import obstore
-
         with bucket_errors("look at", self.text(path), what):
-            pages = partial(obstore.list, client, path or None, chunk_size=1)
-            page = whole_listing(lambda: next(iter(pages()), None))
+            page = whole_listing(lambda: next(counts.pages(client, path, 1), None))
         return FileStatus("folder") if page or not path else None
 
     def object_status(self, path: str, what: str = "") -> FileStatus | None:
         """The object at a path, in one request; None where there is none."""
         client = self.client(path)
-        import obstore
-
         with bucket_errors("look at", self.text(path), what):
             try:
-                found = obstore.head(client, path)
+                found = counts.head(client, path)
             except FileNotFoundError:
                 return None
         return FileStatus("file", found["size"], version_of(found["e_tag"]))
@@ -87,10 +81,8 @@ class BucketStore(Struct, frozen=True):
     def names(self, folder: str) -> dict[str, FileStatus]:
         """What is at each name in a folder, in one request for each thousand names."""
         client = self.client(folder)
-        import obstore
-
         with bucket_errors("list", self.text(folder)):
-            found = whole_listing(lambda: obstore.list_with_delimiter(client, folder or None))
+            found = whole_listing(lambda: counts.names(client, folder))
         skipped = len(folder) + 1 if folder else 0
         names = {
             one["path"][skipped:]: FileStatus("file", one["size"], version_of(one["e_tag"]))

@@ -39,6 +39,9 @@ from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=MaskedRoute)
 
+_LINK = {"latency_s", "bytes_per_s"}
+"""Members of a plan's request that say how fast buckets answer."""
+
 _OF_THE_RUN = {"restart", "verify"}
 """Members of a target that a plan over HTTP does not depend on."""
 
@@ -78,6 +81,7 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
         "max_memory": limits.max_memory,
         "workers": limits.workers,
         "shares": body.shares,
+        "link": body.model_dump(include=_LINK, exclude_none=True),
     }
     targets = [_target(serving, caller, requested) for requested in targets_of(body)]
     memory = data_bytes(limits.max_memory, limits.workers)

@@ -14,6 +14,7 @@ from reshard_server.schemas.reports import (
     ItemReport,
     LaidOutTensor,
     LeafReport,
+    PlannedRequests,
     PlannedTensor,
     PlanTotals,
     RecordedMesh,
@@ -168,6 +169,10 @@ class PlanAnswer(_CommandAnswer):
     carried: list[str]
     dropped: list[str]
     free_bytes: int | None
+    requests: PlannedRequests | None = Field(
+        None,
+        description="Requests to buckets; null if nothing is in one, and for each of several targets.",
+    )
 
 
 class MultiPlanAnswer(_CommandAnswer):
@@ -186,3 +191,6 @@ class MultiPlanAnswer(_CommandAnswer):
     written_bytes: int
     amplification: float
     peak_bytes: int
+    requests: PlannedRequests | None = Field(
+        None, description="Requests to buckets for all targets; null if nothing is in one."
+    )

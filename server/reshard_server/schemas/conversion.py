@@ -112,10 +112,28 @@ Shares = Annotated[
 ]
 
 
+Latency = Annotated[
+    float,
+    Strict(),
+    Field(gt=0, le=3600, description="How long a request to a bucket takes; without it 0.03."),
+]
+BytesPerSecond = Annotated[
+    float,
+    Strict(),
+    Field(
+        ge=1,
+        le=1e15,
+        description="Bandwidth from and to buckets, for the time; without it 150 MB/s.",
+    ),
+]
+
+
 class PlanRequest(SourceOptions, TargetRequest):
     """A conversion that is only planned."""
 
     shares: Shares = False
+    latency_s: Latency | None = None
+    bytes_per_s: BytesPerSecond | None = None
 
 
 class MultiPlanRequest(SourceOptions):
@@ -123,6 +141,8 @@ class MultiPlanRequest(SourceOptions):
 
     targets: TargetRequests
     shares: Shares = False
+    latency_s: Latency | None = None
+    bytes_per_s: BytesPerSecond | None = None
 
 
 class _JobOptions(SourceOptions):

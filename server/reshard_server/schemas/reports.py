@@ -128,6 +128,36 @@ class PlanTotals(LibraryDocument):
     workers: int
 
 
+class BucketRequests(LibraryDocument):
+    """Requests to buckets, by kind, and bytes of objects."""
+
+    list: int
+    head: int
+    get: int
+    put: int
+    part: int
+    delete: int
+    copies: int = Field(alias="copy")
+    received_bytes: int
+    sent_bytes: int
+    total: int
+
+
+class PlannedRequests(BucketRequests):
+    """Requests to buckets, and the time that they take."""
+
+    latency_s: float = Field(description="Of one request.")
+    bytes_per_s: float = Field(description="Of all requests together.")
+    seconds: float
+
+
+class RequestComparison(LibraryDocument):
+    """Requests to buckets, before and after a run."""
+
+    planned: BucketRequests
+    actual: BucketRequests
+
+
 class CastReport(LibraryDocument):
     """The losses of a cast."""
 
@@ -173,6 +203,10 @@ class TargetReport(LibraryDocument):
     warnings: list[str]
     resumed_bytes: int
     already_done: bool
+    requests: RequestComparison | None = Field(
+        None,
+        description="Requests to buckets; null if nothing is in one, and for each of several targets.",
+    )
 
 
 class VerifiedTensor(LibraryDocument):

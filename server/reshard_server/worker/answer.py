@@ -48,15 +48,17 @@ def _layout(arguments: Document, _: ProgressThrottle) -> Document:
 
 
 def _plan(arguments: Document, _: ProgressThrottle) -> Document:
-    shares = arguments.pop("shares")
-    return conversion_plan(reshard.plan(**arguments), with_shares=shares)
+    shares, link = arguments.pop("shares"), arguments.pop("link")
+    return conversion_plan(reshard.plan(**arguments), with_shares=shares, **link)
 
 
 def _plans(arguments: Document, _: ProgressThrottle) -> Document:
-    shares = arguments.pop("shares")
+    shares, link = arguments.pop("shares"), arguments.pop("link")
     targets = [reshard.Target(**target) for target in arguments.pop("targets")]
     return conversion_plans(
-        reshard.plan_all(arguments.pop("source"), targets, **arguments), with_shares=shares
+        reshard.plan_all(arguments.pop("source"), targets, **arguments),
+        with_shares=shares,
+        **link,
     )
 
 

@@ -1,0 +1,57 @@
+"""``--latency`` and ``--bandwidth``: the link to a bucket, for the time that a plan expects."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from reshard.cli.options import RESOURCES, size
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", re.ASCII)
+_MOST_S = 3600.0
+
+
+def duration(text: str) -> float:
+    """The seconds in an option's text; a usage error says what was expected."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; expected a number with ms or s, such as 30ms"
+        )
+    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if seconds > _MOST_S:
+        raise typer.BadParameter(f"{text!r} is too long for a request; expected at most an hour")
+    return seconds
+
+
+def rate(text: str) -> int:
+    """The bytes per second in an option's text; a usage error says what was expected."""
+    return size(text.removesuffix("/s"))
+
+
+Latency = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration,
+        metavar="TIME",
+        help="How long a request to the bucket takes, for the expected time; reshard doctor measures it. Default: 30ms.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Bandwidth = Annotated[
+    int | None,
+    typer.Option(
+        parser=rate,
+        metavar="SIZE/s",
+        help="Bytes per second from or to the bucket, all requests together. Default: 150MB/s.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+def link_of(latency: float | None, bandwidth: int | None) -> dict[str, float]:
+    """What was given, under the names of ``RequestPlan.seconds``."""
+    given = {"latency_s": latency, "bytes_per_s": bandwidth}
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,85 @@
+"""RequestPlan: the requests that a conversion makes to buckets, and the time that they take."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from reshard.storage.requests import NONE, Requests
+
+METADATA_AT_ONCE = 32
+"""Metadata files that are read, or put, at the same time."""
+
+RENEWAL_S = 8.0
+RENEWAL = Requests(head=1, put=1)
+"""The lease of a target is renewed so often."""
+
+SEGMENT_S = 5.0
+"""Records of what is done are put so often."""
+
+
+PAGE_OBJECTS = 1000
+"""Names in one request of a listing."""
+
+_OF_TRANSACTION = Requests(list=6, head=6, get=1, put=6, delete=3, received_bytes=300)
+"""Of a new target in a bucket beside its files: the lease, the mark of what is unfinished, records, and the looks by which a run
+is sure that nobody else has the target. Tests count them."""
+
+
+def of_transaction(scheme: str, objects: int) -> Requests:
+    """What holding and publishing a target of so many objects takes."""
+    segments = Requests(delete=int(scheme == "gs"))  # each object is deleted by itself
+    return _OF_TRANSACTION + segments + Requests(list=pages(objects) - 1)
+
+
+def deleted(scheme: str, objects: int) -> Requests:
+    """What deleting so many objects takes."""
+    return Requests(delete=objects if scheme == "gs" else -(-objects // PAGE_OBJECTS))
+
+
+def pages(objects: int) -> int:
+    """Requests that list so many objects."""
+    return max(1, -(-objects // PAGE_OBJECTS))
+
+
+class RequestPlan(Struct, frozen=True):
+    """The requests of a conversion, as far as they can be known before.
+
+    Attributes:
+        steps: what is done step by step: recognising, listing, locking, publishing.
+        metadata: files of metadata, many at the same time.
+        data: chunks of tensors, of ``workers`` tasks at the same time.
+        workers: tasks at the same time.
+        targets: targets in buckets, which keep a lease and records while the run lasts.
+        segment_deletes: requests that remove one segment of records of a target.
+
+    ``LATENCY_S`` and ``BYTES_PER_S`` are assumed where nothing else is said: a machine that is not in the bucket's region.
+    """
+
+    LATENCY_S: ClassVar[float] = 0.03
+    BYTES_PER_S: ClassVar[float] = 150e6
+
+    steps: Requests = NONE
+    metadata: Requests = NONE
+    data: Requests = NONE
+    workers: int = 1
+    targets: int = 0
+    segment_deletes: int = 0
+
+    def requests(self, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> Requests:
+        """All of them; what is done every few seconds for a link of this latency and bandwidth."""
+        moving_s = self._moving_s(latency_s, bytes_per_s)
+        segment = Requests(put=1, delete=self.segment_deletes)
+        kept = RENEWAL * int(moving_s / RENEWAL_S) + segment * int(moving_s / SEGMENT_S)
+        return self.steps + self.metadata + self.data + kept * self.targets
+
+    def seconds(self, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> float:
+        """How long the requests take; decoding and encoding go on meanwhile, and are not counted."""
+        rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
+        return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
+
+    def _moving_s(self, latency_s: float, bytes_per_s: float) -> float:
+        every = self.steps + self.metadata + self.data
+        waiting_s = self.data.total * latency_s / max(1, self.workers)
+        return max(waiting_s, every.received_bytes / bytes_per_s, every.sent_bytes / bytes_per_s)

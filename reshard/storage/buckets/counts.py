@@ -1,0 +1,150 @@
+"""Every request to a bucket, made and counted here: obstore is called nowhere else.
+
+Requests that obstore sends again after a failure are counted once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from reshard.storage.requests import NONE, Requests
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ListResult, ObjectMeta, PutMode, PutResult
+    from obstore.store import ObjectStore
+
+PAGE_OBJECTS = 1000
+"""Clouds list so many objects in one request."""
+
+_DELETED_AT_ONCE = {"S3Store": 1000, "AzureStore": 256}
+"""How many objects one request deletes; Google Cloud takes one."""
+
+Part = bytes | memoryview
+
+_lock = threading.Lock()
+_done = NONE
+
+
+def so_far() -> Requests:
+    """What this process has asked of buckets, all threads together."""
+    return _done
+
+
+def add(requests: Requests) -> None:
+    """Counts requests."""
+    global _done
+    with _lock:
+        _done = _done + requests
+
+
+def head(client: ObjectStore, path: str) -> ObjectMeta:
+    """A look at an object."""
+    import obstore
+
+    add(Requests(head=1))
+    return obstore.head(client, path)
+
+
+def get(client: ObjectStore, path: str, options: Any = None) -> GetResult:
+    """A range of an object; ``received`` counts what is read of it."""
+    import obstore
+
+    add(Requests(get=1))
+    return obstore.get(client, path, options=options)
+
+
+def received(nbytes: int) -> None:
+    """Counts bytes of an answer."""
+    add(Requests(received_bytes=nbytes))
+
+
+def pages(
+    client: ObjectStore, folder: str, chunk_size: int = PAGE_OBJECTS
+) -> Iterator[Sequence[ObjectMeta]]:
+    """The objects below a folder, as obstore lists them."""
+    import obstore
+
+    add(Requests(list=1))
+    found = 0
+    for page in obstore.list(client, folder or None, chunk_size=chunk_size):
+        found += len(page)
+        while found > PAGE_OBJECTS:
+            add(Requests(list=1))
+            found -= PAGE_OBJECTS
+        yield page
+
+
+def names(client: ObjectStore, folder: str) -> ListResult[Sequence[ObjectMeta]]:
+    """The objects and folders right below a folder."""
+    import obstore
+
+    found = obstore.list_with_delimiter(client, folder or None)
+    count = len(found["objects"]) + len(found["common_prefixes"])
+    add(Requests(list=max(1, -(-count // PAGE_OBJECTS))))
+    return found
+
+
+def put(
+    client: ObjectStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Mapping[str, str]
+) -> PutResult:  # fmt: skip
+    """An object, put whole."""
+    import obstore
+
+    add(Requests(put=1, sent_bytes=len(data)))
+    return obstore.put(
+        client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
+    )
+
+
+def put_parts(
+    client: ObjectStore, path: str, parts: Iterable[Part], part_bytes: int, at_once: int
+) -> PutResult:  # fmt: skip
+    """An object, uploaded in parts.
+
+    obstore asks for the parts within its own runtime, where no request can be made: they may be read from a bucket, so that
+    another thread makes them.
+    """
+    import obstore
+
+    sent = 0
+
+    def counted() -> Iterator[Part]:
+        nonlocal sent
+        for part in _by_another_thread(parts):
+            before, sent = sent, sent + len(part)
+            more = -(-sent // part_bytes) - -(-before // part_bytes)
+            add(Requests(part=more, sent_bytes=len(part)))
+            yield part
+
+    add(Requests(put=2))
+    return obstore.put(
+        client, path, counted(), use_multipart=True, chunk_size=part_bytes, max_concurrency=at_once
+    )
+
+
+def _by_another_thread(parts: Iterable[Part]) -> Iterator[Part]:
+    every = iter(parts)
+    with ThreadPoolExecutor(1, "reshard.parts") as thread:
+        while (part := thread.submit(next, every, None).result()) is not None:
+            yield part
+
+
+def delete(client: ObjectStore, paths: str | Sequence[str]) -> None:
+    """Deletes objects."""
+    import obstore
+
+    count = 1 if isinstance(paths, str) else len(paths)
+    at_once = 1 if isinstance(paths, str) else _DELETED_AT_ONCE.get(type(client).__name__, 1)
+    add(Requests(delete=-(-count // at_once)))
+    obstore.delete(client, paths)
+
+
+def copy(client: ObjectStore, path: str, target: str) -> None:
+    """Has the store copy an object to where none is; on S3 as the one part of an upload."""
+    import obstore
+
+    add(Requests(copy=1, put=2 if type(client).__name__ == "S3Store" else 0))
+    obstore.copy(client, path, target, overwrite=False)

@@ -1,0 +1,54 @@
+"""Requests to buckets by kind, with the bytes that they carried: what clouds charge for."""
+
+from __future__ import annotations
+
+from msgspec import Struct, structs
+
+
+class Requests(Struct, frozen=True):
+    """How many requests of each kind, and bytes of objects.
+
+    Attributes:
+        list: a page of a listing, of up to a thousand names.
+        head: a look at one object.
+        get: a range of an object.
+        put: an object that is put whole, and the begin and the end of an upload in parts.
+        part: of an upload.
+        delete: one object, or on S3 up to a thousand.
+        copy: an object that the store itself copies.
+        received_bytes: of objects that were read.
+        sent_bytes: of objects that were put.
+    """
+
+    list: int = 0
+    head: int = 0
+    get: int = 0
+    put: int = 0
+    part: int = 0
+    delete: int = 0
+    copy: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(*map(sum, zip(structs.astuple(self), structs.astuple(other), strict=True)))
+
+    def __sub__(self, other: Requests) -> Requests:
+        return self + other * -1
+
+    def __mul__(self, times: int) -> Requests:
+        return Requests(*(times * value for value in structs.astuple(self)))
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """The number of each kind, in the order in which they are shown."""
+        found = structs.asdict(self)
+        return {kind: count for kind, count in found.items() if not kind.endswith("_bytes")}
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return sum(self.by_kind.values())
+
+
+NONE = Requests()
