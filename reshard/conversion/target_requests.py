@@ -24,9 +24,9 @@ from reshard.planning.source_requests import (
 )
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
+from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.marks import COMMIT_MARKER, COMMITTED
 from reshard.storage.requests import NONE, Requests
 from reshard.storage.unsent import Unsent
 
