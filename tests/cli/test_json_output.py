@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from reshard import RequestPlan, RequestReport, Requests
 from reshard.cli.json_output import (
     Document,
     clean,
@@ -43,8 +45,13 @@ ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
-    "plan": conversion_plan(planned(PAIR), with_shares=True),
-    "convert": conversion_report(report(tensor_report("a", "int8", CastStats()))),
+    "plan": conversion_plan(replace(planned(PAIR), requests=RequestPlan()), with_shares=True),
+    "convert": conversion_report(
+        replace(
+            report(tensor_report("a", "int8", CastStats())),
+            requests=RequestReport(Requests(), Requests()),
+        )
+    ),
     "verify": verification(
         Verification(
             "a",
@@ -178,6 +185,14 @@ def test_shares_only_when_asked_for() -> None:
     assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
     shares = DOCUMENTS["plan"]["tensors"][0]["shares"]
     assert shares[:4] == [(0, 0, 0.25), (0, 2, 0.25), (0, 4, 0.25), (0, 6, 0.25)]
+
+
+def test_the_requests_of_a_plan_are_those_of_the_link() -> None:
+    made = replace(planned(PAIR), requests=RequestPlan(Requests(list=3, head=2)))
+    assert conversion_plan(planned(PAIR), False)["requests"] is None
+    found = conversion_plan(made, False, latency_s=0.5)["requests"]
+    assert (found["total"], found["list"], found["seconds"]) == (5, 3, 2.5)
+    assert (found["latency_s"], found["bytes_per_s"]) == (0.5, 150e6)
 
 
 def test_not_recorded_is_not_equal() -> None:
