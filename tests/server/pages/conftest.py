@@ -1,13 +1,18 @@
-"""The folder of the screenshots."""
+"""A browser, a server with checkpoints, and the folder of the screenshots."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from playwright.sync_api import Browser, expect
 
-from tests.server.pages.chromium import SHOWN
+import reshard
+from tests.server.live import Live, live
+from tests.server.pages.chromium import PATIENCE_MILLISECONDS, SHOWN, chromium
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +23,25 @@ def pages_shown() -> Path | None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """With a small checkpoint, and one whose compression takes a second."""
+    folder = tmp_path_factory.mktemp("pages")
+    rng = np.random.default_rng(0)
+    layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
+    layout["w"] = (("data", "model"), None)
+    small = {"w": rng.random((64, 64), np.float32), "b": np.zeros(3, np.float32)}
+    reshard.save(folder / "data" / "run" / "1", small, layout=layout)
+    large = {"w": rng.integers(0, 1 << 16, (1024, 1024), np.int32)}
+    reshard.save(folder / "data" / "large", large)
+    with live(folder, requests_per_minute=10**6) as found:
+        yield found

@@ -1,19 +1,14 @@
-"""The pages of a real server in a real browser: by mouse, by keyboard, without JavaScript, and for everybody."""
+"""The pages of a real server in a real browser: by mouse, by keyboard, without JavaScript."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 
-import httpx
-import numpy as np
 import pytest
 import sqlalchemy as sa
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
@@ -24,44 +19,14 @@ from reshard_server.settings import Settings
 import reshard
 from tests.server.claimed import begun
 from tests.server.live import Live, live
-from tests.server.pages.chromium import PATIENCE_MILLISECONDS, SHOWN, Person, chromium, person
+from tests.server.pages.chromium import Person, person
 
 URL = "/v1/conversions"
 LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
-LOOKS = ((1280, "light"), (390, "dark"), (1280, "dark"), (390, "light"))
-CLIPPED = """() => [...document.querySelectorAll("main *, header *")]
-  .filter((at) => at.checkVisibility() && !at.closest("pre, svg, #status, .unseen, thead, caption, select, .skip"))
-  .filter((at) => at.getBoundingClientRect().right > innerWidth + 1 || at.scrollWidth > at.clientWidth + 1
-    && getComputedStyle(at).display !== "inline" && !["INPUT", "TEXTAREA", "PROGRESS"].includes(at.tagName))
-  .map((at) => at.outerHTML.slice(0, 150)).slice(0, 3).join()"""
-"""Elements of a page that extend beyond the window, or are wider than their parent."""
-
 ENDED = ("succeeded", "failed", "cancelled")
 
 pytestmark = pytest.mark.xdist_group("chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """With a small checkpoint, and one whose compression takes a second."""
-    folder = tmp_path_factory.mktemp("pages")
-    rng = np.random.default_rng(0)
-    layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
-    layout["w"] = (("data", "model"), None)
-    small = {"w": rng.random((64, 64), np.float32), "b": np.zeros(3, np.float32)}
-    reshard.save(folder / "data" / "run" / "1", small, layout=layout)
-    large = {"w": rng.integers(0, 1 << 16, (1024, 1024), np.int32)}
-    reshard.save(folder / "data" / "large", large)
-    with live(folder, requests_per_minute=10**6) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -374,112 +339,3 @@ def test_a_long_list_is_not_cut(browser: Browser, waiting: Live) -> None:
         page = someone.go("/conversions")
         assert page.get_by_role("row").count() > 20
         assert page.locator(".wide").evaluate("box => box.scrollHeight <= box.clientHeight")
-
-
-@pytest.fixture(scope="module")
-def everything(server: Live) -> dict[str, str]:
-    """Paths of pages with content, by kind."""
-    with server.client() as client:
-        paths = {}
-        for name, source in (("succeeded", "data/run/1"), ("failed", "data/run")):
-            body = {"source": source, "target": f"data/{name}", "labels": {"run": "7"}}
-            new = client.post(URL, json=body).json()["id"]
-            with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
-                assert "event: end" in stream.read().decode()
-            paths[name] = f"/conversions/{new}"
-        layout = {"mesh": {"x": 4}, "rules": [{"match": "w", "axes": [None, "x"]}]}
-        client.put("/v1/layouts/columns", json={"layout": layout}).raise_for_status()
-        long = "with-a-name-that-is-much-too-long-for-the-window-of-a-telephone/" * 3
-        targets = [{"target": f"data/{long}{n}", "mesh": "data=1,model=2"} for n in range(3)]
-        body = {"source": "data/run/1", "targets": targets, "labels": {"k" * 64: "v" * 256}}
-        new = client.post(URL, json=body).json()["id"]
-        with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
-            assert "event: end" in stream.read().decode()
-        paths["several"] = f"/conversions/{new}"
-        schedule = {"when": {"directory": "data/run"}, "targets": [{"target": "data/s/{step}"}]}
-        client.put("/v1/schedules/each", json=schedule).raise_for_status()
-        run_each(client)
-    return {
-        **paths, "plan": f"{paths['succeeded']}/plan", "no plan": f"{paths['failed']}/plan", "overview": "/",
-        "conversions": "/conversions", "none": "/conversions?state=cancelling", "schedules": "/schedules",
-        "schedule": "/schedules/each", "new conversion": "/new-conversion", "new schedule": "/new-schedule",
-        "checkpoints": "/checkpoints", "nothing": "/nothing", "layouts": "/layouts", "layout": "/layouts/columns",
-        "tried": "/layouts/columns/preview?checkpoint=data/run/1", "not tried": "/layouts/columns/preview?checkpoint=data/x",
-        "checkpoint": "/checkpoint?path=data/run/1", "no checkpoint": "/checkpoint?path=data/x",
-        "succeeded ones": "/conversions?state=succeeded", "failed ones": "/conversions?state=failed",
-        "api": "/docs", "several": paths["several"], "again": f"/new-conversion?again={paths['failed'].rpartition('/')[2]}",
-    }  # fmt: skip
-
-
-def run_each(client: httpx.Client) -> None:
-    """The only step is converted, by the watch or now."""
-    answer = client.post("/v1/schedules/each:run", json={})
-    assert answer.status_code in (202, 409), answer.text
-
-
-@pytest.mark.parametrize(("width", "scheme"), LOOKS if os.environ.get(SHOWN) else LOOKS[:2])
-def test_everybody_can_use_every_page(
-    browser: Browser, server: Live, everything: dict[str, str], width: int, scheme: str, pages_shown: Path | None
-) -> None:  # fmt: skip
-    """What axe checks, and that nothing but tables and pictures is wider than the window."""
-    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
-    found: dict[str, str] = {}
-    # the page's policy stands in the way of axe only: the other tests run under it
-    with person(browser, server.url, bypass_csp=True, **options) as someone:
-        check(someone.go("/sign-in"), "sign in", found, width, pages_shown, scheme)
-        someone.sign_in()
-        for name, path in everything.items():
-            page = someone.go(path)
-            if name == "plan":
-                page.get_by_text("As tables").click()
-            check(page, name, found, width, pages_shown, scheme)
-        page = someone.go("/new-conversion")
-        page.locator("#source").fill("nothing")
-        page.get_by_role("textbox", name="Target").fill("data/x")
-        page.get_by_role("button", name="Preview").click()
-        expect(page.get_by_role("heading", name="Please correct these fields")).to_be_focused()
-        check(page, "refused", found, width, pages_shown, scheme)
-        page = someone.go("/new-conversion?source=data/run/1&target=data/y")
-        page.get_by_role("button", name="Preview").click()
-        page.get_by_role("heading", name="Preview").wait_for()
-        check(page, "preview", found, width, pages_shown, scheme)
-        someone.wrong = [w for w in someone.wrong if "Failed to load resource" not in w]
-    assert found == {}
-
-
-def check(
-    page: Page, name: str, found: dict[str, str], width: int, folder: Path | None, scheme: str
-) -> None:
-    results = Axe().run(page)
-    assert results.response["passes"], "axe looked at nothing"
-    if results.violations_count:
-        found[name] = results.generate_report()
-    if page.evaluate("document.scrollingElement.scrollWidth > innerWidth"):
-        found[f"{name} is too wide"] = page.url
-    if width < 400 and (clipped := page.evaluate(CLIPPED)):
-        found[f"{name} is clipped"] = clipped
-    if folder is not None:
-        file = folder / f"{name.replace(' ', '-')}-{width}-{scheme}.png"
-        page.screenshot(path=file, full_page=True)
-
-
-def test_axe_finds_what_is_wrong(browser: Browser, server: Live) -> None:
-    """So that a page without violations says something."""
-    with person(browser, server.url, bypass_csp=True) as someone:
-        page = someone.go("/sign-in")
-        page.evaluate("document.querySelector('label').remove()")
-        assert "label" in {v["id"] for v in Axe().run(page).response["violations"]}
-
-
-def test_the_policy_is_in_force(browser: Browser, server: Live) -> None:
-    """A script that stands in a page does not run, and the tests would notice it."""
-    with person(browser, server.url) as someone:
-        page = someone.go("/sign-in")
-        page.evaluate(
-            """() => { const made = document.createElement("script");
-            made.textContent = "window.ran = true"; document.body.append(made); }"""
-        )
-        page.wait_for_timeout(100)
-        assert page.evaluate("window.ran") is None
-        assert any("refused by the policy: script-src" in text for text in someone.wrong)
-        someone.wrong.clear()
