@@ -22,15 +22,15 @@ SEGMENT_S = 5.0
 PAGE_OBJECTS = 1000
 """Names in one request of a listing."""
 
-_OF_TRANSACTION = Requests(list=6, head=6, get=1, put=6, delete=3, received_bytes=300)
+_OF_TRANSACTION = Requests(list=6, head=6, get=1, put=6, delete=4, received_bytes=300)
 """Of a new target in a bucket beside its files: the lease, the mark of what is unfinished, records, and the looks by which a run
 is sure that nobody else has the target. Tests count them."""
 
 
 def of_transaction(scheme: str, objects: int) -> Requests:
     """What holding and publishing a target of so many objects takes."""
-    segments = Requests(delete=int(scheme == "gs"))  # each object is deleted by itself
-    return _OF_TRANSACTION + segments + Requests(list=pages(objects) - 1)
+    one_by_one = Requests(delete=2 if scheme == "gs" else 0)
+    return _OF_TRANSACTION + one_by_one + Requests(list=pages(objects) - 1)
 
 
 def deleted(scheme: str, objects: int) -> Requests:
