@@ -144,6 +144,7 @@ def test_inspected_planned_previewed_and_verified(
     planned = in_bucket.ask("POST", "/v1/plans", json=asked)
     assert planned.status_code == 200, planned.text
     assert (planned.json()["source"], planned.json()["target"]) == ("data/run/7", "data/out/7")
+    _check_requests(in_bucket, asked, planned.json()["requests"])
     preview = in_bucket.ask(
         "POST", "/v1/layouts:preview", json={"checkpoint": "data/run/7", "layout": LAYOUT}
     )
@@ -154,6 +155,23 @@ def test_inspected_planned_previewed_and_verified(
     assert (verified.status_code, verified.json()["differences"]) == (200, 0)
     for answer in (found, planned, preview, verified):
         assert not [word for word in (bucket.name, *CREDENTIALS) if word in answer.text]
+
+
+def _check_requests(served: Served, asked: dict[str, Any], found: dict[str, Any]) -> None:
+    """A plan has them, for the link that is asked for."""
+    assert found["put"] > 3 < found["get"]
+    assert (found["latency_s"], found["bytes_per_s"]) == (0.03, 150e6)
+    slow = {"latency_s": 0.3, "bytes_per_s": 1e6}
+    again = served.ask("POST", "/v1/plans", json={**asked, **slow}).json()["requests"]
+    assert again["latency_s"] == 0.3
+    assert again["seconds"] > 5 * found["seconds"]
+    several = {"source": asked["source"], "targets": [{"target": "data/a"}, {"target": "data/b"}]}
+    joint = served.ask("POST", "/v1/plans", json={**several, **slow}).json()
+    assert joint["requests"]["put"] > found["put"]
+    assert [plan["requests"] for plan in joint["plans"]] == [None, None]
+    none = served.ask("POST", "/v1/plans", json={**asked, "latency_s": 0})
+    assert none.status_code == 422
+    assert "/latency_s" in none.text
 
 
 def test_slices_of_tensors(in_bucket: Served, bucket: Bucket, tmp_path: Path) -> None:
