@@ -279,6 +279,8 @@ class ObjectTransaction:
         )
         path = f"{self._target.path}/{UNFINISHED_MARK}"
         objects.put(self._store, path, text.encode(), numbered(self._lease.fence))
+        # An object that nobody ever puts: credentials that may not delete are refused before the first chunk.
+        objects.delete(self._store, [f"{path}.{self._lease.fence}"])
 
     def _end_uploads(self) -> None:
         """Aborts what an earlier run began to upload in parts, where the store tells what that is."""
@@ -292,12 +294,12 @@ class ObjectTransaction:
     def _unmarked(self) -> list[str]:
         """Takes the commit markers away, that of the target before those of its items; the other files.
 
-        What is deleted or written in part is no checkpoint, and none of its items is one. That of the target is deleted even
-        if there is none, so that credentials which may not delete are refused before anything is written.
+        What is deleted or written in part is no checkpoint, and none of its items is one. What is not there is not deleted:
+        a request that comes late would take the marker of a later run away.
         """
         files = list(self.files())
         markers = [file for file in files if file.rpartition("/")[2] == COMMIT_MARKER]
-        self._delete([COMMIT_MARKER])
+        self._delete([marker for marker in markers if marker == COMMIT_MARKER])
         self._delete([marker for marker in markers if marker != COMMIT_MARKER])
         return [file for file in files if file.rpartition("/")[2] != COMMIT_MARKER]
 

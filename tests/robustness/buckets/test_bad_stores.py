@@ -81,7 +81,7 @@ def _impatient(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (answers.ACCESS_DENIED, {"operation": "list"}, r"cannot (list|look at) \S+: the credentials have no permission; grant s3:(ListBucket|GetObject and s3:ListBucket)"),
         (answers.ACCESS_DENIED, {"operation": "put"}, r"cannot write \S+/lease: the credentials have no permission; grant s3:PutObject, storage\.objects\.create"),
         (answers.ACCESS_DENIED, {"operation": "put", "nth": 4}, r"cannot write \S+: the credentials have no permission; grant s3:PutObject"),
-        (answers.ACCESS_DENIED, {"operation": DELETION}, r"cannot delete \S+/commit_success\.txt: the credentials have no permission; grant s3:DeleteObject, storage\.objects\.delete"),
+        (answers.ACCESS_DENIED, {"operation": DELETION}, r"cannot delete \S+/reshard_unfinished\.txt\.\d+: the credentials have no permission; grant s3:DeleteObject, storage\.objects\.delete"),
         (answers.EXPIRED_TOKEN, {"operation": "put", "nth": 6}, r"cannot write \S+: the credentials have expired; renew them and run the same command again"),
         (answers.UNAUTHENTICATED, {}, r"the store does not accept the credentials; check them, and that they belong to this cloud"),
         (answers.INVALID_ACCESS_KEY, {"operation": "put"}, r"the store does not accept the credentials"),
