@@ -6,7 +6,7 @@ from itertools import islice
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.buckets.transaction import state_folder
-from reshard.storage.commit_markers import is_left_unfinished
+from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.location import Location
 
 
@@ -40,5 +40,10 @@ def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = Fa
 
 
 def has_state(target: Location, state: str | None = None) -> bool:
-    """Whether a run has left, or uses, the folder beside a target in which it records what is done."""
-    return next(islice(state_folder(target, state).files(), 1), None) is not None
+    """Whether a run has left, or uses, the folder beside a target in which it records what is done.
+
+    Or its unfinished mark in a finished target, where it came late.
+    """
+    if next(islice(state_folder(target, state).files(), 1), None) is not None:
+        return True
+    return (target / UNFINISHED_MARK).exists()
