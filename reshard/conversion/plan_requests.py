@@ -13,7 +13,7 @@ from reshard.conversion.target_requests import RequestParts, target_requests, wa
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.move import Move
-from reshard.planning.request_plan import RequestPlan, pages
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.source_requests import (
     Blocks,
     WeightedSum,
@@ -24,7 +24,7 @@ from reshard.planning.source_requests import (
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import is_in_bucket
-from reshard.storage.requests import NONE, Requests
+from reshard.storage.requests import NONE, Requests, pages
 
 _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""

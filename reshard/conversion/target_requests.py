@@ -17,7 +17,7 @@ from reshard.conversion.prepare import Planned
 from reshard.formats.base import Reader, TargetCheckpoint, Writer
 from reshard.formats.contents import Extent
 from reshard.planning.move import Move
-from reshard.planning.request_plan import deleted, of_transaction, pages
+from reshard.planning.request_plan import deleted, of_transaction
 from reshard.planning.source_requests import (
     WeightedSum,
     some_chunks,
@@ -27,7 +27,7 @@ from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.requests import NONE, Requests
+from reshard.storage.requests import NONE, Requests, pages
 from reshard.storage.unsent import Unsent
 
 _ZEROS = "0" * 16
@@ -52,7 +52,9 @@ def target_requests(planned: Planned, number: int, target: CheckedTarget) -> Req
     shared = {at.move for read in reads if len(read) > 1 for at in read if at.target == number}
     data = _chunks(plan.moves, planned.reader, target.target, shared)
     data += _files(plan.moves, writer, scheme)
-    steps = finish + _copied_items(checkpoint) + of_transaction(scheme, data.put)
+    chunks = sum(move.target.spec.storage.count for move in plan.moves)
+    held = of_transaction(scheme, data.put + metadata.put + finish.put, chunks, plan.tasks)
+    steps = finish + _copied_items(checkpoint) + held
     if target.options.overwrite:
         steps += deleted(scheme, sum(1 for _ in root.files()))
     if target.options.check == "readback":
@@ -64,13 +66,15 @@ def _metadata(
     writer: Writer, checkpoint: TargetCheckpoint, root: Location
 ) -> tuple[Requests, Requests]:
     """What the writer's files take, before the chunks and after them."""
-    before = Unsent(root.store)
-    writer.prepare(Location(before, root.path))
-    after = Unsent(root.store)
-    markers = writer.finish(Location(after, root.path), dict.fromkeys(checkpoint.tensors, _ZEROS), ())  # fmt: skip
+    unsent = Unsent(root.store)
+    place = Location(unsent, root.path)
+    writer.prepare(place)
+    before = unsent.requests
+    markers = writer.finish(place, dict.fromkeys(checkpoint.tensors, _ZEROS), ())
     markers = {**markers, COMMIT_MARKER: COMMITTED}
     sent = sum(map(len, markers.values()))
-    return before.requests, after.requests + Requests(put=len(markers), sent_bytes=sent)
+    after = unsent.requests - before
+    return before, after + Requests(put=len(markers), sent_bytes=sent)
 
 
 def _read_back(

@@ -52,3 +52,11 @@ class Requests(Struct, frozen=True):
 
 
 NONE = Requests()
+
+PAGE_OBJECTS = 1000
+"""Names in one request of a listing."""
+
+
+def pages(objects: int) -> int:
+    """Requests that list so many objects."""
+    return max(1, -(-objects // PAGE_OBJECTS))

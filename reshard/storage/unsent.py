@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import field
 
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store
-from reshard.storage.requests import Requests
+from reshard.storage.requests import Requests, pages
 from reshard.storage.wrapper import StoreWrapper
 
 
@@ -38,12 +38,17 @@ class Unsent(StoreWrapper, frozen=True):
         return None if nbytes is None else FileStatus("file", nbytes)
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        self.looks.append(Requests(list=1))
-        return [Entry(name, is_folder=False) for name in self._names(folder) if "/" not in name]
+        found = {
+            first: bool(slash)
+            for first, slash, _ in (n.partition("/") for n in self._names(folder))
+        }
+        self.looks.append(Requests(list=pages(len(found))))
+        return [Entry(name, is_folder) for name, is_folder in sorted(found.items())]
 
     def files(self, folder: str) -> Iterator[str]:
-        self.looks.append(Requests(list=1))
-        return self._names(folder)
+        found = list(self._names(folder))
+        self.looks.append(Requests(list=pages(len(found))))
+        return iter(found)
 
     def open(self, path: str, version: str = "", what: str = "") -> OpenFile:  # noqa: ARG002
         nbytes = self.files_put.get(path, 0)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from reshard.planning.request_plan import RequestPlan, deleted, of_transaction, pages
-from reshard.storage.requests import Requests
+from reshard.planning.request_plan import RequestPlan, deleted, of_transaction
+from reshard.storage.requests import Requests, pages
 
 MB = 1_000_000
 
@@ -28,6 +28,8 @@ def test_a_long_run_renews_its_lease_and_puts_records() -> None:
 
 def test_clouds_delete_differently() -> None:
     assert (deleted("gs", 1500).delete, deleted("s3", 1500).delete) == (1500, 2)
-    assert of_transaction("gs", 10) - of_transaction("s3", 10) == Requests(delete=2)
-    assert of_transaction("s3", 2500) - of_transaction("s3", 10) == Requests(list=2)
+    small = of_transaction("s3", 10, 0, 0)
+    assert of_transaction("gs", 10, 0, 0) - small == Requests(delete=2)
+    assert of_transaction("s3", 2500, 0, 0) - small == Requests(list=2)
+    assert of_transaction("s3", 10, 5, 2) - small == Requests(sent_bytes=5 * 60 + 2 * 110)
     assert [pages(count) for count in (0, 1, 1000, 1001)] == [1, 1, 1, 2]

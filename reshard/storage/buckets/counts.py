@@ -10,14 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from reshard.storage.requests import NONE, Requests
+from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests
 
 if TYPE_CHECKING:
     from obstore import GetResult, ListResult, ObjectMeta, PutMode, PutResult
     from obstore.store import ObjectStore
-
-PAGE_OBJECTS = 1000
-"""Clouds list so many objects in one request."""
 
 _DELETED_AT_ONCE = {"S3Store": 1000, "AzureStore": 256}
 """How many objects one request deletes; Google Cloud takes one."""

@@ -107,7 +107,7 @@ def test_a_store_to_which_nothing_is_sent(gcs_bucket: Bucket) -> None:
     unsent = Unsent(place.store)
     unsent.write("out/a", b"12345")
     unsent.write_pieces("out/b/c", iter(()), 20)
-    assert [entry.name for entry in unsent.entries("out")] == ["a"]
+    assert [(e.name, e.is_folder) for e in unsent.entries("out")] == [("a", False), ("b", True)]
     assert sorted(unsent.files("out")) == ["a", "b/c"]
     assert unsent.open("out/b/c").read(15, 9) == bytes(5)
     assert not unsent.status("out/x")
