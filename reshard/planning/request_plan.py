@@ -19,7 +19,7 @@ SEGMENT_S = 5.0
 """Records of what is done are put so often."""
 
 
-_OF_TRANSACTION = Requests(list=6, head=6, get=1, put=6, delete=4, received_bytes=300)
+_OF_TRANSACTION = Requests(list=6, head=7, get=1, put=6, delete=4, received_bytes=300)
 """Of a new target in a bucket beside its files: the lease, the mark of what is unfinished, records, and the looks by which a run
 is sure that nobody else has the target. Tests count them."""
 

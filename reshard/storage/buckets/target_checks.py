@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from reshard.errors import StorageError, TargetExistsError
+from reshard.storage.buckets import objects
+from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.transaction import state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.location import Location
@@ -46,4 +48,5 @@ def has_state(target: Location, state: str | None = None) -> bool:
     """
     if next(islice(state_folder(target, state).files(), 1), None) is not None:
         return True
-    return (target / UNFINISHED_MARK).exists()
+    mark = target / UNFINISHED_MARK
+    return isinstance(mark.store, BucketStore) and objects.look(mark.store, mark.path) is not None
