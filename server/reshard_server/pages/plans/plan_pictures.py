@@ -19,6 +19,9 @@ from reshard_server.pages.plans.plan_wording import reads_text, resplit_text
 from reshard_server.schemas.conversion import Conversion, PlanRequest, TargetRequest
 from reshard_server.services import Services
 
+_OF_JSON = frozenset({"shares", "link"})
+"""Arguments of a plan's question that only its answer over HTTP depends on."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
@@ -63,7 +66,7 @@ async def planned(
 ) -> DrawnPlan:
     """Plans a conversion. Raises ProblemError if the conversion would be refused."""
     question = await run_sync(plan_question, serving, caller, body, limiter=serving.finders)
-    arguments = {k: v for k, v in question.arguments.items() if k != "shares"}
+    arguments = {k: v for k, v in question.arguments.items() if k not in _OF_JSON}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))
     chosen = plan["chosen"]
