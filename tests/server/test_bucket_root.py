@@ -227,6 +227,18 @@ def test_pages_name_roots_only(in_bucket: Served, bucket: Bucket, tmp_path: Path
     assert "data/run/7" in browser.send("GET", "/new-conversion").text
 
 
+def test_the_page_of_a_plan_tells_its_requests(
+    in_bucket: Served, bucket: Bucket, tmp_path: Path
+) -> None:
+    save(bucket, tmp_path, "run/7")
+    new = in_bucket.create(source="data/run/7", target="data/out/7", layout=LAYOUT)
+    browser = Browser(in_bucket)
+    browser.sign_in("ann")
+    page = browser.go(f"/conversions/{new}/plan?target=0")
+    assert browser.status == 200, page.text
+    assert "Requests to buckets" in page.text
+
+
 def test_refused_work_names_the_member(in_bucket: Served) -> None:
     reserved = {"source": "data/run/1", "target": "data/.x.reshard-partial"}
     answer = in_bucket.ask("POST", "/v1/conversions", json=reserved)
