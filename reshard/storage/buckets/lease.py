@@ -229,7 +229,11 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
             raise _refusal(target, str(error)) from None
         objects.put(store, path, held.render())
         return Lease(store, path, held, began_s, is_conditional=False)
-    is_conditional = not _takes_a_second(store, path)
+    taken = _puts_taken(store, path)
+    if taken == 1 and (known := objects.look(store, path)) is not None:
+        held, began_s = Held(target, _next_fence(held.fence), held.run), now_s()
+        objects.replace(store, path, held.render(), known)
+    is_conditional = taken < 2
     if not is_conditional:
         if not unsafe:
             objects.delete(store, [path])
@@ -250,13 +254,17 @@ def _put_first(store: BucketStore, path: str, held: Held) -> None:
         objects.put_new(store, path, held.render())
 
 
-def _takes_a_second(store: BucketStore, path: str) -> bool:
-    """Whether a store that was asked to put an object only where there is none does it all the same."""
-    try:
-        objects.put_new(store, path, b"a second one")
-    except TargetExistsError:
-        return False
-    return True
+def _puts_taken(store: BucketStore, path: str) -> int:
+    """How many more objects the store takes at a path, of two that it is asked to put only where there is none.
+
+    None is usual. One shows that the lease was gone: another run took it over and ended. Two show that it keeps no conditions.
+    """
+    for taken, data in enumerate((b"a second one", b"a third one")):
+        try:
+            objects.put_new(store, path, data)
+        except TargetExistsError:
+            return taken
+    return 2
 
 
 def _refusal(target: str, seen: str) -> StorageError:

@@ -101,6 +101,19 @@ def test_a_taking_whose_answer_was_lost_is_its_own(store: BucketStore, bucket: B
         assert not lease.is_lost, taken
 
 
+def test_a_lease_that_was_taken_over_and_removed_at_once_is_put_again(
+    store: BucketStore, bucket: Bucket
+) -> None:
+    """The run stood still after it had put it; that says nothing of whether the store keeps conditions."""
+    gone = Call(lambda: bucket.store().delete(PATH))
+    bucket.emulator.faults.add(gone, operation="put", key=PATH, nth=2)
+    lease = take(store, PATH, TARGET)
+    assert lease.is_conditional
+    lease.renew()
+    assert read_lease(store, PATH).run == lease._held.run  # type: ignore[union-attr]
+    lease.release()
+
+
 def test_a_lease_that_grows_while_it_is_read_is_read_whole(
     lease: Lease, store: BucketStore, bucket: Bucket
 ) -> None:
