@@ -139,8 +139,8 @@ def _item_folder(path: str, root: Location, item: str) -> str:
     """The name of the item's folder."""
     if not is_checkpoint(root):
         raise NotACheckpointError(
-            f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or that "
-            "of a training run with a step (step)"
+            f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or "
+            "the folder of a training run and its step (step)"
         )
     items = items_of(root)
     if all(one.directory == "" for one in items):

@@ -49,7 +49,7 @@ def _level(text: str, level: str) -> int:
 def codec_name(encoding: Encoding) -> str:
     """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
 
-    A chunk that is gathered from raw pieces is no range of a file that could be copied, so that it is not ``raw``.
+    ``pieces`` for a chunk that is gathered from raw pieces: it is not one range of a file, so it cannot be copied.
     """
     if encoding.gathered != "no":
         return "pieces"

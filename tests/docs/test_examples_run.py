@@ -130,8 +130,13 @@ def targets_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("line", ON_CHECKPOINTS)
-def test_the_example_of_the_help_works(line: str, runs: Path, tmp_path: Path) -> None:
-    run(place(runs, tmp_path / "typed", line), line)
+def test_the_example_of_the_help_works(
+    line: str, runs: Path, gcs_bucket: Bucket, tmp_path: Path
+) -> None:
+    folder = place(runs, tmp_path / "typed", line)
+    if "gs://bucket/run/1000" in line:
+        reshard.convert(folder / "ckpt" / "1000", f"{gcs_bucket.url}/run/1000")
+    run(folder, line.replace("gs://bucket", gcs_bucket.url))
 
 
 @pytest.mark.parametrize("line", HELP["doctor"])

@@ -15,7 +15,7 @@ from reshard.verification.compare import AGREEING
 
 
 def verification_view(found: Verification, show_all: bool) -> Iterator[RenderableType]:
-    """Unreadable checkpoints, tensors and files that differ, those without a record, and the verdict."""
+    """Damage, then tensors and files that differ, then tensors without a record, then the verdict."""
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
     yield from _table("differences", unlike, found, show_all)

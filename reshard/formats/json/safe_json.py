@@ -81,7 +81,8 @@ def checked_text(data: bytes, where: str) -> str:
     _refuse_holes(data, where)
     if (depth := _depth(data)) > MAX_JSON_DEPTH:
         raise FormatError(
-            f"{where} nests {depth} levels deep, but metadata of at most {MAX_JSON_DEPTH} is read"
+            f"{where} nests {depth} levels deep; expected at most {MAX_JSON_DEPTH}; restore the file from a copy, or save the "
+            "checkpoint with a flatter tree"
         )
     try:
         return data.decode("utf-8")

@@ -199,7 +199,7 @@ class OrbaxReader:
         return extent
 
     def copies(self, name: str) -> tuple[()]:  # noqa: ARG002  the same for every tensor
-        """None: every chunk is stored once."""
+        """Always empty: every chunk is stored once."""
         return ()
 
     def _array(self, name: str, index: Index) -> ArrayFiles:

@@ -177,8 +177,8 @@ def refuse_unsafe(param_name: str, where: str) -> None:
         )
     if _UNSAFE.search(param_name):
         raise FormatError(
-            f"{where}: the name {shorten(param_name)} cannot name files: as a path it has an empty "
-            "part, '.', '..', a NUL or half a character in it; rename that key in the program that "
+            f"{where}: the name {shorten(param_name)} cannot name files: it has an empty part, "
+            "'.', '..', a NUL or a lone surrogate (half of a UTF-16 character); rename that key in the program that "
             "saves the checkpoint"
         )
 

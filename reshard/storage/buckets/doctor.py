@@ -145,7 +145,7 @@ def _list_at_once(trial: _Trial) -> str:
 def _half_names(trial: _Trial) -> str:
     if trial.store.status(trial.path("list")) is not None:
         raise _DoesNotHoldError("half of a folder's name is taken for a folder")
-    return "half of a name is nothing"
+    return "a part of a name names no object"
 
 
 def _ranges(trial: _Trial) -> str:

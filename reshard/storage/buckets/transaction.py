@@ -226,8 +226,8 @@ class ObjectTransaction:
             return
         if not 0 < run_of(self._target / COMMIT_MARKER) < self._lease.fence:
             raise TargetExistsError(
-                f"somebody else put {self._target / COMMIT_MARKER} while this run wrote the target, which is whole only now; remove "
-                "that object, and run the same again"
+                f"somebody else put {self._target / COMMIT_MARKER} before this run had written the whole target; remove that object, "
+                "and run the same command again"
             )
 
     def is_committed(self) -> bool:

@@ -199,7 +199,7 @@ def test_a_marker_that_somebody_else_put_is_refused(target: Location, bucket: Bu
         with held_objects(target) as transaction:
             write(transaction)
             objects.put(transaction._store, "run/7/commit_success.txt", COMMITTED, number)
-            with pytest.raises(TargetExistsError, match=r"somebody else put .*/run/7/commit_success\.txt while this run wrote the target, which is whole only now; remove that object, and run the same again"):  # fmt: skip
+            with pytest.raises(TargetExistsError, match=r"somebody else put .*/run/7/commit_success\.txt before this run had written the whole target; remove that object, and run the same command again"):  # fmt: skip
                 transaction.commit(overwrite=False)
             assert not transaction.is_committed()
         bucket.store().delete("run/7/commit_success.txt")

@@ -54,7 +54,7 @@ class OrbaxWriter:
         copy_items(self._target, root)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
-        """A file of its own: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` for a single chunk."""
+        """The chunk's own file: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` if the tensor has only one chunk."""
         return (Place(self._file(name, index)),)
 
     def _file(self, name: str, index: Index) -> str:
