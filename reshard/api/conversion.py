@@ -45,7 +45,7 @@ def plan(
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.plan_requests import plan_all, plan_without_target
+    from reshard.conversion.predict_requests import plan_all, plan_without_target
     from reshard.formats.choose import choose_checkpoint
 
     limits = limits_of(max_memory, workers, source, target)
@@ -71,7 +71,7 @@ def plan_all(
     (``repeated_bytes``) because the budget does not allow otherwise.
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.plan_requests import plan_all
+    from reshard.conversion.predict_requests import plan_all
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))

@@ -21,7 +21,7 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import finish
 from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.plan_requests import plan_requests
+from reshard.conversion.predict_requests import plan_requests
 from reshard.conversion.prepare import Planned, local_paths, plan_targets
 from reshard.conversion.report import ConversionReport, MultiReport, RequestReport
 from reshard.conversion.resume.already_done import abort_own, open_result, remove_leftovers

@@ -25,6 +25,6 @@ def is_left_unfinished(target: Location) -> bool:
         return False
     if not committed.exists():
         return True
-    from reshard.storage.buckets.run_numbers import run_of
+    from reshard.storage.buckets.target.run_numbers import run_of
 
     return run_of(committed) < run_of(unfinished)

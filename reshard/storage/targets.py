@@ -46,7 +46,7 @@ def check_new(target: Location, *, overwrite: bool, is_file: bool = False) -> No
     if is_local(target):
         target_checks.check_new(Path(target.path), overwrite=overwrite, is_file=is_file)
         return
-    from reshard.storage.buckets.target_checks import check_new_in_bucket
+    from reshard.storage.buckets.target.checks import check_new_in_bucket
 
     check_new_in_bucket(target, overwrite=overwrite, is_file=is_file)
 
@@ -62,7 +62,7 @@ def held_target(
     """
     if is_local(target):
         return held_local(Path(target.path), file)
-    from reshard.storage.buckets.transaction import held_objects
+    from reshard.storage.buckets.target.transaction import held_objects
 
     return held_objects(target, unsafe=unsafe, state=state)
 
@@ -76,7 +76,7 @@ def state_of(target: Location, state: str | None = None) -> Location:
     """The folder in which a run to a target records what is done, and says that it is at work."""
     if is_local(target):
         return locate(staging_for(Path(target.path)).folder)
-    from reshard.storage.buckets.transaction import state_folder
+    from reshard.storage.buckets.target.transaction import state_folder
 
     return state_folder(target, state)
 
@@ -85,7 +85,7 @@ def has_leftovers(target: Location, file: str = "", state: str | None = None) ->
     """Whether a run that is unfinished, or writing now, has left or uses a folder beside the target."""
     if is_local(target):
         return os.path.lexists(staging_for(Path(target.path), file).folder)
-    from reshard.storage.buckets.target_checks import has_state
+    from reshard.storage.buckets.target.checks import has_state
 
     return has_state(target, state)
 
@@ -94,7 +94,7 @@ def count_uploads(target: Location) -> int | None:
     """How many uploads in parts were left below a target; None where that is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.unfinished_uploads import uploads_below
+    from reshard.storage.buckets.target.unfinished_uploads import uploads_below
 
     found = uploads_below(target)
     return None if found is None else len(found)
@@ -104,7 +104,7 @@ def remove_uploads(target: Location) -> int | None:
     """Removes the uploads in parts that were left below a target, which its caller holds; how many, None where that is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.unfinished_uploads import abort_uploads
+    from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
 
     return abort_uploads(target)
 

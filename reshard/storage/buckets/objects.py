@@ -9,7 +9,6 @@ from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
-from reshard.storage.buckets.arrived import Sent, has_arrived, has_parts, landed
 from reshard.storage.buckets.errors import (
     DamagedUploadError,
     bucket_error,
@@ -18,6 +17,7 @@ from reshard.storage.buckets.errors import (
     damaged_upload,
 )
 from reshard.storage.buckets.listing import version_of
+from reshard.storage.buckets.target.arrived import Sent, has_arrived, has_parts, landed
 from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, PlanError, StorageError, TargetBusyError
-from reshard.storage.buckets.lease import take
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.target.lease import take
 from reshard.storage.leftovers import remove_leftovers
 from tests.emulators.buckets import Bucket
 from tests.orbax_trees import save_pytree

@@ -19,7 +19,8 @@ from reshard.conversion import convert as convert_module  # noqa: F401 - so that
 from reshard.engine import task_stream
 from reshard.errors import ReshardError
 from reshard.storage import host, upload
-from reshard.storage.buckets import lease, objects
+from reshard.storage.buckets import objects
+from reshard.storage.buckets.target import lease
 
 PRELOADED = ["tests.robustness.buckets.children"]
 PART_BYTES = 1 << 16

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage.buckets.unfinished_uploads import _S3, abort_uploads, uploads_below
+from reshard.storage.buckets.target.unfinished_uploads import _S3, abort_uploads, uploads_below
 from reshard.storage.location import locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket

@@ -10,7 +10,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.move import Move, Side
 from reshard.planning.placement import Placement
 from reshard.planning.planner import Request, make_plan
-from reshard.planning.source_requests import SAMPLES, Blocks, some_chunks, source_requests
+from reshard.planning.predict_source_requests import SAMPLES, Blocks, some_chunks, source_requests
 from reshard.storage.requests import Requests
 
 BLOCKS = Blocks(1000, 3)

@@ -17,11 +17,11 @@ from reshard.conversion.prepare import Planned
 from reshard.formats.base import Reader, TargetCheckpoint, Writer
 from reshard.formats.contents import Extent
 from reshard.planning.move import Move
-from reshard.planning.request_plan import deleted, of_transaction
-from reshard.planning.source_requests import (
+from reshard.planning.predict_source_requests import (
     WeightedSum,
     some_chunks,
 )
+from reshard.planning.request_plan import deleted, of_transaction
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED

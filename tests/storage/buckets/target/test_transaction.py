@@ -8,12 +8,13 @@ import time
 import pytest
 
 from reshard.errors import MissingError, StorageError, TargetBusyError, TargetExistsError
-from reshard.storage.buckets import lease as leases
-from reshard.storage.buckets import objects, segments
-from reshard.storage.buckets.lease import Held, read_lease
-from reshard.storage.buckets.run_numbers import numbered, run_of
+from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.transaction import ObjectTransaction, held_objects
+from reshard.storage.buckets.target import lease as leases
+from reshard.storage.buckets.target import segments
+from reshard.storage.buckets.target.lease import Held, read_lease
+from reshard.storage.buckets.target.run_numbers import numbered, run_of
+from reshard.storage.buckets.target.transaction import ObjectTransaction, held_objects
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from reshard.errors import ResumeError, StorageError, TargetBusyError
-from reshard.storage.buckets import lease as leases
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.lease import Held, Lease, read_lease, take
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.target import lease as leases
+from reshard.storage.buckets.target.lease import Held, Lease, read_lease, take
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers

@@ -8,19 +8,19 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
+from reshard.conversion.predict_target_requests import RequestParts, target_requests, way_of
 from reshard.conversion.prepare import Planned, local_paths, plan_targets, plan_unnamed
-from reshard.conversion.target_requests import RequestParts, target_requests, way_of
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.move import Move
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.source_requests import (
+from reshard.planning.predict_source_requests import (
     Blocks,
     WeightedSum,
     chunk_requests,
     some_chunks,
     source_requests,
 )
+from reshard.planning.request_plan import RequestPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import is_in_bucket
