@@ -193,7 +193,10 @@ def test_old_outputs_are_removed_with_their_marker_first(in_bucket: Bench, bucke
     assert outputs(bucket) == {"2", "10"}
     assert len(keys_below(bucket, "out")) == 8
     gone = [r.key for r in bucket.emulator.log.requests if r.operation == "delete"]
-    gone = [key for key in gone if "/out/1/" in key]
+    tried = (
+        "reshard_unfinished.txt."  # whether objects may be deleted is tried with the name of none
+    )
+    gone = [key for key in gone if "/out/1/" in key and tried not in key]
     if bucket.scheme == "gs":  # S3 names them in a body
         assert gone[0] == f"{PREFIX}/out/1/{MARKER}"
         assert gone.index(f"{PREFIX}/out/1/slices.json") > gone.index(f"{PREFIX}/out/1/d/0")
