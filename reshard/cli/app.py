@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, refused, stopped
+from reshard.cli.optional_values import completed
 from reshard.cli.options import examples
 from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.cli.streams import open_streams
@@ -86,7 +87,9 @@ def run(args: Sequence[str]) -> int:
     names = args[:1] if args and args[0] in COMMANDS else COMMANDS
     command = typer.main.get_command(make_app(names))
     try:
-        code = command.main(list(args) or ["--help"], prog_name="reshard", standalone_mode=False)
+        code = command.main(
+            completed(args) or ["--help"], prog_name="reshard", standalone_mode=False
+        )
     except ReshardError as error:
         return refused(error, as_json)
     except typer.TyperException as error:

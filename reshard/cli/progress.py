@@ -80,8 +80,14 @@ def _line(progress: Progress, seconds: float) -> str:
     return (
         f"{progress.stage}: {_share(done, total)}, {format_bytes(done)} of {format_bytes(total)}, "
         f"{rate_text(now, seconds)}, {left} left, task {progress.tasks_done:,} of "
-        f"{progress.tasks:,}, {short_name(progress.tensor)}"
+        f"{progress.tasks:,}, {short_name(progress.tensor)}{_hosts(progress)}"
     )
+
+
+def _hosts(progress: Progress) -> str:
+    """How many other hosts have done something; "" where there are none."""
+    count = len(progress.hosts)
+    return f", {count} other {'host' if count == 1 else 'hosts'}" if count else ""
 
 
 def going_on(progress: Progress) -> str:
@@ -141,7 +147,7 @@ class Bar:
                 completed=progress.moved_bytes,
                 total=progress.total_bytes,
                 amount=_amount(progress, elapsed),
-                name=short_name(progress.tensor),
+                name=f"{short_name(progress.tensor)}{_hosts(progress)}",
             )
 
     def _row(self, progress: Progress) -> TaskID:

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import finish
 from reshard.conversion.make_report import already_done, conversion_report
@@ -33,6 +34,7 @@ from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.error_context import about_target
+from reshard.engine.executor import HostsExecutor
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
@@ -72,6 +74,7 @@ def convert_all(
         with _locked(run, jobs, limits) as open_targets:
             with _begun(open_targets):
                 check_space_left(open_targets)
+                _check_hosts(run, open_targets)
                 _run_tasks(run, planned, open_targets)
             for target in open_targets:
                 results = _prove(run, target, limits)
@@ -213,8 +216,16 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
                 job = target.job
                 check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
                 begin_or_resume(target)
+                if job.is_elsewhere:
+                    elsewhere = target.transaction.open_elsewhere()
+                    target.output = replace(target.output, elsewhere=elsewhere)
             open_records.enter_context(closing(target.transaction))
         yield
+
+
+def _check_hosts(run: _Run, targets: Sequence[OpenTarget]) -> None:
+    if isinstance(run.executor, HostsExecutor) and targets:
+        check_hosts(run.executor, run.source, run.identities[0].files, targets)
 
 
 def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
@@ -228,6 +239,7 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
         for target in targets:
             if target.output.uploads is not None:
                 unfinished.callback(target.output.uploads.abort)
+            unfinished.callback(target.transaction.close_elsewhere)
         run.read_bytes = run_batches(
             batches, runs, plan.max_memory, plan.workers, run.executor, plan.processes
         )

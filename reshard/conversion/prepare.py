@@ -13,6 +13,7 @@ from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, Planned
 from reshard.conversion.target_form import form_of
 from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import about_target
+from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
@@ -35,11 +36,13 @@ class Planned(Struct, frozen=True):
 
     Attributes:
         checkpoints: what the writer of each target must know.
+        is_elsewhere: whether tasks run in processes of an executor that was given, perhaps on other hosts.
     """
 
     reader: Reader
     checkpoints: tuple[TargetCheckpoint, ...]
     summary: MultiConversionPlan
+    is_elsewhere: bool = False
 
     def limits(self, executor: Executor | None) -> Limits:
         """The memory that metadata leaves for buffers, and the workers."""
@@ -87,11 +90,12 @@ def plan_targets(
                 place, overwrite = locate(target.target), target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
-    target_plans = []
+    target_plans, is_elsewhere = [], not is_own(executor)
     for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
             store = locate(target.target).store
-            target_plans.append(make_target(reader, target.options, form, store))
+            made = make_target(reader, target.options, form, store, is_elsewhere=is_elsewhere)
+            target_plans.append(made)
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options, executor)
     summaries = tuple(
@@ -99,7 +103,7 @@ def plan_targets(
         for target, plan, target_plan in zip(targets, total.plans, target_plans, strict=True)
     )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
-    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total))
+    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total), is_elsewhere)
 
 
 def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:
@@ -113,7 +117,10 @@ def _multi_plan(
     options: Sequence[CheckedOptions],
     executor: Executor | None = None,
 ) -> MultiPlan:
-    """In processes where that is faster, unless the caller has an executor or source or target need a library."""
+    """In processes where that is faster, unless source or target need a library, or the executor decides that.
+
+    On several hosts each has the memory and the workers of the plan.
+    """
     requests = [target.requests for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     max_memory, workers = options[0].max_memory, options[0].workers
@@ -121,7 +128,8 @@ def _multi_plan(
     def plan_with(processes: int) -> MultiPlan:
         return make_multi_plan(requests, max_memory, workers, metadata, processes)
 
-    if executor is not None or _needs_library(reader, targets):
+    is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
+    if is_of_caller or _needs_library(reader, targets):
         return plan_with(0)
     return plan_with_processes(plan_with, max_memory)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.planning.move import Plan
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import has_leftovers, root_text
+from reshard.storage.targets import has_leftovers, is_local, root_text
 
 
 class TargetJob(Struct, frozen=True):
@@ -35,6 +34,7 @@ class TargetJob(Struct, frozen=True):
         identity: of this conversion, with its plan.
         reader: the open source.
         checkpoint: what will be written.
+        is_elsewhere: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
     """
 
     number: int
@@ -46,6 +46,7 @@ class TargetJob(Struct, frozen=True):
     reader: Reader
     checkpoint: TargetCheckpoint
     summary: ConversionPlan
+    is_elsewhere: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -92,6 +93,7 @@ def _target_job(
         planned.reader,
         checkpoint,
         summary,
+        planned.is_elsewhere,
     )
 
 
@@ -108,12 +110,18 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         writer = checkpoint.form.open_writer(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     is_in_order = any(move.target.in_order is not None for move in job.plan.moves)
-    uploads = Uploads(job.place, writer.shared_file) if is_in_order else None
-    if uploads is not None and not isinstance(limits.executor, ThreadPoolExecutor | None):
+    uploads = None
+    if is_in_order and not is_local(job.place):
+        uploads = Uploads(job.place, writer.shared_file)
+        _refuse_uploads_elsewhere(job)
+    has_places = checkpoint.form.put_bytes(0) is None
+    root = root_text(job.place, job.file)
+    return TargetOutput(writer, encodings, root, job.name, uploads, has_places)
+
+
+def _refuse_uploads_elsewhere(job: TargetJob) -> None:
+    if job.is_elsewhere:
         raise PlanError(
             f"the files of {job.place} are uploaded in order by one process, but an executor was given, whose workers may be others; "
             "leave it out (executor), or write an Orbax checkpoint (to)"
         )
-    has_places = checkpoint.form.put_bytes(0) is None
-    root = root_text(job.place, job.file)
-    return TargetOutput(writer, encodings, root, job.name, uploads, has_places)

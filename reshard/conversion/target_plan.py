@@ -50,10 +50,20 @@ class TargetPlan(Struct, frozen=True):
 
 
 def make_target(
-    reader: Reader, options: CheckedOptions, form: Form, store: Store = LOCAL
+    reader: Reader,
+    options: CheckedOptions,
+    form: Form,
+    store: Store = LOCAL,
+    *,
+    is_elsewhere: bool = False,
 ) -> TargetPlan:
-    """The target of converting ``reader``'s checkpoint in a store; pure arithmetic over metadata."""
-    refuse_database(form, store)
+    """The target of converting ``reader``'s checkpoint in a store; pure arithmetic over metadata.
+
+    With ``is_elsewhere`` tasks run in other processes, perhaps on other hosts, so that each file is written by one task, or
+    by the tasks of one batch.
+    """
+    refuse_database(form, store, is_elsewhere=is_elsewhere)
+    by_one_task = is_elsewhere or not store.writes_in_place
     refuse_unstored(options.changes.cast)
     kept = rewrites(
         options.changes,
@@ -70,7 +80,8 @@ def make_target(
             stored = reader.tensors[rewrite.source]
             tensor = _target_tensor(stored, leaf, rewrite, options, form)
             tensors[leaf.name] = tensor
-            requests.append(_request(stored, tensor, form, store, saturate=rewrite.saturate))
+            request = _request(stored, tensor, form, store, by_one_task=by_one_task)
+            requests.append(_saturating(request) if rewrite.saturate else request)
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
         tensors,
@@ -136,16 +147,21 @@ def _partition(
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 
+def _saturating(request: Request) -> Request:
+    return replace(request, placement=replace(request.placement, saturate=True))
+
+
 def _request(
-    stored: StoredTensor, tensor: TargetTensor, form: Form, store: Store, *, saturate: bool
+    stored: StoredTensor, tensor: TargetTensor, form: Form, store: Store, *, by_one_task: bool
 ) -> Request:
+    """What the planner is asked; ``by_one_task``: each file is written whole, or in order, by one task after the other."""
     source, target = stored.spec, tensor.spec
     put_bytes = form.put_bytes(target.chunk_bytes)
-    in_order = None if store.writes_in_place else form.packed_slices(tensor)
+    in_order = form.packed_slices(tensor) if by_one_task else None
     if not store.writes_in_place:
         put_bytes = put_memory_bytes(target.chunk_bytes, in_parts=in_order is not None)
     return Request(
-        Placement.whole(source, target, saturate=saturate),
+        Placement.whole(source, target),
         Side(
             source,
             codec_name(stored.encoding),
@@ -157,7 +173,7 @@ def _request(
         Side(
             target,
             codec_name(tensor.encoding),
-            is_seekable(tensor.encoding) and put_bytes is None,
+            is_seekable(tensor.encoding) and put_bytes is None and not by_one_task,
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
             copies=form.copies(tensor),
             in_order=in_order,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
@@ -59,4 +59,13 @@ class TotalProgress:
             sum(p.tasks for p in every),
             tensor,
             resumed_bytes=sum(p.resumed_bytes for p in every),
+            hosts=_by_host(every),
         )
+
+
+def _by_host(every: Iterable[Progress]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for progress in every:
+        for host, nbytes in progress.hosts.items():
+            found[host] = found.get(host, 0) + nbytes
+    return found

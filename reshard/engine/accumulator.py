@@ -6,7 +6,7 @@ A run that resumes another begins with the results that the other recorded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -87,6 +87,12 @@ class Accumulator:
         self._moved_bytes = 0
         self._resumed_bytes = 0
         self._tasks_done = 0
+        self._by_host: dict[str, int] = {}
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """The moves of the plan."""
+        return self._plan.moves
 
     @property
     def moved_bytes(self) -> int:
@@ -114,8 +120,13 @@ class Accumulator:
         self._count(result, _closed_bytes)
         self._resumed_bytes += result.moved_bytes
 
-    def add(self, result: TaskResult) -> list[StoredRange]:
-        """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files."""
+    def add(self, result: TaskResult, host: str = "") -> list[StoredRange]:
+        """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files.
+
+        ``host`` is the one that made it, where that is not this one.
+        """
+        if host:
+            self._by_host[host] = self._by_host.get(host, 0) + result.moved_bytes
         complete = self._count(result, self._close)
         move = self._plan.moves[result.move]
         self.report_progress(move.placement.target)
@@ -138,6 +149,7 @@ class Accumulator:
                     self._total_tasks,
                     tensor,
                     resumed_bytes=self._resumed_bytes,
+                    hosts=dict(self._by_host),
                 )
             )
 

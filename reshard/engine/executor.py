@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
@@ -16,10 +17,51 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from reshard.engine.in_flight import InFlight
+from reshard.engine.processes import Processes
 from reshard.errors import ReshardError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class HostsExecutor(Executor, ABC):
+    """An executor on several hosts, each of which has the memory and the workers of a run.
+
+    Any other executor is one host to a run: ``max_memory`` and ``workers`` are those of all of its workers together.
+    """
+
+    @property
+    @abstractmethod
+    def hosts(self) -> int:
+        """How many hosts take tasks now."""
+
+    @abstractmethod
+    def open(self, max_memory: int, workers: int, processes: int) -> None:
+        """Gets ready for the batches of a run: ``workers`` at once on each host, which have ``max_memory`` bytes together.
+
+        ``processes`` share the workers of a host; 0 for one.
+
+        Raises ReshardError, naming the host, where one does not have them.
+        """
+
+    @abstractmethod
+    def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
+        """What ``ask()`` gives on each host, by the host's name. Raises the first error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the workers, and waits until no task can write any more."""
+
+
+def is_own(executor: Executor | None) -> bool:
+    """Whether tasks run in threads of this process, or in processes of ours that end with it."""
+    return executor is None or isinstance(executor, ThreadPoolExecutor | Processes)
+
+
+def hosts_of(executor: Executor | None) -> int:
+    """On how many hosts tasks run that have a budget each."""
+    return executor.hosts if isinstance(executor, HostsExecutor) else 1
+
 
 QUEUED_PER_WORKER = 2
 """Tasks handed out ahead, so that no worker waits for the one thread that hands them out."""

@@ -10,6 +10,7 @@ from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Place, Writer
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
+from reshard.storage.transaction import Elsewhere
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 """Stores a whole chunk: tensor, index, and the encoded bytes."""
@@ -23,12 +24,16 @@ class TaskOutput(Struct, frozen=True):
         put: stores whole chunks where the target is not made of plain files.
         target: named in errors where a run has several targets; None where it has one.
         uploads: writes the files that chunks share where the store does not write in place.
+        elsewhere: for tasks that do not run in this process; None for those that do.
+        is_attempt: whether ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
     """
 
     root: str
     put: Put | None = None
     target: str | None = None
     uploads: Uploads | None = None
+    elsewhere: Elsewhere | None = None
+    is_attempt: bool = False
 
 
 class TargetOutput(Struct, frozen=True):
@@ -38,7 +43,7 @@ class TargetOutput(Struct, frozen=True):
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
         name: of the target in errors, where a run has several; None where it has one.
-        uploads: as in TaskOutput.
+        uploads, elsewhere: as in TaskOutput.
         has_places: whether every chunk has a place, so that tasks hand nothing to the writer and do without it.
     """
 
@@ -48,6 +53,7 @@ class TargetOutput(Struct, frozen=True):
     name: str | None = None
     uploads: Uploads | None = None
     has_places: bool = False
+    elsewhere: Elsewhere | None = None
 
     @property
     def is_local(self) -> bool:
@@ -62,4 +68,4 @@ class TargetOutput(Struct, frozen=True):
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
         put = self.writer.put if self.is_local and not self.has_places else None
-        return TaskOutput(self.root, put, self.name, self.uploads)
+        return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere)

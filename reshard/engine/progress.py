@@ -24,6 +24,7 @@ class Progress(Struct, frozen=True):
 
     Attributes:
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
+        hosts: those that other hosts moved in this run, by the host's name; empty for a run on one host.
     """
 
     moved_bytes: int
@@ -33,6 +34,7 @@ class Progress(Struct, frozen=True):
     tensor: str
     stage: Stage = "copying"
     resumed_bytes: int = 0
+    hosts: Mapping[str, int] = {}
 
 
 def tell_files(

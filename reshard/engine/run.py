@@ -1,25 +1,25 @@
 """Runs batches of tasks within the byte budget, adds up their results, stops at the first error.
 
 One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
-starts when its bytes are free, so buffers never exceed the plan's ``max_memory``. A run has one
-target or several: tasks that share a read are one task, and each target has its own accumulator.
+starts when its bytes are free, so buffers never exceed the plan's ``max_memory``; on several hosts each has
+that much. A run has one target or several: tasks that share a read are one task, and each target has its own
+accumulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing
-from functools import partial
 
+from reshard.engine.batch import BatchResult, Work, accept_files
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import run_tasks
-from reshard.engine.movers.stream import execute
+from reshard.engine.executor import HostsExecutor, hosts_of, is_own, run_tasks
 from reshard.engine.output import TaskOutput
-from reshard.engine.processes import Processes, own_processes
+from reshard.engine.processes import own_processes
 from reshard.engine.target_run import TargetRun
-from reshard.engine.task import Finished, Task
+from reshard.engine.task import Task
 from reshard.planning.cost import RECORD_BYTES
 from reshard.storage.local.writeback import Writeback
 
@@ -40,38 +40,40 @@ def run_batches(
     outputs = tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
     read_bytes = 0
     with ExitStack() as stack:
+        if isinstance(executor, HostsExecutor):
+            stack.callback(executor.close)
+            executor.open(max_memory, workers, processes)
+        hosts = hosts_of(executor)
         executor = executor or stack.enter_context(own_processes(processes, workers))
-        # Executors of others have workers that we do not know: every task makes its own buffers there.
-        keeps_buffers = executor is None or isinstance(executor, ThreadPoolExecutor | Processes)
-        pool = ArenaPool(max_memory, workers) if keeps_buffers else None
-        work = partial(_finished, outputs=outputs, pool=pool)
-        ended = run_tasks(batches, work, _batch_bytes, max_memory, workers, executor)
+        pool = ArenaPool(max_memory, workers) if is_own(executor) else None
+        ended = run_tasks(
+            batches,
+            Work(outputs, pool),
+            _batch_bytes,
+            max_memory * hosts,
+            workers * hosts,
+            executor,
+        )
         writeback = stack.enter_context(Writeback())
         stack.enter_context(closing(ended))
-        for reads in ended:
-            read_bytes += sum(tasks[0].result.read_bytes for tasks in reads)
+        for result in ended:
+            read_bytes += sum(tasks[0].result.read_bytes for tasks in result.reads)
             for number, target in enumerate(targets):
                 if target is not None:
-                    done = [t for tasks in reads for t in tasks if t.target == number]
-                    _add_up(target, done, writeback)
+                    _add_up(target, result, number, writeback)
     return read_bytes
 
 
-def _add_up(target: TargetRun, finished: Sequence[Finished], writeback: Writeback) -> None:
+def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writeback) -> None:
+    done = [t for tasks in result.reads for t in tasks if t.target == number]
+    done = [task for task in done if target.is_first(task)]
     with about_target(target.output.name):
-        for task in finished:
-            for stored in target.accumulator.add(task.result):
+        accept_files(target.output, target.accumulator.moves, result, done)
+        for task in done:
+            for stored in target.accumulator.add(task.result, task.host):
                 writeback.begin(stored.path, stored.nbytes, stored.offset)
-        if target.record is not None and finished:
-            target.record(finished)
-
-
-def _finished(
-    tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None
-) -> list[list[Finished]]:
-    """Runs a batch, in any process; returns what was done, by read."""
-    results = iter(execute(tasks, outputs, pool))
-    return [[Finished(t.unit_number, next(results), t.target) for t in task.all] for task in tasks]
+        if target.record is not None and done:
+            target.record(done)
 
 
 def _batch_bytes(batch: tuple[Task, ...]) -> int:

@@ -32,7 +32,7 @@ class TargetRun(Struct, frozen=True):
     """Where the tasks of a target write, and where their results are added up.
 
     Attributes:
-        done: units that an earlier run filled; None where there was none.
+        done: units that are filled, by an earlier run or by this one; None where nobody asks.
         record: called with the finished tasks of each batch, after the kernel has all of their bytes and
             their complete chunks are closed.
     """
@@ -41,3 +41,13 @@ class TargetRun(Struct, frozen=True):
     accumulator: Accumulator
     done: DoneUnits | None = None
     record: Callable[[Sequence[Finished]], None] | None = None
+
+    def is_first(self, task: Finished) -> bool:
+        """Notes a finished task; False where its unit was filled before, since a task may be carried out twice."""
+        if self.done is None:
+            return True
+        move, unit = task.result.move, task.unit
+        if self.done.has(move, unit):
+            return False
+        self.done.add(move, unit)
+        return True

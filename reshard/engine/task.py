@@ -175,11 +175,13 @@ class Finished(Struct, frozen=True):
 
     Attributes:
         target: of which of the run's targets.
+        host: that did it, where its kernel is another than the run's; else "".
     """
 
     unit: int
     result: TaskResult
     target: int = 0
+    host: str = ""
 
 
 def source_element_type(task: Task) -> np.dtype[Any]:

@@ -35,8 +35,13 @@ def _kind(leaf: Leaf) -> str:
     return kind or "no tensor"
 
 
-def refuse_database(form: Form, store: Store) -> None:
-    """Raises PlanError for a target in a database, where the store does not write in place."""
+def refuse_database(form: Form, store: Store, *, is_elsewhere: bool = False) -> None:
+    """Raises PlanError for a target in a database, where the store does not write in place, or tasks run in other processes."""
+    if is_elsewhere and form.put_bytes(0) is not None:
+        raise PlanError(
+            "an OCDBT database is written by one process, but the tasks run in others; leave it out (ocdbt), so that chunks are files, or "
+            "convert with threads of one host (executor, part)"
+        )
     if not store.writes_in_place and form.put_bytes(0) is not None:
         raise PlanError(
             "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "

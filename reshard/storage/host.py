@@ -77,6 +77,11 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return ""
 
 
+def this_kernel() -> tuple[str, str]:
+    """The host and the boot of its kernel: what was written there is in its page cache, or on the device."""
+    return host_name(), boot_id()
+
+
 def default_workers() -> int:
     """Tasks at once: the number of processors, at least two, since a task also waits for files."""
     return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))

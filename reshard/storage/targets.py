@@ -121,6 +121,16 @@ def make_name_durable(target: Location) -> None:
         fsync(Path(target.path).parent)
 
 
+def check_lease(lease: str, run: str) -> None:
+    """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
+    from reshard.storage.buckets.store import BucketStore
+    from reshard.storage.buckets.target.lease import check_held
+
+    place = locate(lease)
+    if isinstance(place.store, BucketStore):
+        check_held(place.store, place.path, run)
+
+
 def device_of(target: Location) -> int:
     """The file system that a local target will be on."""
     with storage_errors("look at", target.path):

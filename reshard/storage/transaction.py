@@ -27,6 +27,20 @@ class Earlier(Struct, frozen=True):
     is_trusted: bool
 
 
+class Elsewhere(Struct, frozen=True):
+    """What tasks must know of a transaction that do not run in threads of the process which holds it.
+
+    Attributes:
+        attempts: local folder in which each attempt to carry out a batch has a folder of its own; "" for a bucket.
+        kernel: host and boot of the run. Tasks on another kernel sync what they write.
+        lease: of a target in a bucket: its URL, and the run that must have it; None for a local target.
+    """
+
+    attempts: str
+    kernel: tuple[str, str]
+    lease: tuple[str, str] | None = None
+
+
 class Transaction(Protocol):
     """A target that one run holds alone.
 
@@ -81,6 +95,14 @@ class Transaction(Protocol):
 
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
         """Keeps the files of the run that is resumed, with these records, which take the place of its own durably."""
+        ...
+
+    def open_elsewhere(self) -> Elsewhere:
+        """Gets ready for tasks in other processes, on any host. What tasks of earlier runs do has no effect from now on."""
+        ...
+
+    def close_elsewhere(self) -> None:
+        """What such tasks still do has no effect on the target from now on, nor on a later run."""
         ...
 
     def append(self, record: str) -> None:

@@ -21,6 +21,7 @@ from reshard.cli.options import (
     examples,
     source_of,
 )
+from reshard.cli.ray_option import Ray, ray_cluster
 from reshard.cli.target_options import (
     RULES,
     given_options,
@@ -46,6 +47,7 @@ EXAMPLES = examples(
     "reshard convert ckpt/1000 hf --to safetensors --select '^params/'",
     "reshard convert ckpt/1000 --target serving.yaml=served \\",
     "    --target model=8=evaluated --cast float=bfloat16",
+    "reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379",
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
@@ -62,6 +64,7 @@ def convert(
     item: Item = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
+    ray: Ray = None,
     server: Server = None,
     token_file: TokenFile = None,
     show_all: ShowAll = False,
@@ -89,6 +92,10 @@ def convert(
     limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
+    if ray is not None and server is not None:
+        raise ReshardError(
+            "--ray and --server exclude each other: the server decides what it runs on; leave one of them out"
+        )
     where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
@@ -101,9 +108,14 @@ def convert(
     requests: RequestReport | None = None
     with watching(as_json) as progress:
         if server is None:
-            reports, documents, read_bytes, requests = _convert_here(
-                src, targets, several, library_options(options), limits, loading(progress, _REPORT)
-            )
+            with ray_cluster(ray) as executor:
+                reports, documents, read_bytes, requests = _convert_here(
+                    src,
+                    targets,
+                    several,
+                    library_options(options),
+                    {**limits, **executor, "progress": loading(progress, _REPORT)},
+                )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}
             reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
@@ -131,7 +143,6 @@ def _convert_here(
     several: bool,
     options: dict[str, Any],
     limits: dict[str, Any],
-    progress: Watcher | None,
 ) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int, RequestReport | None]:
     """The reports, as ``--json`` prints them, and the bytes read and the requests for all targets together."""
     from reshard.cli.json_output import conversion_report
@@ -139,10 +150,10 @@ def _convert_here(
     if not several:
         (one,) = targets
         where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
-        report = reshard.convert(src, one.dst, **where, **options, **limits, progress=progress)
+        report = reshard.convert(src, one.dst, **where, **options, **limits)
         return [report], [conversion_report(report)], report.read_bytes, report.requests
     goals = [one.target(options) for one in targets]
-    made = reshard.convert_all(src, goals, **limits, progress=progress)
+    made = reshard.convert_all(src, goals, **limits)
     documents = list(map(conversion_report, made.reports))
     return made.reports, documents, made.read_bytes, made.requests
 

@@ -3,11 +3,12 @@
 The records of a target's transaction (``storage.transaction``), each a list of tasks in JSON, written after their last
 byte was handed to the store::
 
-    [[move, unit, crcs, covers, moved_bytes, read_bytes, has_digest, cast, parts], ...]
+    [[move, unit, crcs, covers, moved_bytes, read_bytes, has_digest, cast, parts, host], ...]
     crcs: [source_crc, expected_crc or null, target_crc]
     covers: [source_cover, target_cover]
     cast: null or [overflows, nans, largest_relative_error]
     parts: [[index, crc32c, nbytes, stored_bytes], ...], each followed by the versions of its files in a bucket
+    host: that did the task; left out where it was the run's own
 
 Locally nothing is synced: after a reboot nothing of it is trusted before it is read again (``resume.check_chunks``).
 """
@@ -45,6 +46,7 @@ def _task_json(finished: Finished) -> list[Any]:
         if cast == _NO_CAST
         else [cast.overflows, cast.nans, float(cast.largest_relative_error), cast.saturated],
         [[p.index, p.crc32c, p.nbytes, p.stored_bytes, *p.versions] for p in result.parts],
+        *([finished.host] if finished.host else []),
     ]
 
 
@@ -74,7 +76,7 @@ def read_finished(records: Iterable[bytes], plan: Plan) -> Iterator[Finished]:
 
 def _task(values: Any, plan: Plan) -> Finished:
     """One task of a line; ValueError, TypeError or IndexError where it is none of the plan's."""
-    move, unit, crcs, covers, moved, read, has_digest, cast, parts = values
+    move, unit, crcs, covers, moved, read, has_digest, cast, parts, *host = values
     (source_crc, expected_crc, target_crc), (source_cover, target_cover) = crcs, covers
     _check_numbers(move, unit, source_crc, expected_crc or 0, target_crc, *covers, moved, read)
     grid = plan.moves[move].target.spec.storage
@@ -93,7 +95,9 @@ def _task(values: Any, plan: Plan) -> Finished:
         source_cover,
         target_cover,
     )
-    return Finished(unit, result)
+    if len(host) > 1 or not all(isinstance(name, str) for name in host):
+        raise ValueError(host)
+    return Finished(unit, result, host="".join(host))
 
 
 def _cast(overflows: Any, nans: Any, error: Any, saturated: Any = 0) -> CastStats:

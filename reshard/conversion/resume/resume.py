@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import (
@@ -107,11 +108,15 @@ def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
     transaction.adopt()
     _remove_others(target)
     doubted = missing_in_files(partial(_journaled, target), transaction.root)
-    if not is_trusted:
-        doubted |= damaged(_journaled(target), plan, transaction.root.path, target.progress)
-    elif _is_packed(target):
+    if output.is_local:
+        # What another host wrote was never in this kernel's page cache.
+        doubtful = _journaled(target, of_others=is_trusted)
+        doubted |= damaged(doubtful, plan, transaction.root.path, target.progress)
+    if is_trusted and _is_packed(target):
         output.writer.prepare(target.noted_root)
         doubted |= missing_in_writer(_journaled(target), plan, output)
+    if target.job.is_elsewhere and output.is_local:
+        doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not be in the place of one that the records still describe.
@@ -119,8 +124,24 @@ def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
         output.writer.prepare(target.noted_root)
 
 
-def _journaled(target: OpenTarget) -> Iterator[JournaledChunk]:
-    return journaled_chunks(_finished(target), target.job.plan, target.output)
+def _journaled(target: OpenTarget, *, of_others: bool = False) -> Iterator[JournaledChunk]:
+    """The chunks of all tasks that are recorded; ``of_others``: of those that other hosts have done."""
+    tasks = (task for task in _finished(target) if task.host or not of_others)
+    return journaled_chunks(tasks, target.job.plan, target.output)
+
+
+def _in_files_of(target: OpenTarget, chunks: set[Chunk]) -> Iterator[Chunk]:
+    """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
+    plan, output = target.job.plan, target.output
+
+    def shared(chunk: Chunk) -> list[str]:
+        number, index = chunk
+        places = output.places(plan.moves[number].target.spec.name, index)
+        return [place.file for place in places if place.offset is not None]
+
+    files = {file for chunk in chunks for file in shared(chunk)}
+    if files:
+        yield from (c.chunk for c in _journaled(target) if not files.isdisjoint(shared(c.chunk)))
 
 
 def _finished(target: OpenTarget) -> Iterator[Finished]:
@@ -136,7 +157,7 @@ def _keep_others(target: OpenTarget, doubted: set[Chunk]) -> DoneUnits:
             if not any((task.result.move, part.index) in doubted for part in task.result.parts):
                 target.accumulator.take(task.result)
                 done.add(task.result.move, task.unit)
-                yield record_of([task])
+                yield record_of([replace(task, host="")])
 
     target.transaction.rewrite(to_builtins(target.job.identity), kept())
     with _closed_on_error(target.transaction):

@@ -108,7 +108,8 @@ def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
 
 
 def _open_files(task: Task, outputs: Sequence[TaskOutput]) -> OpenFiles:
-    return OpenFiles(outputs[task.target].root, task.open_files)
+    output = outputs[task.target]
+    return OpenFiles(output.root, task.open_files, is_there=output.is_attempt)
 
 
 class _Buffers(Struct, frozen=True):

@@ -78,7 +78,7 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
         return output.uploads.write(place, parts)
     if "://" in output.root:
         return locate(f"{output.root}/{place.file}").write(joined(parts))
-    _write_local(f"{output.root}/{place.file}", place, parts)
+    _write_local(output, place, parts)
     return ""
 
 
@@ -99,9 +99,12 @@ def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
     return whole
 
 
-def _write_local(path: str, place: Place, parts: Sequence[bytes | memoryview]) -> None:
-    fd = open_new(path) if place.offset is None else open_shared(path)
-    offset = place.start
+def _write_local(output: TaskOutput, place: Place, parts: Sequence[bytes | memoryview]) -> None:
+    path, offset = f"{output.root}/{place.file}", place.start
+    if output.is_attempt:
+        fd = open_new(path, output.root)
+    else:
+        fd = open_new(path) if place.offset is None else open_shared(path)
     try:
         for part in parts:
             write_all(fd, memoryview(part), offset, path)

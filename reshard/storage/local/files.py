@@ -153,11 +153,15 @@ def close_after_reading(fd: int) -> None:
 
 
 class OpenFiles:
-    """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``."""
+    """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``.
 
-    def __init__(self, root: str, limit: int) -> None:
+    ``is_there``: the folder is there, and must not be made where it is gone.
+    """
+
+    def __init__(self, root: str, limit: int, *, is_there: bool = False) -> None:
         self._root = root
         self._limit = limit
+        self._must_be_there = root if is_there else ""
         self._fds: OrderedDict[str, int] = OrderedDict()
 
     def fd(self, file: str, *, is_shared: bool = False) -> int:
@@ -171,7 +175,9 @@ class OpenFiles:
         while len(self._fds) >= self._limit:
             self._close(self._fds.popitem(last=False))
         path = self.path(file)
-        fd = self._fds[file] = open_shared(path) if is_shared else open_new(path)
+        fd = self._fds[file] = (
+            open_shared(path) if is_shared else open_new(path, self._must_be_there)
+        )
         return fd
 
     def path(self, file: str) -> str:
@@ -196,15 +202,35 @@ class OpenFiles:
             os.close(item[1])
 
 
-def open_new(path: str) -> int:
-    """Opens ``path`` for writing, making it and its parents if missing; never through a link."""
+def open_new(path: str, root: str = "") -> int:
+    """Opens ``path`` for writing, making it and its parents if missing; never through a link.
+
+    The folder ``root``, if one is given, must be there: a task whose run is over must not make it anew.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
         try:
             return os.open(path, flags, 0o666)
         except FileNotFoundError:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            make_parents(path, root)
             return os.open(path, flags, 0o666)
+
+
+def make_parents(path: str, root: str) -> None:
+    """Makes the folders above ``path`` that are missing, but neither ``root`` nor what is above it."""
+    parent = path.rpartition("/")[0]
+    if root and len(parent) <= len(root):
+        return
+    try:
+        os.mkdir(parent)  # noqa: PTH102 - called for each tensor; a Path would be slow
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if parent in ("", root):
+            raise
+        make_parents(parent, root)
+        with suppress(FileExistsError):
+            os.mkdir(parent)  # noqa: PTH102
 
 
 def open_shared(path: str) -> int:

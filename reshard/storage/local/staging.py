@@ -18,7 +18,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import TargetBusyError
+from reshard.errors import StorageError, TargetBusyError
+from reshard.storage.local.attempts import end_attempts
 from reshard.storage.local.files import close_after_reading, storage_error, storage_errors
 from reshard.storage.local.syncing import fsync
 
@@ -153,6 +154,8 @@ def dissolve(staging: Staging) -> None:
     for journal in (staging.journal, staging.next_journal):
         with suppress(OSError):
             _remove(journal)
+    with suppress(StorageError):
+        end_attempts(staging.folder)
     with suppress(OSError):  # some errors of rmtree are raised although it should ignore them
         shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):

@@ -14,7 +14,8 @@ from typing import Any
 
 from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile
-from reshard.storage.host import boot_id, host_name
+from reshard.storage.host import boot_id, host_name, this_kernel
+from reshard.storage.local.attempts import attempts_in, end_attempts, open_attempts
 from reshard.storage.local.files import storage_errors, write_file
 from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
 from reshard.storage.local.publishing import publish
@@ -22,7 +23,7 @@ from reshard.storage.local.staging import Staging, dissolve, emptied, held, iden
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import Earlier
+from reshard.storage.transaction import Earlier, Elsewhere
 
 
 @contextmanager
@@ -42,6 +43,7 @@ class LocalTransaction:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._journal: LineFile | None = None
+        self._attempts: Path | None = None
 
     @property
     def target(self) -> str:
@@ -79,10 +81,12 @@ class LocalTransaction:
         return read_records(self._staging.journal)
 
     def begin(self, identity: Mapping[str, Any]) -> None:
+        end_attempts(self._staging.folder)
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(identity))
 
     def adopt(self) -> None:
+        end_attempts(self._staging.folder)
         self._staging = identified(self._staging)
 
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
@@ -97,6 +101,16 @@ class LocalTransaction:
                 path.replace(old)
             on_error.pop_all()
         self._journal = journal
+
+    def open_elsewhere(self) -> Elsewhere:
+        self._attempts = attempts_in(self._staging.folder)
+        open_attempts(self._attempts)
+        return Elsewhere(str(self._attempts), this_kernel())
+
+    def close_elsewhere(self) -> None:
+        if self._attempts is not None:
+            end_attempts(self._staging.folder)
+            self._attempts = None
 
     def append(self, record: str) -> None:
         if self._journal is None:

@@ -66,26 +66,26 @@ def test_the_disk_is_full_midway(form, sources, tmp_path, monkeypatch):
 
 def elsewhere() -> None:
     """In a worker: what is at the staging folder's path is on another machine's disk."""
-    real = os.open
+    real = os.mkdir
 
-    def opened(path: Any, *args: Any, **options: Any) -> int:
+    def made(path: Any, *args: Any, **options: Any) -> None:
         if "reshard-partial" in os.fspath(path):
             path = f"/elsewhere{os.fspath(path)}"
-        return real(path, *args, **options)
+        real(path, *args, **options)
 
-    os.open = opened
+    os.mkdir = made
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_workers_that_do_not_share_the_folder(form, sources, tmp_path):
-    """A chunk's own file would be made there; a shared file is there already, or is an error."""
+    """The folder of the attempts of this run is not there, so that the first task says so."""
     target = tmp_path / "t"
     with (
         ProcessPoolExecutor(1, get_context("forkserver"), elsewhere) as executor,
         pytest.raises(StorageError, match="give only executors whose workers share this") as caught,
     ):
         convert(form, sources, target, executor=executor)
-    assert str(staging_for(target).root) in str(caught.value)
+    assert str(staging_for(target).folder) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

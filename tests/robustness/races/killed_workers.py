@@ -39,7 +39,7 @@ def main() -> None:
         except ReshardError as error:
             print(error)
         assert not Path(target).exists()
-        convert(source, target)  # the target is free again at once
+        convert(source, target, restart=True)  # the target is free again at once
 
 
 if __name__ == "__main__":

@@ -38,9 +38,10 @@ from reshard.storage.commit_markers import (
     UNFINISHED_MARK,
     is_left_unfinished,
 )
+from reshard.storage.host import this_kernel
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.transaction import Earlier
+from reshard.storage.transaction import Earlier, Elsewhere
 
 _TICK_S = 0.5
 
@@ -162,6 +163,12 @@ class ObjectTransaction:
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
         self._segments.start(identity, records)
         self._is_begun = True
+
+    def open_elsewhere(self) -> Elsewhere:
+        return Elsewhere("", this_kernel(), self._lease.mark)
+
+    def close_elsewhere(self) -> None:
+        """Nothing: tasks look for the lease, and put nothing in the place of what is there."""
 
     def append(self, record: str) -> None:
         self.check()

@@ -1,0 +1,36 @@
+"""``--ray``: the cluster whose hosts carry a conversion out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reshard.cli.options import RESOURCES
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each "
+        "host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+@contextmanager
+def ray_cluster(address: str | None) -> Iterator[dict[str, Executor]]:
+    """The executor of a cluster for the block, as ``reshard.convert`` takes it; nothing where none was asked for."""
+    if address is None:
+        yield {}
+        return
+    from reshard.executors.ray import RayExecutor
+
+    with RayExecutor(address) as executor:
+        yield {"executor": executor}

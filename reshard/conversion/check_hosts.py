@@ -1,0 +1,76 @@
+"""Asks every host of an executor, before the run, whether it sees the source and the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from reshard.conversion.open_target import OpenTarget
+from reshard.conversion.resume.identity import source_state
+from reshard.engine.executor import HostsExecutor
+from reshard.errors import ReshardError, StorageError
+from reshard.storage.host import host_name
+from reshard.storage.local.attempts import begin_attempt, has_attempt
+from reshard.storage.location import locate
+from reshard.storage.targets import check_lease
+from reshard.storage.transaction import Elsewhere
+from reshard.version import __version__
+
+
+class Seen(Struct, frozen=True):
+    """What a host sees.
+
+    Attributes:
+        version: of reshard.
+        source: the state of the source; "" where it cannot be read.
+        error: why the source cannot be read, or the target not be written; "" for nothing.
+        attempts: the folder that it made in each folder of attempts, to be seen by the run.
+    """
+
+    version: str
+    source: str = ""
+    error: str = ""
+    attempts: tuple[str, ...] = ()
+
+
+def check_hosts(
+    executor: HostsExecutor, source: str, state: str, targets: Sequence[OpenTarget]
+) -> None:
+    """Raises an error that names host and path where a host has another version, source or file system.
+
+    ``state`` is that of the source as this process sees it.
+    """
+    elsewhere = [t.output.elsewhere for t in targets if t.output.elsewhere is not None]
+    found = executor.on_each_host(partial(look, source, elsewhere))
+    for host, seen in found.items():
+        if seen.version != __version__:
+            raise ReshardError(
+                f"host {host!r} has reshard {seen.version}, but this run is of {__version__}; install the same version on every host"
+            )
+        if seen.error:
+            raise StorageError(f"host {host!r}: {seen.error}")
+        if seen.source != state:
+            raise StorageError(
+                f"host {host!r} sees another source at {source!r}: the names, sizes or times of its files are not those that "
+                f"{host_name()!r} sees; give a path on a file system that all hosts share, or a URL of a bucket"
+            )
+        for each, made in zip(elsewhere, seen.attempts, strict=True):
+            if made and not has_attempt(each.attempts, made):
+                raise StorageError(
+                    f"host {host!r} writes to another file system at {each.attempts!r} than {host_name()!r}; give a target on a file system "
+                    "that all hosts share, or a URL of a bucket"
+                )
+
+
+def look(source: str, elsewhere: Sequence[Elsewhere]) -> Seen:
+    """What this host sees; carried out there."""
+    try:
+        made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)
+        for each in elsewhere:
+            if each.lease is not None:
+                check_lease(*each.lease)
+        return Seen(__version__, source_state(locate(source)), attempts=made)
+    except ReshardError as error:
+        return Seen(__version__, error=str(error))

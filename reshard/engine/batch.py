@@ -1,0 +1,115 @@
+"""Carries out a batch of tasks, in this process or in another one on any host, and takes what it made.
+
+In threads of the run's own process tasks write the target's files themselves. Elsewhere they write files of their own
+(``storage.local.attempts``), sync them where the run's kernel cannot, and then report. The run takes over the files of a result
+that counts: only it writes below the root of a local target. In a bucket a file appears whole, and only where none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.engine.buffers import ArenaPool
+from reshard.engine.movers.stream import execute
+from reshard.engine.output import TargetOutput, TaskOutput
+from reshard.engine.task import Finished, Task
+from reshard.planning.move import Move
+from reshard.storage.host import host_name, this_kernel
+from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
+from reshard.storage.targets import check_lease
+
+
+class BatchResult(Struct, frozen=True):
+    """What a batch has done.
+
+    Attributes:
+        reads: the finished tasks of each read.
+        attempts: by target, the name of the folder with the files that were written; "" where tasks wrote the target's own.
+    """
+
+    reads: list[list[Finished]]
+    attempts: tuple[str, ...] = ()
+
+
+class Work(Struct, frozen=True):
+    """What carries out each batch of a run: all that tasks have in common. It can be pickled.
+
+    Attributes:
+        outputs: by target.
+        pool: lends buffers that were used before; workers that the run does not know make buffers of their own.
+    """
+
+    outputs: tuple[TaskOutput, ...]
+    pool: ArenaPool | None = None
+
+    def __call__(self, tasks: Sequence[Task]) -> BatchResult:
+        return carry_out(tasks, self.outputs, self.pool)
+
+    def with_pool(self, pool: ArenaPool) -> Work:
+        """The same with the buffers of a worker."""
+        return Work(self.outputs, pool)
+
+
+def carry_out(
+    tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None = None
+) -> BatchResult:
+    """Runs the tasks of a batch one after the other, in any process.
+
+    Raises StorageError where this host does not share the folder of the target, or the run is over.
+    """
+    used = {task.target for one in tasks for task in one.all}
+    begun = [_begun(out) if n in used else out for n, out in enumerate(outputs)]
+    results = iter(execute(tasks, begun, pool))
+    host = _sync(output for n, output in enumerate(begun) if n in used)
+    reads = [
+        [Finished(t.unit_number, next(results), t.target, host) for t in task.all] for task in tasks
+    ]
+    names = tuple(out.root.rpartition("/")[2] if out.is_attempt else "" for out in begun)
+    return BatchResult(reads, names if any(names) else ())
+
+
+def _begun(output: TaskOutput) -> TaskOutput:
+    """The output of a task, in a folder of its own where the run wants that."""
+    elsewhere = output.elsewhere
+    if elsewhere is None:
+        return output
+    if elsewhere.lease is not None:
+        check_lease(*elsewhere.lease)
+    if not elsewhere.attempts:
+        return output
+    folder = f"{elsewhere.attempts}/{begin_attempt(elsewhere.attempts)}"
+    return replace(output, root=folder, is_attempt=True)
+
+
+def _sync(outputs: Iterable[TaskOutput]) -> str:
+    """Syncs what was written where the run's own sync cannot reach it; the host's name then, else an empty text."""
+    host = ""
+    for output in outputs:
+        if output.elsewhere is not None and output.elsewhere.kernel != this_kernel():
+            host = host_name()
+            if output.is_attempt:
+                sync_attempt(output.root)
+    return host
+
+
+def accept_files(
+    output: TargetOutput, moves: Sequence[Move], result: BatchResult, done: Sequence[Finished]
+) -> None:
+    """Makes the files of finished tasks the target's own, where they were written elsewhere."""
+    if not result.attempts or not done or output.elsewhere is None:
+        return
+    name = result.attempts[done[0].target]
+    files: dict[str, None] = {}
+    heads: dict[str, tuple[bytes, int]] = {}
+    for task in done:
+        tensor = moves[task.result.move].placement.target
+        for part in task.result.parts:
+            for place in output.places(tensor, part.index):
+                if place.offset is not None and place.file not in heads:
+                    shared = output.writer.shared_file(place.file)
+                    heads[place.file] = (shared.head, shared.nbytes)
+                files[place.file] = None
+    accept(output.elsewhere.attempts, name, output.root, files, heads)

@@ -1,0 +1,325 @@
+"""RayExecutor: runs the tasks of a conversion on every node of a Ray cluster.
+
+Each node gets as many actors as the plan has processes, at least one. An actor has threads and a pool of buffers, and asks Ray
+for its processors and its memory. Batches go to the actor with the fewest; only plans and sums pass through Ray, since tasks
+read and write files and objects themselves. Ray starts an actor again that was killed, and carries its batches out again. The
+batches of a node that is gone go to the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+
+from reshard.engine.executor import HostsExecutor
+from reshard.errors import MissingPackageError, PlanError, ReshardError
+from reshard.executors.actor import Answer, BatchActor, answered
+from reshard.geometry.sizes import format_bytes
+
+T = TypeVar("T")
+
+START_S = 120.0
+"""How long the hosts may take until their actors are ready."""
+
+RETRIES = 3
+"""How often Ray starts an actor again, and carries a batch out again, before the run fails."""
+
+AHEAD = 1
+"""Batches that an actor has beyond those that it runs, so that it need not wait for the next."""
+
+
+class RayHost(Struct, frozen=True):
+    """A node of the cluster.
+
+    Attributes:
+        name: of its host; where several nodes are on one host, with the beginning of the node's id.
+        memory_bytes: that Ray lends there.
+    """
+
+    node_id: str
+    name: str
+    cpus: int
+    memory_bytes: int
+
+
+class _Job(Struct):
+    """A batch that was submitted."""
+
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    future: Future[Any]
+    tries: int = 0
+
+
+class _Actor(Struct, eq=False):
+    """An actor on a node, and the batches that it has."""
+
+    host: RayHost
+    handle: Any
+    most: int
+    running: dict[int, _Job] = field(default_factory=dict)
+
+
+class RayExecutor(HostsExecutor):
+    """Tasks on all nodes of a Ray cluster; ``max_memory`` and ``workers`` of a conversion are those of each node.
+
+    It uses the connection that ``ray.init`` made, or makes one, which ``shutdown`` ends.
+
+    Args:
+        address: of the cluster, such as ``"10.0.0.1:6379"``; ``"auto"`` is the one that runs on this host, or that
+            the variable RAY_ADDRESS names.
+
+    Raises MissingPackageError without Ray, ReshardError where no cluster answers.
+
+    >>> with RayExecutor() as executor:  # doctest: +SKIP
+    ...     reshard.convert("ckpt/100", "served", layout="serving.yaml", executor=executor)
+    """
+
+    def __init__(self, address: str = "auto") -> None:
+        self._ray = _ray()
+        self._address = address
+        self._is_ours = _connect(self._ray, address)
+        self._actors: list[_Actor] = []
+        self._waiting: deque[_Job] = deque()
+        self._ended: SimpleQueue[tuple[_Actor, int, Any] | None] = SimpleQueue()
+        self._lock = threading.RLock()
+        self._numbers = 0
+        self._work: Callable[..., Any] | None = None
+        self._work_ref: Any = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def hosts(self) -> int:
+        with self._lock:
+            found = {actor.host.node_id for actor in self._actors}
+        return len(found) or max(1, len(self._nodes()))
+
+    def open(self, max_memory: int, workers: int, processes: int) -> None:
+        self.close()
+        nodes = self._nodes()
+        _refuse_small(nodes, max_memory, self._address)
+        count = max(1, processes)
+        for host in nodes:
+            threads = max(1, min(workers, host.cpus) // count)
+            for _ in range(count):
+                handle = self._actor(host, max_memory // count, threads)
+                self._actors.append(_Actor(host, handle, threads + AHEAD))
+        self._await_actors(max_memory)
+        self._thread = threading.Thread(target=self._take_ended, name="reshard.ray", daemon=True)
+        self._thread.start()
+
+    def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
+        nodes = self._nodes()
+        task = self._ray.remote(num_cpus=0, max_retries=RETRIES)(answered)
+        asked = {
+            host.name: task.options(scheduling_strategy=self._only_on(host)).remote(ask)
+            for host in nodes
+        }
+        self._await(list(asked.values()), list(asked), "answer")
+        return {name: self._result(name, ref) for name, ref in asked.items()}
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override] # no keywords
+        """Gives ``work(*arguments)`` to an actor as soon as one is free; all of it must be picklable."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if not self._actors:
+                raise BrokenExecutor("no host of the Ray cluster takes tasks")
+            self._waiting.append(_Job(work, arguments, future))
+            self._hand_out()
+        return future
+
+    def close(self) -> None:
+        with self._lock:
+            actors, self._actors = self._actors, []
+            self._waiting.clear()
+        for actor in actors:
+            with suppress(Exception):
+                self._ray.kill(actor.handle)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.put(None)
+            thread.join()
+        self._work = self._work_ref = None
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  nothing is left to wait for
+        """Ends the actors, and the connection if this made it."""
+        self.close()
+        if self._is_ours:
+            self._ray.shutdown()
+            self._is_ours = False
+
+    def _nodes(self) -> list[RayHost]:
+        """The nodes that are alive and have processors."""
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        alive = [node for node in alive if node["Resources"].get("CPU", 0) >= 1]
+        names = [node["NodeManagerHostname"] for node in alive]
+        return [
+            RayHost(
+                node["NodeID"],
+                name if names.count(name) == 1 else f"{name} ({node['NodeID'][:8]})",
+                int(node["Resources"]["CPU"]),
+                int(node["Resources"].get("memory", 0)),
+            )
+            for name, node in zip(names, alive, strict=True)
+        ]
+
+    def _only_on(self, host: RayHost) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+
+    def _actor(self, host: RayHost, max_memory: int, threads: int) -> Any:
+        made = self._ray.remote(
+            num_cpus=threads,
+            memory=max_memory,
+            max_concurrency=threads + AHEAD,
+            max_restarts=RETRIES,
+            max_task_retries=RETRIES,
+            scheduling_strategy=self._only_on(host),
+        )(BatchActor)
+        return made.remote(max_memory, threads)
+
+    def _await_actors(self, max_memory: int) -> None:
+        ready = [actor.handle.ready.remote() for actor in self._actors]
+        what = f"give {format_bytes(max_memory)} and its processors to this run"
+        try:
+            self._await(ready, [actor.host.name for actor in self._actors], what)
+            for actor, ref in zip(self._actors, ready, strict=True):
+                self._result(actor.host.name, ref)
+        except ReshardError:
+            self.close()
+            raise
+
+    def _await(self, refs: Sequence[Any], names: Sequence[str], what: str) -> None:
+        _, late = self._ray.wait(list(refs), num_returns=len(refs), timeout=START_S)
+        if late:
+            hosts = sorted({name for name, ref in zip(names, refs, strict=True) if ref in late})
+            raise ReshardError(
+                f"{', '.join(hosts)} of the Ray cluster did not {what} within {START_S:.0f} s; see `ray status` for what else runs "
+                "there, allow less (max_memory, workers), or take the host out of the cluster"
+            )
+
+    def _result(self, name: str, ref: Any) -> Any:
+        """What a call on a host gave; an error of ours as it is, any other one with the host's name."""
+        try:
+            answer: Answer = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            raise ReshardError(
+                f"host {name!r} of the Ray cluster: {_first_line(error)}; install this version of reshard there, and run again"
+            ) from error
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    def _hand_out(self) -> None:
+        """Gives waiting batches to the actors that have the fewest; the lock is held."""
+        while self._waiting and self._actors:
+            actor = min(self._actors, key=lambda one: len(one.running) - one.most)
+            if len(actor.running) >= actor.most:
+                return
+            job = self._waiting.popleft()
+            if job.tries or job.future.set_running_or_notify_cancel():
+                self._start(actor, job)
+
+    def _start(self, actor: _Actor, job: _Job) -> None:
+        if job.work is not self._work:
+            self._work, self._work_ref = job.work, self._ray.put(job.work)
+        number = self._numbers = self._numbers + 1
+        job.tries += 1
+        actor.running[number] = job
+        ref = actor.handle.run.remote(self._work_ref, *job.arguments)
+        ref.future().add_done_callback(lambda done: self._ended.put((actor, number, done)))
+
+    def _take_ended(self) -> None:
+        """Sets the results of batches as they end; those of an actor that is gone begin again elsewhere."""
+        while (found := self._ended.get()) is not None:
+            actor, number, done = found
+            job = actor.running.pop(number, None)
+            if job is None:
+                continue
+            error = done.exception()
+            if error is None:
+                _set(job.future, done.result())
+            elif isinstance(error, self._ray.exceptions.RayActorError):
+                self._lost(actor, job, error)
+            else:
+                job.future.set_exception(BrokenExecutor(_first_line(error)))
+            with self._lock:
+                self._hand_out()
+
+    def _lost(self, actor: _Actor, job: _Job, error: BaseException) -> None:
+        """Begins a batch again whose actor is gone for good."""
+        with self._lock:
+            self._actors = [other for other in self._actors if other is not actor]
+            if self._actors and job.tries <= RETRIES:
+                self._waiting.appendleft(job)
+                return
+            waiting, self._waiting = list(self._waiting), deque()
+        what = f"host {actor.host.name!r} is gone: {_first_line(error)}"
+        if not self._actors:
+            what = f"no host of the Ray cluster is left; the last one, {what}"
+        for each in (job, *waiting):
+            with suppress(Exception):  # one that was cancelled meanwhile
+                each.future.set_exception(BrokenExecutor(what))
+
+
+def _set(future: Future[Any], answer: Answer) -> None:
+    if answer.error is None:
+        future.set_result(answer.value)
+    else:
+        future.set_exception(answer.error)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingPackageError(
+            "Ray is not installed here; install it on every host with `pip install 'reshard[ray]'`, in one version"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, address: str) -> bool:
+    """Connects to a cluster; whether this made the connection."""
+    if not isinstance(address, str) or not address or address == "local":
+        raise PlanError(
+            f"the address of a Ray cluster is {address!r}; expected one such as 10.0.0.1:6379, or auto for the one of this host"
+        )
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ReshardError(
+            f"no Ray cluster of this version of Ray and Python answers at {address!r} ({_first_line(error)}); begin one with `ray start --head`, "
+            "or give the address that it printed (ray)"
+        ) from error
+    return True
+
+
+def _refuse_small(nodes: Sequence[RayHost], max_memory: int, address: str) -> None:
+    if not nodes:
+        raise ReshardError(
+            f"the Ray cluster at {address!r} has no host with processors; add one with `ray start --address=…`, and run again"
+        )
+    for host in nodes:
+        if host.memory_bytes < max_memory:
+            raise PlanError(
+                f"host {host.name!r} lends {format_bytes(host.memory_bytes)} of memory to Ray, but each host is asked for "
+                f"{format_bytes(max_memory)}; allow less (max_memory), or begin Ray there with more (--memory)"
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
