@@ -14,7 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.api.conversion import check_arguments, convert, convert_all, plan, plan_all
+from reshard.api.conversion import (
+    check_arguments,
+    commit,
+    convert,
+    convert_all,
+    convert_part,
+    plan,
+    plan_all,
+)
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
@@ -61,6 +69,7 @@ from reshard.version import __version__
 
 if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint
+    from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import (
         ConversionReport,
@@ -142,6 +151,7 @@ __all__ = [
     "MultiReport",
     "NotACheckpointError",
     "OpenedCheckpoint",
+    "PartReport",
     "PlanError",
     "PlannedTensor",
     "Progress",
@@ -182,8 +192,10 @@ __all__ = [
     "check_arguments",
     "checkpoint_format",
     "clean",
+    "commit",
     "convert",
     "convert_all",
+    "convert_part",
     "diff",
     "distribute_tensor",
     "doctor",
@@ -230,6 +242,7 @@ _LAZY = {
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",
+    "PartReport": "reshard.conversion.parts.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "RequestPlan": "reshard.planning.request_plan",

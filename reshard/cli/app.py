@@ -21,7 +21,7 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = (
-    "inspect", "layout", "plan", "convert", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 """Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES."""
 

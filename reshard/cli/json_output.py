@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LayoutPreview,
         Leftovers,
         MultiConversionPlan,
+        PartReport,
         PlannedTensor,
         RequestPlan,
         RequestReport,
@@ -297,6 +298,11 @@ def diff_document(found: DiffReport) -> Document:
 def doctor(found: BucketReport) -> Document:
     """The object of ``doctor``."""
     return {"command": "doctor", **to_builtins(found), "is_fine": found.is_fine}
+
+
+def part_report(report: PartReport) -> Document:
+    """The object of ``convert --part``."""
+    return {"command": "convert", **to_builtins(report)}
 
 
 def clean(found: Leftovers) -> Document:

@@ -34,19 +34,20 @@ from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor
+from reshard.engine.executor import HostsExecutor, hosts_of
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task_stream import task_batches
-from reshard.errors import PlanError, TargetExistsError
+from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import refuse_other_content
 from reshard.planning.request_plan import RequestPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
+from reshard.storage.parts import remove_parts
 from reshard.storage.targets import check_new, held_target
 
 
@@ -215,12 +216,26 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
             with about_target(target.job.name):
                 job = target.job
                 check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
+                _refuse_parts(target)
                 begin_or_resume(target)
                 if job.is_elsewhere:
                     elsewhere = target.transaction.open_elsewhere()
                     target.output = replace(target.output, elsewhere=elsewhere)
             open_records.enter_context(closing(target.transaction))
         yield
+
+
+def _refuse_parts(target: OpenTarget) -> None:
+    """What parts of a conversion have done is not removed unless that is asked for."""
+    place, options = target.job.place, target.job.options
+    if not target.transaction.has_parts():
+        return
+    if not target.job.restart:
+        raise ResumeError(
+            f"parts of a conversion to {place} were begun: do the others and commit them (reshard commit), remove them (reshard clean), or "
+            "start over (restart)"
+        )
+    remove_parts(place, options.state)
 
 
 def _check_hosts(run: _Run, targets: Sequence[OpenTarget]) -> None:
@@ -234,7 +249,8 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
         runs[target.job.number] = target.run
-    batches = task_batches(plan, planned.reader, runs)
+    workers = plan.workers * hosts_of(run.executor) if planned.is_elsewhere else 0
+    batches = task_batches(plan, planned.reader, runs, workers_elsewhere=workers)
     with ExitStack() as unfinished:
         for target in targets:
             if target.output.uploads is not None:

@@ -74,9 +74,12 @@ def plan_targets(
     targets: Sequence[CheckedTarget],
     finished: Collection[int] = (),
     executor: Executor | None = None,
+    *,
+    is_elsewhere: bool = False,
 ) -> Planned:
     """Opens the source once, plans for all targets, and refuses whatever can be refused before a byte moves.
 
+    ``is_elsewhere``: other processes write the target too, so that each file is written by one task, or by one batch.
     The targets whose numbers are ``finished`` are there already. They are planned all the same: which
     targets share a read, and how, must not depend on how far an earlier run came.
     """
@@ -90,7 +93,7 @@ def plan_targets(
                 place, overwrite = locate(target.target), target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
-    target_plans, is_elsewhere = [], not is_own(executor)
+    target_plans, is_elsewhere = [], is_elsewhere or not is_own(executor)
     for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
             store = locate(target.target).store

@@ -89,6 +89,15 @@ class Accumulator:
         self._tasks_done = 0
         self._by_host: dict[str, int] = {}
 
+    def expect(self, total_bytes: int, total_tasks: int) -> None:
+        """Notes how much there is to do, where that is only a part of the plan."""
+        self._total_bytes, self._total_tasks = total_bytes, total_tasks
+
+    @property
+    def tasks_done(self) -> int:
+        """Tasks that are done, those of earlier runs included."""
+        return self._tasks_done
+
     @property
     def moves(self) -> Sequence[Move]:
         """The moves of the plan."""

@@ -10,7 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import Struct
+
 from reshard.engine.output import TargetOutput
+from reshard.engine.share import ALL, Range, Share
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.engine.write.file_order import in_order_of_files
@@ -22,31 +25,57 @@ from reshard.planning.planner import open_files_per_task
 
 T = TypeVar("T")
 
+
+class BatchLimits(Struct, frozen=True):
+    """A batch ends when it decodes ``nbytes``, or has so many tasks."""
+
+    nbytes: int
+    tasks: int
+
+
 BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
+
+BATCHES_PER_S = 50
+WORKER_BYTES_PER_S = 400 << 20
+"""One thread hands out no more batches to many workers, each of which moves about so much."""
+
+BATCHES_PER_WORKER = 4
+"""At least, so that none is left with much work when the others are done."""
+
+MAX_BATCH_TASKS = 4096
+"""A batch is made and sent as a whole: 4,096 tasks take some 4 MB."""
 
 REQUEST_WEIGHT = 1 << 20
 """Where requests take long, so much for each task: workers should wait side by side."""
 
 
 def task_batches(
-    plan: MultiPlan, reader: Reader, targets: Sequence[TargetRun | None]
+    plan: MultiPlan,
+    reader: Reader,
+    targets: Sequence[TargetRun | None],
+    share: Share = ALL,
+    workers_elsewhere: int = 0,
 ) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
-    ``targets`` has None for a target that needs no task. Large moves come first, so that none is left alone at the end, and as many of them in turn as
+    ``targets`` has None for a target that needs no task; ``share`` leaves out what other parts of the conversion do. For
+    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large moves come first, so that none is left alone at the end, and as many of them in turn as
     there are workers: two tasks of one move would wait for each other at the files they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
+    limits = batch_limits(plan.decoded_bytes, workers_elsewhere)
     every = [_Read(plan, read, reader, by_number) for read in plan.reads]
-    yield from _by_file([read for read in every if read.is_in_order])
-    reads = [read for read in every if not read.is_in_order]
-    reads.sort(key=lambda read: -read.decoded_bytes)
-    streams = [_batched(r.tasks()) for r in reads if r.decoded_bytes > BATCH_BYTES]
-    yield from _in_turn(streams, plan.workers)
+    yield from _by_file([read for read in every if read.is_in_order], share)
+    others = [read for read in every if not read.is_in_order]
+    reads = list(zip(others, share.ranges([r.decoded_bytes for r in others]), strict=True))
+    reads.sort(key=lambda read: -read[0].decoded_bytes)
+    large = [(read, of) for read, of in reads if read.decoded_bytes > limits.nbytes]
+    streams = [_batched(read.tasks(of), limits) for read, of in large]
+    yield from _in_turn(streams, max(plan.workers, workers_elsewhere))
     small = reads[len(streams) :]
-    yield from _batched(task for read in small for task in read.tasks())
+    yield from _batched((task for read, of in small for task in read.tasks(of)), limits)
 
 
 def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
@@ -63,26 +92,72 @@ def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
             active.extend(itertools.islice(waiting, 1))
 
 
-def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
+def batch_limits(decoded_bytes: int, workers: int) -> BatchLimits:
+    """How large batches are: one thread hands out at most ``BATCHES_PER_S``, and each worker gets several.
+
+    With ``workers`` 0 they are threads of one host, between which batches cost next to nothing.
+
+    >>> batch_limits(1 << 30, workers=0)
+    BatchLimits(nbytes=4194304, tasks=64)
+    >>> batch_limits(1 << 40, workers=256)
+    BatchLimits(nbytes=1073741824, tasks=4096)
+    """
+    if not workers:
+        return BatchLimits(BATCH_BYTES, BATCH_TASKS)
+    by_rate = workers * WORKER_BYTES_PER_S // BATCHES_PER_S
+    by_share = decoded_bytes // (workers * BATCHES_PER_WORKER)
+    nbytes = max(BATCH_BYTES, min(by_rate, by_share))
+    return BatchLimits(nbytes, min(MAX_BATCH_TASKS, BATCH_TASKS * (nbytes // BATCH_BYTES)))
+
+
+def _batched(tasks: Iterator[tuple[int, Task]], limits: BatchLimits) -> Iterator[tuple[Task, ...]]:
     """Consecutive tasks, given with their weights, until a batch is heavy or long enough."""
     batch: list[Task] = []
     weight = 0
     for nbytes, task in tasks:
         batch.append(task)
         weight += nbytes
-        if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
+        if weight >= limits.nbytes or len(batch) >= limits.tasks:
             yield tuple(batch)
             batch, weight = [], 0
     if batch:
         yield tuple(batch)
 
 
-def _by_file(reads: Sequence[_Read]) -> Iterator[tuple[Task, ...]]:
+def _by_file(reads: Sequence[_Read], share: Share) -> Iterator[tuple[Task, ...]]:
     """For each file that is written in order, its tasks in that order; files that share chunks go together."""
-    units = [(number, unit) for number, read in enumerate(reads) for unit in read.left()]
-    places = [reads[number].first_places(unit) for number, unit in units]
-    for group in in_order_of_files(places):
-        yield tuple(reads[number].task(unit) for number, unit in map(units.__getitem__, group))
+    for group in _groups(reads, share):
+        tasks = tuple(read.task(unit) for read, unit in group if read.is_left(unit))
+        if tasks:
+            yield tasks
+
+
+def _groups(reads: Sequence[_Read], share: Share) -> Iterator[list[tuple[_Read, int]]]:
+    """The units of each file, in its order, as far as they are of the share."""
+    units = [(read, unit) for read in reads for unit in read.units()]
+    groups = list(in_order_of_files([read.first_places(unit) for read, unit in units]))
+    weights = [sum(units[at][0].unit_bytes for at in group) for group in groups]
+    for group, of in zip(groups, share.ranges(weights), strict=True):
+        if of.units(1):
+            yield [units[at] for at in group]
+
+
+def share_units(
+    plan: MultiPlan, reader: Reader, target: TargetRun, share: Share
+) -> Iterator[tuple[int, int]]:
+    """The move and the number of each unit of a plan with one target that is of the share, done or not."""
+    every = [_Read(plan, read, reader, {0: target}) for read in plan.reads]
+    for group in _groups([read for read in every if read.is_in_order], share):
+        yield from ((read.first_move, unit) for read, unit in group)
+    others = [read for read in every if not read.is_in_order]
+    ranges = share.ranges([read.decoded_bytes for read in others])
+    for read, of in zip(others, ranges, strict=True):
+        yield from ((read.first_move, unit) for unit in of.units(read.count))
+
+
+def unit_bytes(move: Move, unit: int) -> int:
+    """Bytes of the source's elements in a unit."""
+    return move.units.box(move.units.index_at(unit)).size * move.source.spec.itemsize
 
 
 class _Read:
@@ -109,11 +184,28 @@ class _Read:
         """Whether its target's chunks must be written in order; then it has one target."""
         return any(self._plan.move(at).target.in_order is not None for at in self._moves)
 
-    def left(self) -> Iterator[int]:
-        """The units that its one target lacks."""
-        (at,) = self._moves
-        count = self._plan.move(at).units.count
-        return (unit for unit in range(count) if not self._is_done(at, unit))
+    @property
+    def first_move(self) -> int:
+        """The number of its first target's move."""
+        return self._moves[0].move
+
+    @property
+    def count(self) -> int:
+        """How many units it has."""
+        return self._plan.move(self._moves[0]).units.count
+
+    @property
+    def unit_bytes(self) -> int:
+        """About how many bytes each of its tasks decodes."""
+        return self.decoded_bytes // max(1, self.count)
+
+    def units(self) -> range:
+        """All of its units."""
+        return range(self.count)
+
+    def is_left(self, unit: int) -> bool:
+        """Whether its one target lacks a unit."""
+        return not self._is_done(self._moves[0], unit)
 
     def first_places(self, unit: int) -> tuple[Place, ...]:
         """Where the first chunk of a unit of its one target is stored."""
@@ -131,18 +223,18 @@ class _Read:
         units = self._plan.move(at).units
         return units.box(units.index_at(unit))
 
-    def tasks(self) -> Iterator[tuple[int, Task]]:
-        """A task for each unit that any target lacks, each with its weight: about how many bytes it decodes."""
+    def tasks(self, of: Range) -> Iterator[tuple[int, Task]]:
+        """A task for each unit of a range that any target lacks, each with its weight: about how many bytes it decodes."""
         if not self._moves:
             return
         first = self._plan.move(self._moves[0])
-        nbytes = self.decoded_bytes // max(1, first.price.tasks)
+        nbytes, units = self.unit_bytes, first.units
         if self._waits_for_answers(first):
             nbytes += REQUEST_WEIGHT
-        for unit, index in enumerate(first.units.indices()):
+        for unit in of.units(units.count):
             left = [at for at in self._moves if not self._is_done(at, unit)]
             if left:
-                yield nbytes, self._task(left, unit, first.units.box(index))
+                yield nbytes, self._task(left, unit, units.box(units.index_at(unit)))
 
     def _waits_for_answers(self, move: Move) -> bool:
         source = self._reader.tensors[move.placement.source]

@@ -141,6 +141,13 @@ class Store(Protocol):
         """
         ...
 
+    def write_new(self, path: str, data: bytes) -> None:
+        """Writes a whole file durably, in one step, and only where nothing is: else TargetExistsError.
+
+        Missing folders are made.
+        """
+        ...
+
     def replace(self, path: str, data: bytes) -> None:
         """Writes a whole file durably, in place of what is there, in one step."""
         ...

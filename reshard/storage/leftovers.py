@@ -11,6 +11,7 @@ from reshard.errors import MissingError, StorageError
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate
+from reshard.storage.parts import remove_parts
 from reshard.storage.targets import (
     count_uploads,
     has_leftovers,
@@ -57,6 +58,7 @@ def remove_leftovers(target: str, *, dry_run: bool = False, state: str | None = 
     if dry_run:
         return replace(found, uploads=count_uploads(place))
     with held_target(place, unsafe=True, state=state) as transaction:
+        remove_parts(place, state)
         uploads = remove_uploads(place)
         transaction.abort()
     if _is_left(place, state):
@@ -74,12 +76,17 @@ def _is_left(target: Location, state: str | None) -> bool:
 def _sizes(target: Location) -> list[int]:
     """The size of each file that is written of an unfinished target."""
     if is_local(target):
-        root = locate(staging_for(Path(target.path)).root)
-    elif is_left_unfinished(target):
+        return _sizes_in_stages(locate(staging_for(Path(target.path)).folder))
+    if is_left_unfinished(target):
         root = target.view()
     else:
         return []  # a finished target, whose run was interrupted before it removed its records
-    if not root.is_folder():
-        return []
-    found = ((root / file).status() for file in root.files())
+    found = ((root / file).status() for file in root.files()) if root.is_folder() else ()
+    return [status.nbytes for status in found if status is not None]
+
+
+def _sizes_in_stages(folder: Location) -> list[int]:
+    """The sizes of the files of a local target in the making, of all parts; journals and locks are none."""
+    files = folder.files() if folder.is_folder() else ()
+    found = ((folder / file).status() for file in files if "checkpoint/" in file)
     return [status.nbytes for status in found if status is not None]

@@ -84,6 +84,10 @@ class Location(Struct, frozen=True):
         """Writes it as a whole file; its version. See ``Store.write``."""
         return self.store.write(self.path, data)
 
+    def write_new(self, data: bytes) -> None:
+        """Writes it as a whole file, durably and in one step. TargetExistsError where something is there."""
+        self.store.write_new(self.path, data)
+
     def write_pieces(self, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
         """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write_pieces``."""
         return self.store.write_pieces(self.path, pieces, nbytes)

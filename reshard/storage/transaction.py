@@ -74,6 +74,10 @@ class Transaction(Protocol):
         """
         ...
 
+    def has_parts(self) -> bool:
+        """Whether parts of a conversion to the target were begun (``storage.parts``)."""
+        ...
+
     def earlier(self) -> Earlier | None:
         """What an unfinished run left that can be resumed; None for nothing.
 

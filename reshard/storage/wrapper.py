@@ -57,6 +57,9 @@ class StoreWrapper(Struct, frozen=True):
     def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
         return self.store.write_pieces(path, pieces, nbytes)
 
+    def write_new(self, path: str, data: bytes) -> None:
+        self.store.write_new(path, data)
+
     def replace(self, path: str, data: bytes) -> None:
         self.store.replace(path, data)
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reshard
+from reshard.cli.cluster_options import Part, Ray, ray_cluster
 from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Misuse,
     Server,
     ShowAll,
     Source,
@@ -21,7 +23,6 @@ from reshard.cli.options import (
     examples,
     source_of,
 )
-from reshard.cli.ray_option import Ray, ray_cluster
 from reshard.cli.target_options import (
     RULES,
     given_options,
@@ -48,6 +49,7 @@ EXAMPLES = examples(
     "reshard convert ckpt/1000 --target serving.yaml=served \\",
     "    --target model=8=evaluated --cast float=bfloat16",
     "reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379",
+    "reshard convert ckpt/1000 served --layout serving.yaml --part 3/16",
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
@@ -65,6 +67,7 @@ def convert(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     ray: Ray = None,
+    part: Part = None,
     server: Server = None,
     token_file: TokenFile = None,
     show_all: ShowAll = False,
@@ -92,10 +95,12 @@ def convert(
     limits = {"max_memory": max_memory, "workers": workers}
     if token_file is not None and server is None:
         raise ReshardError("--token-file belongs to --server; add it, or leave it out")
-    if ray is not None and server is not None:
-        raise ReshardError(
-            "--ray and --server exclude each other: the server decides what it runs on; leave one of them out"
-        )
+    _refuse_together(
+        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
+    )
+    if part is not None:
+        _convert_part(source_of(src, step, item), targets[0], part, options, limits, as_json)
+        return
     where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
@@ -135,6 +140,40 @@ def convert(
     if len(reports) > 1 and read_bytes is not None:
         print_all(together_view(reports, read_bytes))
         print_all(request_report(requests))
+
+
+def _refuse_together(given: Mapping[str, Any]) -> None:
+    """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
+    names = [name for name, value in given.items() if value]
+    if len(names) > 1 and ("--part" in names or "--target" not in names):
+        raise Misuse(
+            f"{' and '.join(names)} exclude each other: each decides where the conversion runs, and a part has one target; leave one out"
+        )
+
+
+def _convert_part(
+    src: str,
+    target: NamedTarget,
+    part: str,
+    options: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    from reshard.cli.json_output import part_report, print_json
+    from reshard.cli.progress import watching
+
+    where: dict[str, Any] = {"layout": target.layout, "mesh": target.mesh, **limits}
+    with watching(as_json) as progress:
+        report = reshard.convert_part(
+            src, target.dst, part=part, **where, **library_options(options), progress=progress
+        )
+    if as_json:
+        print_json(part_report(report))
+        return
+    from reshard.cli.console import print_all
+    from reshard.cli.views.part import part_view
+
+    print_all(part_view(report))
 
 
 def _convert_here(

@@ -35,26 +35,27 @@ from reshard.formats.steps import step_name
 from reshard.storage.transaction import Transaction
 
 
-def begin_or_resume(target: OpenTarget) -> None:
+def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     """Takes over what an unfinished run of the same conversion left, or begins anew.
 
-    The writer is prepared, the accumulator counts what was kept, and records can be appended. Raises ResumeError, and
-    leaves everything as it is, where that run was another conversion.
+    The writer is prepared unless ``prepares`` is false, the accumulator counts what was kept, and records can be appended.
+    Raises ResumeError, and leaves everything as it is, where that run was another conversion.
     """
     earlier = None if target.job.restart else target.transaction.earlier()
     left = None if earlier is None else identity_left(earlier.identity)
     if earlier is not None and left is not None:
         _refuse_other(target.transaction, left, target.job.identity)
         if earlier.is_trusted or not _is_packed(target):
-            _resume(target, is_trusted=earlier.is_trusted)
+            _resume(target, is_trusted=earlier.is_trusted, prepares=prepares)
             return
-    _begin(target)
+    _begin(target, prepares=prepares)
 
 
-def _begin(target: OpenTarget) -> None:
+def _begin(target: OpenTarget, *, prepares: bool) -> None:
     target.transaction.begin(to_builtins(target.job.identity))
-    with _closed_on_error(target.transaction):
-        target.output.writer.prepare(target.noted_root)
+    if prepares:
+        with _closed_on_error(target.transaction):
+            target.output.writer.prepare(target.noted_root)
     target.done = DoneUnits(target.job.plan)
 
 
@@ -103,7 +104,7 @@ def _is_packed(target: OpenTarget) -> bool:
     return any(i is not None and not target.output.places(name, i) for name, i in first)
 
 
-def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
+def _resume(target: OpenTarget, *, is_trusted: bool, prepares: bool) -> None:
     plan, output, transaction = target.job.plan, target.output, target.transaction
     transaction.adopt()
     _remove_others(target)
@@ -120,8 +121,9 @@ def _resume(target: OpenTarget, *, is_trusted: bool) -> None:
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not be in the place of one that the records still describe.
-    with _closed_on_error(transaction):
-        output.writer.prepare(target.noted_root)
+    if prepares:
+        with _closed_on_error(transaction):
+            output.writer.prepare(target.noted_root)
 
 
 def _journaled(target: OpenTarget, *, of_others: bool = False) -> Iterator[JournaledChunk]:

@@ -134,6 +134,9 @@ class BucketStore(Struct, frozen=True):
             return self.write(path, b"".join(pieces))
         return objects.put_parts(self, path, pieces, objects.part_bytes(nbytes))
 
+    def write_new(self, path: str, data: bytes) -> None:
+        objects.put_new(self, path, data)
+
     def replace(self, path: str, data: bytes) -> None:
         objects.put(self, path, data)
 

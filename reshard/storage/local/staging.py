@@ -95,8 +95,14 @@ def held(target: Path, file: str = "") -> Iterator[Staging]:
 
     Raises StorageError naming the holder where another live process holds it.
     """
-    staging = staging_for(target, file)
     _make_durable(target.parent)
+    with locked(staging_for(target, file)) as staging:
+        yield staging
+
+
+@contextmanager
+def locked(staging: Staging) -> Iterator[Staging]:
+    """The staging folder, which no other process has in the block; the folder that it is in must be there."""
     lock = _lock(staging)
     try:
         yield staging

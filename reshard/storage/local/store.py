@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, TargetExistsError
 from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
@@ -114,6 +115,24 @@ class LocalStore:
             with storage_errors("close", path):
                 os.close(fd)
         return ""
+
+    def write_new(self, path: str, data: bytes) -> None:
+        whole = Path(path)
+        partial = whole.with_name(f".{whole.name}-{secrets.token_hex(8)}{PARTIAL}")
+        make_folder(str(whole.parent))
+        write_file(str(partial), data)
+        fsync(partial)
+        try:
+            with storage_errors("publish", path):
+                try:
+                    whole.hardlink_to(partial)
+                except FileExistsError:
+                    raise TargetExistsError(
+                        f"{path!r} exists already and was left untouched"
+                    ) from None
+        finally:
+            partial.unlink(missing_ok=True)
+        fsync(whole.parent)
 
     def replace(self, path: str, data: bytes) -> None:
         whole = Path(path)

@@ -25,6 +25,9 @@ from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
 from reshard.storage.transaction import Earlier, Elsewhere
 
+PARTS_REQUEST = "parts/request"
+"""What all parts of a conversion share; ``storage.parts`` writes it."""
+
 
 @contextmanager
 def held_target(target: Path, file: str = "") -> Iterator[LocalTransaction]:
@@ -67,6 +70,9 @@ class LocalTransaction:
     def left_by(self) -> Mapping[str, Any] | None:
         header = read_header(self._staging.journal)
         return None if header is None else header.identity
+
+    def has_parts(self) -> bool:
+        return (self._staging.folder / PARTS_REQUEST).exists()
 
     def earlier(self) -> Earlier | None:
         header = read_header(self._staging.journal)

@@ -35,6 +35,9 @@ SEGMENT_BYTES = 1 << 20
 KEPT_BYTES = 4 << 20
 """So much of what a run puts is kept in memory, since it reads its records again before it publishes."""
 
+PARTS_REQUEST = "parts/request"
+"""What all parts of a conversion share; ``storage.parts`` writes it."""
+
 _NAME = re.compile(r"journal/([0-9]{6,})-([0-9]{6,})")
 
 
@@ -54,6 +57,7 @@ class Segments:
         self._put_paths: list[str] = []
         self._kept: dict[str, bytes] = {}
         self._earlier: list[str] | None = None
+        self._has_parts = False
         self._is_started = False
         self._lock = threading.Lock()
 
@@ -61,6 +65,12 @@ class Segments:
     def has_earlier(self) -> bool:
         """Whether an earlier run left any."""
         return bool(self._earlier_paths())
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether parts of a conversion (``storage.parts``) were begun."""
+        self._earlier_paths()
+        return self._has_parts
 
     def earlier_identity(self) -> Mapping[str, Any] | None:
         """The identity of the run that left records; None where there is none that can be read.
@@ -83,7 +93,9 @@ class Segments:
 
     def _earlier_paths(self) -> list[str]:
         if self._earlier is None:
-            self._earlier = _paths(self._store, self._folder)
+            names = list(self._store.files(self._folder))
+            self._earlier = _paths(self._folder, names)
+            self._has_parts = PARTS_REQUEST in names
         return self._earlier
 
     def start(self, identity: Mapping[str, Any], records: Iterable[str] = ()) -> None:
@@ -161,9 +173,9 @@ def _number(path: str) -> tuple[int, int]:
     return int(fence), int(number)
 
 
-def _paths(store: BucketStore, folder: str) -> list[str]:
+def _paths(folder: str, names: Iterable[str]) -> list[str]:
     """Every segment, by fence and number."""
-    found = (_NAME.fullmatch(f"journal/{name}") for name in store.files(f"{folder}/journal"))
+    found = map(_NAME.fullmatch, names)
     numbers = sorted((int(match[1]), int(match[2])) for match in found if match is not None)
     return [f"{folder}/journal/{fence:06d}-{number:06d}" for fence, number in numbers]
 

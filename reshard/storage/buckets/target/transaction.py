@@ -74,7 +74,7 @@ def held_objects(
     conditions, where two runs may mix.
     """
     folder = state_folder(target, state)
-    lease = take(_bucket(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
+    lease = take(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
     transaction = ObjectTransaction(target, folder, lease)
     try:
         yield transaction
@@ -85,7 +85,8 @@ def held_objects(
         transaction.end()
 
 
-def _bucket(place: Location) -> BucketStore:
+def bucket_of(place: Location) -> BucketStore:
+    """The bucket that a place is in."""
     if not isinstance(place.store, BucketStore):
         raise TypeError(f"{place} is in no bucket")
     return place.store
@@ -96,10 +97,10 @@ class ObjectTransaction:
 
     def __init__(self, target: Location, state: Location, lease: Lease) -> None:
         self._target = target
-        self._store = _bucket(target)
+        self._store = bucket_of(target)
         self._state = state
         self._lease = lease
-        self._segments = Segments(_bucket(state), state.path, lease.fence)
+        self._segments = Segments(bucket_of(state), state.path, lease.fence)
         self._marks: dict[str, bytes] = {}
         self._is_begun = self._is_committing = self._is_committed = self._is_dissolved = False
         self._failure: StorageError | None = None
@@ -121,6 +122,9 @@ class ObjectTransaction:
 
     def left_by(self) -> Mapping[str, Any] | None:
         return self._segments.earlier_identity()
+
+    def has_parts(self) -> bool:
+        return self._segments.has_parts
 
     def earlier(self) -> Earlier | None:
         identity = self.left_by()

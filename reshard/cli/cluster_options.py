@@ -1,4 +1,4 @@
-"""``--ray``: the cluster whose hosts carry a conversion out."""
+"""``--ray`` and ``--part``: one conversion on many hosts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ Ray = Annotated[
         metavar="[ADDRESS]",
         help="Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each "
         "host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when "
+        "all parts are done. Every part takes the same options, --max-memory and --workers among them.",
         rich_help_panel=RESOURCES,
     ),
 ]

@@ -1,0 +1,144 @@
+"""PartsRequest: what all parts of a conversion must agree on, and all that ``commit`` must know, as JSON.
+
+::
+
+    {"format": "reshard.parts", "version": 1, "parts": 16, "source": "…", "max_memory": 1073741824, "workers": 8,
+     "identity": {…}, "options": {"layout": {…}, "compression": "none", …}}
+
+The first part records it; a part or a commit that comes to another identity is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from reshard.conversion.check_target import CheckedTarget, check_target
+from reshard.conversion.options import Target
+from reshard.conversion.resume.identity import Identity, differences, identify
+from reshard.conversion.resume.journal import identity_left
+from reshard.engine.limits import Limits
+from reshard.errors import PlanError, ResumeError
+from reshard.layout.changes import Changes
+from reshard.layout.layout_file import LayoutFile, layout_to_mapping
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import parse_layout
+from reshard.planning.target_layouts import Layout, SameAxes
+
+FORMAT = "reshard.parts"
+VERSION = 1
+
+_AS_GIVEN = (
+    "compression", "chunk_bytes", "ocdbt", "style", "to", "files", "file_bytes", "file_names", "carry", "overwrite", "check",
+    "state", "unsafe_commit",
+)  # fmt: skip
+"""Options that are text, numbers or flags."""
+
+
+class PartsRequest(Struct, frozen=True):
+    """The conversion of which parts are done.
+
+    Attributes:
+        parts: how many there are.
+        options: of ``Target``, as plain data.
+    """
+
+    parts: int
+    source: str
+    max_memory: int
+    workers: int
+    identity: Identity
+    options: Mapping[str, Any]
+
+    def render(self) -> bytes:
+        """The content of the record."""
+        document = {"format": FORMAT, "version": VERSION, **to_builtins(self)}
+        return json.dumps(document, sort_keys=True).encode()
+
+    def target(self, path: str) -> CheckedTarget:
+        """The target with its options."""
+        return checked_again(path, self.options, Limits(self.max_memory, self.workers))
+
+
+def parse_request(data: bytes, target: str) -> PartsRequest:
+    """The record of the parts of a target; ResumeError where it is damaged, or of another version of this program."""
+    try:
+        document = json.loads(data)
+        known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
+        identity = identity_left(document.pop("identity"))
+        if known and identity is not None:
+            found = PartsRequest(identity=identity, **document)
+            if all(type(n) is int for n in (found.parts, found.max_memory, found.workers)):
+                return found
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    raise ResumeError(
+        f"the record of the parts of {target!r} is damaged, or of another version of reshard; commit them with that version, or remove "
+        "them (reshard clean) and begin again"
+    )
+
+
+def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
+    """The options of a target as plain data. PlanError for a layout that no layout file can express."""
+    options = checked.options
+    layout = _plain_layout(options.layout)
+    given = {name: getattr(asked, name) for name in _AS_GIVEN}
+    of_file = options.layout.changes if isinstance(options.layout, LayoutFile) else Changes()
+    own = {
+        name: list(getattr(options.changes, name))[len(getattr(of_file, name)) :]
+        for name in ("select", "drop", "rename", "cast")
+    }
+    plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own}))
+    again = checked_again(checked.target, plain, Limits(options.max_memory, options.workers))
+    before, after = (identify("/", one.options, "").settings for one in (checked, again))
+    if before != after:
+        changed = [name for name in after if before[name] != after[name]]
+        raise PlanError(
+            f"{', '.join(changed)} cannot be recorded for the other parts; give a layout file, or options as plain text and numbers"
+        )
+    return plain
+
+
+def _plain_layout(layout: Layout | None) -> dict[str, Any]:
+    if layout is None:
+        return {}
+    if isinstance(layout, LayoutFile):
+        return {"layout": layout_to_mapping(layout)}
+    if isinstance(layout, SameAxes):
+        mesh = layout_to_mapping(LayoutFile(layout.mesh))["mesh"]
+        return {"mesh": mesh, "missing_axes": layout.missing_axes}
+    raise PlanError(
+        "the parts of a conversion share a layout file, but the layout is a tree or a LayoutMap; give the path or the content of "
+        "a layout file (layout)"
+    )
+
+
+def as_layout_file(asked: Target) -> Target:
+    """The target with the layout file that its LayoutMap stands for, if it has one."""
+    if not isinstance(asked.layout, LayoutMap):
+        return asked
+    options = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    return Target(**{**options, "layout": asked.layout.to_mapping()})
+
+
+def checked_again(path: str, options: Mapping[str, Any], limits: Limits) -> CheckedTarget:
+    """The target that plain options mean."""
+    given = dict(options)
+    if given.get("mesh") is not None:
+        given["mesh"] = parse_layout({"mesh": given["mesh"]}).mesh
+    return check_target(Target(path, **given), limits)
+
+
+def refuse_other(theirs: PartsRequest, ours: PartsRequest, target: str) -> None:
+    """Raises ResumeError unless a part is of the conversion of which the others are."""
+    what = differences(theirs.identity, ours.identity)
+    if theirs.parts != ours.parts:
+        what = [f"there were {theirs.parts} parts and are {ours.parts}", *what]
+    if what:
+        raise ResumeError(
+            f"the parts of {target!r} that were begun are of another conversion: {'; '.join(what)}; give every part the same source, options, "
+            "--max-memory and --workers, or remove what was begun (reshard clean)"
+        )

@@ -1,0 +1,166 @@
+"""The parts of one conversion, each done by a process of its own: where each keeps what it did, and what they share.
+
+::
+
+    .name.reshard-partial/parts/request        what all parts must agree on; the first part writes it
+    .name.reshard-partial/parts/00003-of-00016 of part 3: its lock or lease, its journal and, on a disk, its files
+
+In a bucket the folder is the one of the lease and the records; the objects are below the target's own name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from reshard.errors import MissingError, PlanError, TargetBusyError, TargetExistsError
+from reshard.storage.local.attempts import accept
+from reshard.storage.local.parts import held_part_folder, part_staging, remove_part_folders
+from reshard.storage.local.syncing import fsync, sync_tree
+from reshard.storage.location import Location
+from reshard.storage.targets import is_local, state_of
+from reshard.storage.transaction import Transaction
+
+MAX_PARTS = 65_536
+"""More are a mistake: each keeps a folder, and ``commit`` reads all of them."""
+
+_PART = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+_FOLDER = re.compile(r"([0-9]{5})-of-([0-9]{5})", re.ASCII)
+_REQUEST_BYTES = 64 << 20
+
+
+class Part(Struct, frozen=True, order=True):
+    """One of ``count`` parts; the first has the number 1."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"{self.number:05d}-of-{self.count:05d}"
+
+
+def parse_part(text: object) -> Part:
+    """The part that a text such as ``"3/16"`` names; PlanError for any other text."""
+    match = _PART.fullmatch(text) if isinstance(text, str) else None
+    part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
+    if not 1 <= part.number <= part.count <= MAX_PARTS:
+        raise PlanError(
+            f"part is {text!r}; expected i/n with i from 1 to n, and n at most {MAX_PARTS:,}, such as 3/16"
+        )
+    return part
+
+
+def held_part(
+    target: Location, part: Part, *, unsafe: bool = False, state: str | None = None
+) -> AbstractContextManager[Transaction]:
+    """The transaction of one part, as its last run left it; in the block no other process can have it.
+
+    Its ``commit`` and its markers are never used. Raises TargetBusyError naming the holder where another live process does
+    this part.
+    """
+    if is_local(target):
+        return held_part_folder(Path(target.path), part.folder)
+    from reshard.storage.buckets.target.part import held_part_objects
+
+    return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
+
+
+def part_root(target: Location, part: Part) -> str:
+    """The text of the folder below which a part has its files."""
+    if is_local(target):
+        return str(part_staging(Path(target.path), part.folder).root)
+    return str(target)
+
+
+def request_of(target: Location, state: str | None = None) -> bytes | None:
+    """What the parts of a target must agree on; None where there is no part."""
+    try:
+        with _opened(_request(target, state)) as read:
+            return read
+    except MissingError:
+        return None
+
+
+@contextmanager
+def _opened(place: Location) -> Iterator[bytes]:
+    file = place.open(what="the record that all parts share")
+    try:
+        yield file.read(0, _REQUEST_BYTES)
+    finally:
+        file.close()
+
+
+def claim_request(target: Location, data: bytes, state: str | None = None) -> bytes:
+    """Records what the parts of a target must agree on, unless that is recorded already; what is recorded then."""
+    place = _request(target, state)
+    with suppress(TargetExistsError):
+        place.write_new(data)
+    return request_of(target, state) or data
+
+
+def has_parts(target: Location, state: str | None = None) -> bool:
+    """Whether a part of a target was begun, and not committed yet."""
+    return _request(target, state).exists()
+
+
+def parts_of(target: Location, state: str | None = None) -> list[Part]:
+    """Every part that was begun."""
+    folder = _parts_folder(target, state)
+    if is_local(target):
+        names = [entry.name for entry in folder.entries()] if folder.is_folder() else []
+    else:
+        names = sorted({file.partition("/")[0] for file in folder.files()})
+    found = filter(None, map(_FOLDER.fullmatch, names))
+    return [Part(int(match[1]), int(match[2])) for match in found]
+
+
+def seal_part(target: Location, part: Part, transaction: Transaction, record: str) -> None:
+    """Makes what a held part has written durable, and then its last record, which says that it is done."""
+    if not is_local(target):
+        transaction.append(record)
+        transaction.close()
+        return
+    staging = part_staging(Path(target.path), part.folder)
+    sync_tree(staging.root)
+    transaction.append(record)
+    transaction.close()
+    fsync(staging.journal)
+    fsync(staging.folder)
+
+
+def take_files(target: Location, part: Part, root: Location, files: Iterable[str]) -> None:
+    """Moves files of a part below the root of the whole target; in a bucket they are there."""
+    if is_local(target):
+        folder = part_staging(Path(target.path), part.folder)
+        accept(str(folder.folder), folder.root.name, root.path, files, {})
+
+
+def remove_parts(target: Location, state: str | None = None) -> None:
+    """Removes what all parts keep. TargetBusyError, naming the part, where one is at work."""
+    for part in parts_of(target, state):
+        try:
+            with held_part(target, part, unsafe=True, state=state) as transaction:
+                transaction.abort()
+        except TargetBusyError as error:
+            raise TargetBusyError(f"part {part}: {error}") from None
+    if is_local(target):
+        remove_part_folders(Path(target.path))
+    else:
+        _request(target, state).remove()
+
+
+def _parts_folder(target: Location, state: str | None) -> Location:
+    return state_of(target, state) / "parts"
+
+
+def _request(target: Location, state: str | None) -> Location:
+    return _parts_folder(target, state) / "request"
