@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         MultiReport,
         RequestReport,
         TensorReport,
+        TimeReport,
     )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
     from reshard.planning.request_plan import RequestPlan
+    from reshard.planning.time_plan import TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
@@ -172,6 +174,8 @@ __all__ = [
     "TensorSpec",
     "TensorStream",
     "TensorVerdict",
+    "TimePlan",
+    "TimeReport",
     "TreeError",
     "VariableError",
     "VariableIndexError",
@@ -249,6 +253,8 @@ _LAZY = {
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.compare",
+    "TimePlan": "reshard.planning.time_plan",
+    "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",
     "save": "reshard.saving.save",

@@ -16,13 +16,26 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from reshard.engine.in_flight import InFlight
-from reshard.errors import ReshardError
+from reshard.errors import PlanError, ReshardError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUED_PER_WORKER = 2
 """Tasks handed out ahead, so that no worker waits for the one thread that hands them out."""
+
+
+def hosts_of(executor: Executor | None) -> int:
+    """The hosts that an executor's workers are on: its ``hosts`` if it has that attribute, else this one alone.
+
+    Raises PlanError where ``hosts`` is no whole number of at least 1.
+    """
+    hosts = getattr(executor, "hosts", 1)
+    if isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1:
+        raise PlanError(
+            f"the executor's hosts is {hosts!r}; expected a whole number of at least 1, or no such attribute"
+        )
+    return hosts
 
 
 def run_tasks(

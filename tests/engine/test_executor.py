@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.executor import QUEUED_PER_WORKER, run_tasks
-from reshard.errors import ReshardError
+from reshard.engine.executor import QUEUED_PER_WORKER, hosts_of, run_tasks
+from reshard.errors import PlanError, ReshardError
 
 
 class Gauge:
@@ -218,3 +218,16 @@ def test_tasks_that_have_not_started_in_such_a_thread_never_start(monkeypatch):
     for thread in set(threading.enumerate()) - before:
         thread.join()
     assert done == []
+
+
+def test_an_executor_is_on_one_host_unless_it_says_otherwise():
+    executor = ThreadPoolExecutor(1)
+    assert (hosts_of(None), hosts_of(executor)) == (1, 1)
+    executor.hosts = 16
+    assert hosts_of(executor) == 16
+    for wrong in (0, True, 2.0, None):
+        executor.hosts = wrong
+        with pytest.raises(
+            PlanError, match=f"hosts is {wrong!r}; expected a whole number of at least 1"
+        ):
+            hosts_of(executor)
