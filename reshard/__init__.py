@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         MultiReport,
         RequestReport,
         TensorReport,
+        TimeReport,
     )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
     from reshard.planning.request_plan import RequestPlan
+    from reshard.planning.time_plan import TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
@@ -182,6 +184,8 @@ __all__ = [
     "TensorSpec",
     "TensorStream",
     "TensorVerdict",
+    "TimePlan",
+    "TimeReport",
     "TreeError",
     "VariableError",
     "VariableIndexError",
@@ -262,6 +266,8 @@ _LAZY = {
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.compare",
+    "TimePlan": "reshard.planning.time_plan",
+    "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",
     "save": "reshard.saving.save",

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         TensorInfo,
         TensorLayout,
         TensorPreview,
+        TimePlan,
+        TimeReport,
         Verification,
     )
     from reshard.planning.move import Plan
@@ -111,8 +113,10 @@ def _axes_of(layout: TensorLayout | None) -> object:
     return None if layout is None else layout.axes
 
 
-def conversion_plan(planned: ConversionPlan, with_shares: bool, **link: float) -> Document:
-    """The object of ``plan``; ``link`` is what ``RequestPlan.seconds`` takes."""
+def conversion_plan(
+    planned: ConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> Document:
+    """The object of ``plan``; ``link`` is what ``RequestPlan.seconds`` takes. ``time`` is there only if it was asked for."""
     return {
         "command": "plan",
         "source": planned.source,
@@ -124,7 +128,16 @@ def conversion_plan(planned: ConversionPlan, with_shares: bool, **link: float) -
         "warnings": planned.warnings,
         "free_bytes": planned.free_bytes,
         "requests": _planned_requests(planned.requests, **link),
+        **({} if time is None else {"time": _time(time)}),
     }
+
+
+def _time(plan: TimePlan) -> Document:
+    return {**to_builtins(plan), "seconds": plan.seconds, "bottleneck": plan.bottleneck}
+
+
+def _time_report(report: TimeReport) -> Document:
+    return {"planned": _time(report.planned), "actual_s": report.actual_s}
 
 
 def _planned_requests(plan: RequestPlan | None, **given: float) -> Document | None:
@@ -221,6 +234,7 @@ def conversion_report(report: ConversionReport) -> Document:
         "resumed_bytes": report.resumed_bytes,
         "already_done": report.already_done,
         "requests": _request_report(report.requests),
+        **({} if report.time is None else {"time": _time_report(report.time)}),
     }
 
 
@@ -229,6 +243,7 @@ def conversion_reports(
     reports: Sequence[Document],
     read_bytes: int | None,
     requests: RequestReport | None = None,
+    time: TimeReport | None = None,
 ) -> Document:
     """The object of ``convert`` with ``--target``; ``read_bytes`` is null if an older server converted."""
     return {
@@ -237,16 +252,19 @@ def conversion_reports(
         "reports": reports,
         "read_bytes": read_bytes,
         "requests": _request_report(requests),
+        **({} if time is None else {"time": _time_report(time)}),
     }
 
 
-def conversion_plans(planned: MultiConversionPlan, with_shares: bool, **link: float) -> Document:
+def conversion_plans(
+    planned: MultiConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> Document:
     """The object of ``plan`` with ``--target``."""
     joint = planned.total
     return {
         "command": "plan",
         "source": planned.source,
-        "plans": [conversion_plan(plan, with_shares, **link) for plan in planned.plans],
+        "plans": [conversion_plan(plan, with_shares, None, **link) for plan in planned.plans],
         "reads": len(joint.reads),
         "tasks": joint.tasks,
         "source_bytes": joint.source_bytes,
@@ -256,6 +274,7 @@ def conversion_plans(planned: MultiConversionPlan, with_shares: bool, **link: fl
         "amplification": joint.amplification,
         "peak_bytes": joint.peak_bytes,
         "requests": _planned_requests(planned.requests, **link),
+        **({} if time is None else {"time": _time(time)}),
     }
 
 

@@ -24,7 +24,7 @@ from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.predict_requests import plan_requests
 from reshard.conversion.prepare import Planned, local_paths, plan_targets
-from reshard.conversion.report import ConversionReport, MultiReport, RequestReport
+from reshard.conversion.report import ConversionReport, MultiReport, RequestReport, TimeReport
 from reshard.conversion.resume.already_done import abort_own, open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
@@ -45,6 +45,7 @@ from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import refuse_other_content
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.time_plan import TimePlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
 from reshard.storage.parts import remove_parts
@@ -100,6 +101,7 @@ class _Run(Struct):
         identities: of each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
         requests: to buckets, as planned; None where there is nothing in one.
+        time: as planned, where several hosts convert.
     """
 
     chosen: CheckpointPath
@@ -112,6 +114,7 @@ class _Run(Struct):
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     read_bytes: int = 0
     requests: RequestPlan | None = None
+    time: TimePlan | None = None
 
     @property
     def source(self) -> str:
@@ -172,7 +175,16 @@ def _open_and_plan(run: _Run) -> Planned:
                 raise
         else:
             run.requests = plan_requests(planned, run.targets, run.chosen, finished=run.reports)
+            run.time = _planned_time(run, planned)
             return planned
+
+
+def _planned_time(run: _Run, planned: Planned) -> TimePlan | None:
+    """What the executor's hosts need for all targets; None for one host."""
+    hosts = hosts_of(run.executor)
+    if hosts == 1:
+        return None
+    return replace(planned.summary, requests=run.requests).time(hosts)
 
 
 @contextmanager
@@ -288,13 +300,17 @@ def _multi_report(run: _Run, source: str, targets: Sequence[CheckedTarget]) -> M
         replace(run.reports[number], source=source, target=target.target)
         for number, target in enumerate(targets)
     )
-    requests = _request_report(run)
+    requests, took = _request_report(run), _time_report(run)
     if len(reports) == 1:
-        reports = (replace(reports[0], requests=requests),)
-    return MultiReport(source, reports, run.read_bytes, run.seconds, requests)
+        reports = (replace(reports[0], requests=requests, time=took),)
+    return MultiReport(source, reports, run.read_bytes, run.seconds, requests, took)
 
 
 def _request_report(run: _Run) -> RequestReport | None:
     if run.requests is None:
         return None
     return RequestReport(run.requests.requests(), so_far() - run.chosen.before)
+
+
+def _time_report(run: _Run) -> TimeReport | None:
+    return None if run.time is None else TimeReport(run.time, run.seconds)

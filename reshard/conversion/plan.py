@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.time_plan import Hosts, TimePlan, plan_time
 from reshard.record_text import counted, several, warned
 
 
@@ -106,6 +108,30 @@ class ConversionPlan(Struct, frozen=True):
         """Buffers in memory at the worst moment; never above ``max_memory``."""
         return self.plan.peak_bytes
 
+    def time(
+        self,
+        hosts: int = 1,
+        nic_bytes_per_s: float | None = None,
+        cores: int | None = None,
+        latency_s: float = RequestPlan.LATENCY_S,
+    ) -> TimePlan:
+        """How long the conversion takes, and what it waits for; PlanError for numbers that are not possible.
+
+        Args:
+            hosts: that share the work.
+            nic_bytes_per_s: what each host's network interface carries in each direction; without it the network is not
+                counted.
+            cores: processors of each host; the default is those of this machine. Each of the plan's workers uses one.
+            latency_s: of a request to a bucket.
+        """
+        machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
+        joint, target = MultiPlan.alone(self.plan), self.target or ""
+        return plan_time(joint, self.source, [target], machines, self.requests, latency_s)
+
+
+def _cores(given: int | None) -> int:
+    return len(os.sched_getaffinity(0)) if given is None else given
+
 
 def _costs(plan: Plan) -> str:
     moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
@@ -126,6 +152,18 @@ class MultiConversionPlan(Struct, frozen=True):
     plans: tuple[ConversionPlan, ...]
     total: MultiPlan
     requests: RequestPlan | None = None
+
+    def time(
+        self,
+        hosts: int = 1,
+        nic_bytes_per_s: float | None = None,
+        cores: int | None = None,
+        latency_s: float = RequestPlan.LATENCY_S,
+    ) -> TimePlan:
+        """How long all targets together take, as ``ConversionPlan.time`` says it of one; a shared read counts once."""
+        machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
+        targets = [plan.target or "" for plan in self.plans]
+        return plan_time(self.total, self.source, targets, machines, self.requests, latency_s)
 
     def __repr__(self) -> str:
         lines = [str(plan).partition("\n")[0] for plan in self.plans]

@@ -9,6 +9,7 @@ from msgspec import Struct
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.move import Strategy
+from reshard.planning.time_plan import TimePlan
 from reshard.record_text import counted, several, warned
 from reshard.storage.requests import Requests
 
@@ -68,6 +69,18 @@ class RequestReport(Struct, frozen=True):
     actual: Requests
 
 
+class TimeReport(Struct, frozen=True):
+    """The time of a run on several hosts.
+
+    Attributes:
+        planned: for the whole conversion, also where this run resumed an earlier one.
+        actual_s: wall seconds of this run, syncing included.
+    """
+
+    planned: TimePlan
+    actual_s: float
+
+
 class ConversionReport(Struct, frozen=True):
     """What a conversion did.
 
@@ -83,6 +96,7 @@ class ConversionReport(Struct, frozen=True):
             and no bytes are counted. What ``tensors`` say is what the target records.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
+        time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
     """
 
     source: str
@@ -96,6 +110,7 @@ class ConversionReport(Struct, frozen=True):
     resumed_bytes: int = 0
     already_done: bool = False
     requests: RequestReport | None = None
+    time: TimeReport | None = None
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)
@@ -113,6 +128,7 @@ class MultiReport(Struct, frozen=True):
         read_bytes: encoded bytes of the source's chunks that this run read, for all targets together.
         seconds: wall time of this run, syncing included.
         requests: to buckets, where the source or a target is in one.
+        time: planned and actual, where several hosts converted.
     """
 
     source: str
@@ -120,6 +136,7 @@ class MultiReport(Struct, frozen=True):
     read_bytes: int
     seconds: float
     requests: RequestReport | None = None
+    time: TimeReport | None = None
 
     def __repr__(self) -> str:
         read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"

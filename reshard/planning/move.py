@@ -63,7 +63,7 @@ class Price(Struct, frozen=True):
         written_bytes: bytes written, padding and checksums included.
         writes: contiguous writes.
         task_bytes: memory of one task.
-        seconds: estimated processor time, for comparing strategies only.
+        seconds: estimated processor time, for comparing strategies only; ``processor_time.py`` adds what it leaves out.
     """
 
     tasks: int

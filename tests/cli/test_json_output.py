@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard import RequestPlan, RequestReport, Requests
+from reshard import RequestPlan, RequestReport, Requests, TimePlan, TimeReport
 from reshard.cli.json_output import (
     Document,
     clean,
@@ -41,15 +41,20 @@ from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_repo
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
 LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
 
+TIME = TimePlan(16, 8, 12.5e9, 42.0, 20.0, 3.0)
+
 ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
-    "plan": conversion_plan(replace(planned(PAIR), requests=RequestPlan()), with_shares=True),
+    "plan": conversion_plan(
+        replace(planned(PAIR), requests=RequestPlan()), with_shares=True, time=TIME
+    ),
     "convert": conversion_report(
         replace(
             report(tensor_report("a", "int8", CastStats())),
             requests=RequestReport(Requests(), Requests()),
+            time=TimeReport(TIME, 50.0),
         )
     ),
     "verify": verification(
@@ -91,9 +96,9 @@ def documented(command: str) -> list[str]:
 
 def test_several_targets_are_documented() -> None:
     plans = conversion_plans(
-        MultiConversionPlan("s", (planned(PAIR),), MultiPlan.alone(planned(PAIR).plan)), False
+        MultiConversionPlan("s", (planned(PAIR),), MultiPlan.alone(planned(PAIR).plan)), False, TIME
     )
-    reports = conversion_reports("s", [DOCUMENTS["convert"]], 7)
+    reports = conversion_reports("s", [DOCUMENTS["convert"]], 7, None, TimeReport(TIME, 50.0))
     for command, document, inner in (
         ("plan --target", plans, "plans"),
         ("convert --target", reports, "reports"),
@@ -185,6 +190,14 @@ def test_shares_only_when_asked_for() -> None:
     assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
     shares = DOCUMENTS["plan"]["tensors"][0]["shares"]
     assert shares[:4] == [(0, 0, 0.25), (0, 2, 0.25), (0, 4, 0.25), (0, 6, 0.25)]
+
+
+def test_the_time_only_when_asked_for() -> None:
+    found = conversion_plan(planned(PAIR), False, TIME)["time"]
+    assert (found["seconds"], found["bottleneck"], found["network_s"]) == (42.0, "cores", 20.0)
+    assert "time" not in conversion_plan(planned(PAIR), False)
+    assert "time" not in conversion_report(report(tensor_report("a")))
+    assert DOCUMENTS["convert"]["time"] == {"planned": found, "actual_s": 50.0}
 
 
 def test_the_requests_of_a_plan_are_those_of_the_link() -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.executor import QUEUED_PER_WORKER, run_tasks
+from reshard.engine.executor import QUEUED_PER_WORKER, hosts_of, run_tasks
 from reshard.errors import ReshardError
+from tests.spread_executor import SpreadExecutor
 
 
 class Gauge:
@@ -218,3 +219,8 @@ def test_tasks_that_have_not_started_in_such_a_thread_never_start(monkeypatch):
     for thread in set(threading.enumerate()) - before:
         thread.join()
     assert done == []
+
+
+def test_an_executor_is_on_one_host_unless_it_has_hosts():
+    with ThreadPoolExecutor(1) as threads, SpreadExecutor(16) as spread:
+        assert (hosts_of(None), hosts_of(threads), hosts_of(spread)) == (1, 1, 16)

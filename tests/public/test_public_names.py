@@ -28,7 +28,7 @@ PUBLIC = [
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
-    "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TreeError", "VariableError",
+    "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
     "check_arguments", "checkpoint_format", "clean", "convert", "convert_all", "diff", "distribute_tensor",
     "doctor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate", "open_checkpoint", "plan",

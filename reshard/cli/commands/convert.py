@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 import reshard
 from reshard.cli.cluster_options import Part, Ray, ray_cluster
 from reshard.cli.options import (
@@ -33,7 +35,7 @@ from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
 from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
-    from reshard import ConversionReport, RequestReport
+    from reshard import ConversionReport, RequestReport, TimeReport
     from reshard.cli.progress import Watcher
 
 EXAMPLES = examples(
@@ -93,10 +95,8 @@ def convert(
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
     options, several = given_options(given), bool(given["target"])
     limits = {"max_memory": max_memory, "workers": workers}
-    if token_file is not None and server is None:
-        raise ReshardError("--token-file belongs to --server; add it, or leave it out")
     _refuse_together(
-        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
+        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
     if part is not None:
         _convert_part(source_of(src, step, item), targets[0], part, options, limits, as_json)
@@ -109,12 +109,10 @@ def convert(
     if not as_json:
         for one in targets:
             _announce(src, one, given)
-    read_bytes: int | None
-    requests: RequestReport | None = None
     with watching(as_json) as progress:
         if server is None:
             with ray_cluster(ray) as executor:
-                reports, documents, read_bytes, requests = _convert_here(
+                made = _convert_here(
                     src,
                     targets,
                     several,
@@ -123,27 +121,50 @@ def convert(
                 )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}
-            reports, documents, read_bytes = _convert_there(server, token_file, request, progress)
-            src = documents[0]["source"]
-    all_of_them = conversion_reports(src, documents, read_bytes, requests)
-    document = all_of_them if several else documents[0]
+            made = _convert_there(server, token_file, request, progress)
+            src = made.documents[0]["source"]
+    document = made.documents[0]
+    if several:
+        document = conversion_reports(
+            src, made.documents, made.read_bytes, made.requests, made.time
+        )
     if as_json:
         print_json(document)
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view, together_view
     from reshard.cli.views.requests import request_report
+    from reshard.cli.views.time import time_report
 
     said: set[str] = set()
-    for report in reports:
+    for report in made.reports:
         print_all(report_view(report, show_all, said))
-    if len(reports) > 1 and read_bytes is not None:
-        print_all(together_view(reports, read_bytes))
-        print_all(request_report(requests))
+    if len(made.reports) > 1 and made.read_bytes is not None:
+        print_all(together_view(made.reports, made.read_bytes))
+        print_all(time_report(made.time))
+        print_all(request_report(made.requests))
 
 
-def _refuse_together(given: Mapping[str, Any]) -> None:
+class _Made(Struct, frozen=True):
+    """What was converted.
+
+    Attributes:
+        documents: the reports as ``--json`` prints them.
+        read_bytes: for all targets together; an older server does not return it.
+        requests, time: of all targets together, where this process converted.
+    """
+
+    reports: Sequence[ConversionReport]
+    documents: list[dict[str, Any]]
+    read_bytes: int | None
+    requests: RequestReport | None = None
+    time: TimeReport | None = None
+
+
+def _refuse_together(given: Mapping[str, Any], token_file: Path | None) -> None:
     """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
+    if token_file is not None and given["--server"] is None:
+        raise ReshardError("--token-file belongs to --server; add it, or leave it out")
     names = [name for name, value in given.items() if value]
     if len(names) > 1 and ("--part" in names or "--target" not in names):
         raise Misuse(
@@ -182,19 +203,19 @@ def _convert_here(
     several: bool,
     options: dict[str, Any],
     limits: dict[str, Any],
-) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int, RequestReport | None]:
-    """The reports, as ``--json`` prints them, and the bytes read and the requests for all targets together."""
+) -> _Made:
     from reshard.cli.json_output import conversion_report
 
     if not several:
         (one,) = targets
         where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
         report = reshard.convert(src, one.dst, **where, **options, **limits)
-        return [report], [conversion_report(report)], report.read_bytes, report.requests
+        document = conversion_report(report)
+        return _Made([report], [document], report.read_bytes, report.requests, report.time)
     goals = [one.target(options) for one in targets]
     made = reshard.convert_all(src, goals, **limits)
     documents = list(map(conversion_report, made.reports))
-    return made.reports, documents, made.read_bytes, made.requests
+    return _Made(made.reports, documents, made.read_bytes, made.requests, made.time)
 
 
 def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str, Any]:
@@ -211,12 +232,11 @@ def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str,
 
 def _convert_there(
     server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
-) -> tuple[Sequence[ConversionReport], list[dict[str, Any]], int | None]:
-    """Like ``_convert_here``; an older server does not return the bytes read."""
+) -> _Made:
     from reshard.cli.remote import convert_there, report_of
 
     documents, read_bytes = convert_there(server, token_file, request, progress)
-    return list(map(report_of, documents)), documents, read_bytes
+    return _Made(list(map(report_of, documents)), documents, read_bytes)
 
 
 def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reshard
+from reshard.cli.host_options import Cores, Hosts, Nic, machines_of
 from reshard.cli.link_options import Bandwidth, Latency, link_of
 from reshard.cli.options import (
     Item,
@@ -26,7 +27,7 @@ from reshard.cli.targets import PlannedTarget, targets_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard import ConversionPlan, MultiConversionPlan, RequestPlan
+    from reshard import ConversionPlan, MultiConversionPlan, TimePlan
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",
@@ -37,6 +38,7 @@ EXAMPLES = examples(
     "reshard plan ckpt served --step latest --item model --mesh model=8",
     "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
     "reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s",
+    "reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s",
 )
 
 Shares = Annotated[
@@ -58,6 +60,9 @@ def plan(
     workers: Workers = None,
     latency: Latency = None,
     bandwidth: Bandwidth = None,
+    hosts: Hosts = None,
+    cores: Cores = None,
+    nic: Nic = None,
     shares: Shares = False,
     show_all: ShowAll = False,
     as_json: Json = False,
@@ -72,48 +77,69 @@ def plan(
     Without DST everything is planned except what depends on DST: free space, and whether something is there already.
     For buckets also the requests by kind, the bytes, and the time that they take at --latency and --bandwidth.
     With --target several times, also the bytes that are read for all targets together, and how many of them twice.
+    With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
+    answers.
     """
     from reshard.cli.console import print_all
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
     options = library_options(given_options(given))
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
-    link = link_of(latency, bandwidth)
+    link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
     layout, mesh = given["layout"], given["mesh"]
     src = source_of(src, step, item)
     if given["target"]:
         goals = [one.target(options) for one in targets_of(dst, layout, mesh, given["target"])]
         found = reshard.plan_all(src, goals, **limits)
+        time = _time(found, machines, link)
         if as_json:
-            print_json(conversion_plans(found, with_shares=shares, **link))
+            print_json(conversion_plans(found, shares, time, **link))
         else:
-            print_all(_joint_views(found, shares, show_all, link))
+            print_all(_with_costs(_joint_views(found, shares, show_all), found, time, link))
         return
     planned = reshard.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
+    time = _time(planned, machines, link)
     if as_json:
-        print_json(conversion_plan(planned, with_shares=shares, **link))
+        print_json(conversion_plan(planned, shares, time, **link))
     else:
-        print_all(_with_requests(_views(planned, shares, show_all), planned.requests, link))
+        print_all(_with_costs(_views(planned, shares, show_all), planned, time, link))
+
+
+def _time(
+    found: ConversionPlan | MultiConversionPlan,
+    machines: Mapping[str, int],
+    link: Mapping[str, float],
+) -> TimePlan | None:
+    """The time on the machines that were described; None where none were."""
+    if not machines:
+        return None
+    latency_s = link.get("latency_s", reshard.RequestPlan.LATENCY_S)
+    return found.time(**machines, latency_s=latency_s)
 
 
 def _joint_views(
-    found: MultiConversionPlan, shares: bool, show_all: bool, link: Mapping[str, float]
+    found: MultiConversionPlan, shares: bool, show_all: bool
 ) -> Iterator[RenderableType]:
     from reshard.cli.views.plan import joint_view
 
     said: set[str] = set()
     for planned in found.plans:
         yield from _views(planned, shares, show_all, said)
-    yield from _with_requests(joint_view(found.total), found.requests, link)
+    yield from joint_view(found.total)
 
 
-def _with_requests(
-    views: Iterable[RenderableType], requests: RequestPlan | None, link: Mapping[str, float]
+def _with_costs(
+    views: Iterable[RenderableType],
+    found: ConversionPlan | MultiConversionPlan,
+    time: TimePlan | None,
+    link: Mapping[str, float],
 ) -> Iterator[RenderableType]:
     from reshard.cli.views.requests import planned_requests
+    from reshard.cli.views.time import planned_time
 
     yield from views
-    yield from planned_requests(requests, **link)
+    yield from planned_requests(found.requests, **link)
+    yield from planned_time(time)
 
 
 def _views(

@@ -19,6 +19,7 @@ from reshard.cli.text import (
     safe,
 )
 from reshard.cli.views.requests import request_report
+from reshard.cli.views.time import time_report
 from reshard.conversion.report import Proof
 from reshard.geometry.sizes import format_bytes
 
@@ -47,6 +48,7 @@ def report_view(
         yield from _digests(report.tensors, show_all)
         return
     yield from _done(report)
+    yield from time_report(report.time)
     yield from request_report(report.requests)
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
