@@ -230,7 +230,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "plan", "convert", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 
 
@@ -280,7 +280,11 @@ def test_help_loads_nothing_heavy_and_is_quick() -> None:
 
 @pytest.mark.parametrize(
     ("words", "loaded"),
-    [(["layout", "--help"], ["layout"]), (["--help"], COMMANDS), (["convrt"], COMMANDS)],
+    [
+        (["layout", "--help"], ["layout"]),
+        (["--help"], COMMANDS),
+        (["convrt"], COMMANDS),
+    ],
 )
 def test_only_the_command_that_is_asked_for_is_loaded(
     words: list[str], loaded: Sequence[str]
