@@ -34,7 +34,7 @@ from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import Accumulator, MoveResult
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor, hosts_of
+from reshard.engine.executor import HostsExecutor, hosts_of, opened
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
@@ -76,7 +76,6 @@ def convert_all(
         with _locked(run, jobs, limits) as open_targets:
             with _begun(open_targets):
                 check_space_left(open_targets)
-                _check_hosts(run, open_targets)
                 _run_tasks(run, planned, open_targets)
             for target in open_targets:
                 results = _prove(run, target, limits)
@@ -250,11 +249,6 @@ def _refuse_parts(target: OpenTarget) -> None:
     remove_parts(place, options.state)
 
 
-def _check_hosts(run: _Run, targets: Sequence[OpenTarget]) -> None:
-    if isinstance(run.executor, HostsExecutor) and targets:
-        check_hosts(run.executor, run.source, run.identities[0].files, targets)
-
-
 def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
     """Does what is left to do, and records it."""
     plan = planned.summary.total
@@ -268,9 +262,11 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
             if target.output.uploads is not None:
                 unfinished.callback(target.output.uploads.abort)
             unfinished.callback(target.transaction.close_elsewhere)
-        run.read_bytes = run_batches(
-            batches, runs, plan.max_memory, plan.workers, run.executor, plan.processes
-        )
+        limits = (plan.max_memory, plan.workers)
+        unfinished.enter_context(opened(run.executor, *limits, plan.processes))
+        if isinstance(run.executor, HostsExecutor) and targets:
+            check_hosts(run.executor, run.source, run.identities[0].files, targets)
+        run.read_bytes = run_batches(batches, runs, *limits, run.executor, plan.processes)
 
 
 def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[MoveResult]:

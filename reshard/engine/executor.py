@@ -46,11 +46,26 @@ class HostsExecutor(Executor, ABC):
 
     @abstractmethod
     def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
-        """What ``ask()`` gives on each host, by the host's name. Raises the first error."""
+        """What ``ask()`` gives on each host, by the host's name; called while this is open. Raises the first error."""
 
     @abstractmethod
     def close(self) -> None:
         """Ends the workers, and waits until no task can write any more."""
+
+
+@contextmanager
+def opened(
+    executor: Executor | None, max_memory: int, workers: int, processes: int
+) -> Iterator[None]:
+    """An executor on several hosts is ready for the batches of a run in the block; any other one always is."""
+    if not isinstance(executor, HostsExecutor):
+        yield
+        return
+    try:
+        executor.open(max_memory, workers, processes)
+        yield
+    finally:
+        executor.close()
 
 
 def is_own(executor: Executor | None) -> bool:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from reshard.engine.batch import BatchResult, Work, accept_files
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor, hosts_of, is_own, run_tasks
+from reshard.engine.executor import hosts_of, is_own, run_tasks
 from reshard.engine.output import TaskOutput
 from reshard.engine.processes import own_processes
 from reshard.engine.target_run import TargetRun
@@ -35,14 +35,11 @@ def run_batches(
     """Carries out all batches; returns the encoded bytes read from the source, each read counted once.
 
     ``targets`` has None for a target that needs no task. Without an ``executor`` this makes threads, in ``processes``
-    of their own if those are not 0. Raises the first error of any task, after the running ones have ended.
+    of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running ones have ended.
     """
     outputs = tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
     read_bytes = 0
     with ExitStack() as stack:
-        if isinstance(executor, HostsExecutor):
-            stack.callback(executor.close)
-            executor.open(max_memory, workers, processes)
         hosts = hosts_of(executor)
         executor = executor or stack.enter_context(own_processes(processes, workers))
         pool = ArenaPool(max_memory, workers) if is_own(executor) else None

@@ -8,6 +8,8 @@ batches of a node that is gone go to the others.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +22,16 @@ from msgspec import Struct, field
 
 from reshard.engine.executor import HostsExecutor
 from reshard.errors import MissingPackageError, PlanError, ReshardError
-from reshard.executors.actor import Answer, BatchActor, answered
+from reshard.executors.actor import Answer, BatchActor
 from reshard.geometry.sizes import format_bytes
 
 T = TypeVar("T")
 
 START_S = 120.0
 """How long the hosts may take until their actors are ready."""
+
+CONNECT_S = 10.0
+"""How long the address of a cluster may take to answer at all."""
 
 RETRIES = 3
 """How often Ray starts an actor again, and carries a batch out again, before the run fails."""
@@ -75,6 +80,8 @@ class RayExecutor(HostsExecutor):
     Args:
         address: of the cluster, such as ``"10.0.0.1:6379"``; ``"auto"`` is the one that runs on this host, or that
             the variable RAY_ADDRESS names.
+        environment: variables of the processes that do the work, such as the endpoint of a store. Ray shows them to everybody
+            who sees the cluster: give secrets to the hosts another way.
 
     Raises MissingPackageError without Ray, ReshardError where no cluster answers.
 
@@ -82,8 +89,11 @@ class RayExecutor(HostsExecutor):
     ...     reshard.convert("ckpt/100", "served", layout="serving.yaml", executor=executor)
     """
 
-    def __init__(self, address: str = "auto") -> None:
+    def __init__(
+        self, address: str = "auto", *, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._ray = _ray()
+        self._environment = dict(environment or {})
         self._address = address
         self._is_ours = _connect(self._ray, address)
         self._actors: list[_Actor] = []
@@ -116,12 +126,8 @@ class RayExecutor(HostsExecutor):
         self._thread.start()
 
     def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
-        nodes = self._nodes()
-        task = self._ray.remote(num_cpus=0, max_retries=RETRIES)(answered)
-        asked = {
-            host.name: task.options(scheduling_strategy=self._only_on(host)).remote(ask)
-            for host in nodes
-        }
+        first = {actor.host.name: actor for actor in reversed(self._actors)}
+        asked = {name: actor.handle.run.remote(ask) for name, actor in first.items()}
         self._await(list(asked.values()), list(asked), "answer")
         return {name: self._result(name, ref) for name, ref in asked.items()}
 
@@ -183,6 +189,7 @@ class RayExecutor(HostsExecutor):
             max_restarts=RETRIES,
             max_task_retries=RETRIES,
             scheduling_strategy=self._only_on(host),
+            runtime_env={"env_vars": self._environment} if self._environment else None,
         )(BatchActor)
         return made.remote(max_memory, threads)
 
@@ -247,10 +254,13 @@ class RayExecutor(HostsExecutor):
             error = done.exception()
             if error is None:
                 _set(job.future, done.result())
-            elif isinstance(error, self._ray.exceptions.RayActorError):
-                self._lost(actor, job, error)
+            elif isinstance(
+                error, self._ray.exceptions.RayTaskError
+            ):  # it was not even unpickled there
+                what = f"host {actor.host.name!r} cannot carry a batch out: {_first_line(error)}"
+                job.future.set_exception(BrokenExecutor(what))
             else:
-                job.future.set_exception(BrokenExecutor(_first_line(error)))
+                self._lost(actor, job, error)
             with self._lock:
                 self._hand_out()
 
@@ -295,16 +305,32 @@ def _connect(ray: Any, address: str) -> bool:
         )
     if ray.is_initialized():
         return False
+    _refuse_silent(os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address)
     try:
         ray.init(
             address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ReshardError(
-            f"no Ray cluster of this version of Ray and Python answers at {address!r} ({_first_line(error)}); begin one with `ray start --head`, "
-            "or give the address that it printed (ray)"
-        ) from error
+        raise _no_cluster(address, _first_line(error)) from error
     return True
+
+
+def _refuse_silent(address: str) -> None:
+    """Refuses an address at which nothing listens: Ray itself would ask there for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, _first_line(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> ReshardError:
+    return ReshardError(
+        f"no Ray cluster of this version of Ray and Python answers at {address!r} ({reason}); begin one with `ray start --head`, or give the "
+        "address that it printed (ray)"
+    )
 
 
 def _refuse_small(nodes: Sequence[RayHost], max_memory: int, address: str) -> None:

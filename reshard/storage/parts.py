@@ -11,13 +11,13 @@ In a bucket the folder is the one of the lease and the records; the objects are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.errors import MissingError, PlanError, TargetBusyError, TargetExistsError
+from reshard.errors import PlanError, TargetBusyError, TargetExistsError
 from reshard.storage.local.attempts import accept
 from reshard.storage.local.parts import held_part_folder, part_staging, remove_part_folders
 from reshard.storage.local.syncing import fsync, sync_tree
@@ -83,20 +83,11 @@ def part_root(target: Location, part: Part) -> str:
 
 def request_of(target: Location, state: str | None = None) -> bytes | None:
     """What the parts of a target must agree on; None where there is no part."""
-    try:
-        with _opened(_request(target, state)) as read:
-            return read
-    except MissingError:
+    place = _request(target, state)
+    if not place.exists():
         return None
-
-
-@contextmanager
-def _opened(place: Location) -> Iterator[bytes]:
-    file = place.open(what="the record that all parts share")
-    try:
-        yield file.read(0, _REQUEST_BYTES)
-    finally:
-        file.close()
+    with closing(place.open(what="the record that all parts share")) as file:
+        return file.read(0, _REQUEST_BYTES)
 
 
 def claim_request(target: Location, data: bytes, state: str | None = None) -> bytes:
@@ -104,7 +95,8 @@ def claim_request(target: Location, data: bytes, state: str | None = None) -> by
     place = _request(target, state)
     with suppress(TargetExistsError):
         place.write_new(data)
-    return request_of(target, state) or data
+    found = request_of(target, state)
+    return data if found is None else found
 
 
 def has_parts(target: Location, state: str | None = None) -> bool:

@@ -22,7 +22,7 @@ from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.parts.request import PartsRequest, parse_request, refuse_other
 from reshard.conversion.prepare import Planned, plan_targets
 from reshard.conversion.report import ConversionReport
-from reshard.conversion.resume.already_done import open_result
+from reshard.conversion.resume.already_done import open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.journal import read_finished, record_of
@@ -71,6 +71,7 @@ def commit_parts(
     result = None if checked.options.overwrite else open_result(str(place), identity)
     if result is not None:  # an earlier commit was interrupted after it published
         remove_parts(place, state)
+        remove_leftovers(checked, identity)
         seconds = time.monotonic() - started
         return already_done(request.source, target, result.tensors.values(), seconds)
     planned = plan_targets(chosen, [checked], is_elsewhere=True)
@@ -211,6 +212,7 @@ def _fold(running: OpenTarget, parts: Parts, place: Location) -> None:
                     f"a file of part {part} is not there any more: {error}; do that part again, and commit then"
                 ) from error
             _count(running, tasks)
+    running.transaction.close_elsewhere()
 
 
 def _fold_in_bucket(running: OpenTarget, parts: Parts) -> None:

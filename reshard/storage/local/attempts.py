@@ -109,6 +109,8 @@ def accept(
             try:
                 os.rename(source, target)  # noqa: PTH104 - once for each chunk
             except FileNotFoundError:
+                if not os.path.lexists(source):
+                    raise
                 make_parents(target, root)
                 os.rename(source, target)  # noqa: PTH104
 

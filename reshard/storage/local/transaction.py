@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,9 @@ class LocalTransaction:
         if self._attempts is not None:
             end_attempts(self._staging.folder)
             self._attempts = None
+        if self._staging.file:  # a task may have written it anew
+            with suppress(StorageError):
+                self._staging = identified(self._staging)
 
     def append(self, record: str) -> None:
         if self._journal is None:

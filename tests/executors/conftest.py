@@ -1,0 +1,70 @@
+"""A checkpoint that many tasks convert, and a cluster of three nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reshard
+from tests.executors.cluster import ray_cluster
+
+LAYOUT = {
+    "mesh": {"axes": ["x"], "shape": [8]},
+    "rules": [{"match": "kernel", "axes": ["x"]}, {"match": "big", "axes": [None, "x"]}],
+}
+
+
+@pytest.fixture(scope="package")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some small tensors and some of a few MiB."""
+    rng = np.random.default_rng(7)
+    tree: dict[str, Any] = {
+        f"layer_{n:02}": {
+            "kernel": rng.standard_normal((64, 96)).astype(np.float32),
+            "bias": np.full(7, n, np.float32),
+        }
+        for n in range(24)
+    }
+    tree |= {f"big_{n}": rng.standard_normal((512, 2048)).astype(np.float32) for n in range(12)}
+    path = tmp_path_factory.mktemp("trained") / "1000"
+    reshard.save(path, tree)
+    return path
+
+
+@pytest.fixture(scope="package")
+def alone(
+    trained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, bytes]]:
+    """The files that one host writes with the same options; made once for each."""
+    known: dict[str, dict[str, bytes]] = {}
+    folder = tmp_path_factory.mktemp("alone")
+
+    def made(**options: Any) -> dict[str, bytes]:
+        key = repr(sorted(options.items()))
+        if key not in known:
+            target = folder / str(len(known))
+            reshard.convert(trained, target, layout=LAYOUT, workers=2, **options)
+            known[key] = files_of(target)
+        return known[key]
+
+    return made
+
+
+def files_of(target: Path) -> dict[str, bytes]:
+    """The content of every file below a folder, but for the time at which Orbax says that it wrote."""
+    return {
+        str(path.relative_to(target)): path.read_bytes()
+        for path in sorted(target.rglob("*"))
+        if path.is_file() and path.name != "_CHECKPOINT_METADATA"
+    }
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Any]:
+    """Three nodes of two processors each."""
+    with ray_cluster() as found:
+        yield found
