@@ -130,10 +130,10 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
 
 
 def take_files(target: Location, part: Part, root: Location, files: Iterable[str]) -> None:
-    """Moves files of a part below the root of the whole target; in a bucket they are there."""
+    """Moves files of a part below the root of the whole target, as far as they were not moved before; in a bucket they are there."""
     if is_local(target):
         folder = part_staging(Path(target.path), part.folder)
-        accept(str(folder.folder), folder.root.name, root.path, files, {})
+        accept(str(folder.folder), folder.root.name, root.path, files, {}, may_be_moved=True)
 
 
 def remove_parts(target: Location, state: str | None = None) -> None:

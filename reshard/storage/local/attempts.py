@@ -96,10 +96,12 @@ def accept(
     root: str,
     files: Iterable[str],
     heads: Mapping[str, tuple[bytes, int]],
+    *,
+    may_be_moved: bool = False,
 ) -> None:
     """Moves the files of an attempt below ``root``, each in place of what may be there.
 
-    ``heads`` has the first bytes, which no task writes, and the size of each file that chunks share.
+    ``may_be_moved``: one that is at its place and not in the attempt any more was moved before. ``heads`` has the first bytes, which no task writes, and the size of each file that chunks share.
     """
     for file in files:
         source, target = f"{attempts}/{name}/{file}", f"{root}/{file}"
@@ -110,6 +112,8 @@ def accept(
                 os.rename(source, target)  # noqa: PTH104 - once for each chunk
             except FileNotFoundError:
                 if not os.path.lexists(source):
+                    if may_be_moved and os.path.lexists(target):
+                        continue
                     raise
                 make_parents(target, root)
                 os.rename(source, target)  # noqa: PTH104
