@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,5 +44,6 @@ def ray_cluster(address: str | None) -> Iterator[dict[str, Executor]]:
         return
     from reshard.executors.ray import RayExecutor
 
-    with RayExecutor(address) as executor:
+    # Ray tells of lost workers on stdout, which is for the answer.
+    with redirect_stdout(sys.stderr), RayExecutor(address) as executor:
         yield {"executor": executor}

@@ -127,9 +127,7 @@ class RayExecutor(HostsExecutor):
 
     def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
         first = {actor.host.name: actor for actor in reversed(self._actors)}
-        asked = {name: actor.handle.run.remote(ask) for name, actor in first.items()}
-        self._await(list(asked.values()), list(asked), "answer")
-        return {name: self._result(name, ref) for name, ref in asked.items()}
+        return self._asked([(one, one.handle.run.remote(ask)) for one in first.values()], "answer")
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override] # no keywords
         """Gives ``work(*arguments)`` to an actor as soon as one is free; all of it must be picklable."""
@@ -194,36 +192,51 @@ class RayExecutor(HostsExecutor):
         return made.remote(max_memory, threads)
 
     def _await_actors(self, max_memory: int) -> None:
-        ready = [actor.handle.ready.remote() for actor in self._actors]
-        what = f"give {format_bytes(max_memory)} and its processors to this run"
+        ready = [(actor, actor.handle.ready.remote()) for actor in self._actors]
         try:
-            self._await(ready, [actor.host.name for actor in self._actors], what)
-            for actor, ref in zip(self._actors, ready, strict=True):
-                self._result(actor.host.name, ref)
+            self._asked(ready, f"give {format_bytes(max_memory)} and its processors to this run")
         except ReshardError:
             self.close()
             raise
 
-    def _await(self, refs: Sequence[Any], names: Sequence[str], what: str) -> None:
-        _, late = self._ray.wait(list(refs), num_returns=len(refs), timeout=START_S)
+    def _asked(self, asked: Sequence[tuple[_Actor, Any]], what: str) -> dict[str, Any]:
+        """The answers of actors by the names of their hosts; a host that is gone meanwhile is left out of the run.
+
+        Raises the first error, and BrokenExecutor where no host is left.
+        """
+        refs = [ref for _, ref in asked]
+        _, late = self._ray.wait(refs, num_returns=len(refs), timeout=START_S)
         if late:
-            hosts = sorted({name for name, ref in zip(names, refs, strict=True) if ref in late})
+            hosts = sorted({actor.host.name for actor, ref in asked if ref in late})
             raise ReshardError(
                 f"{', '.join(hosts)} of the Ray cluster did not {what} within {START_S:.0f} s; see `ray status` for what else runs "
                 "there, allow less (max_memory, workers), or take the host out of the cluster"
             )
+        found: dict[str, Any] = {}
+        for actor, ref in asked:
+            try:
+                answer: Answer = self._ray.get(ref)
+            except self._ray.exceptions.RayError as error:
+                self._leave_out(actor, error)
+                continue
+            if answer.error is not None:
+                raise answer.error
+            found[actor.host.name] = answer.value
+        return found
 
-    def _result(self, name: str, ref: Any) -> Any:
-        """What a call on a host gave; an error of ours as it is, any other one with the host's name."""
-        try:
-            answer: Answer = self._ray.get(ref)
-        except self._ray.exceptions.RayError as error:
+    def _leave_out(self, actor: _Actor, error: BaseException) -> None:
+        """Leaves a host out that is gone; raises ReshardError where it is still there, or was the last one."""
+        host, reason = actor.host, _first_line(error)
+        if any(node.node_id == host.node_id for node in self._nodes()):
             raise ReshardError(
-                f"host {name!r} of the Ray cluster: {_first_line(error)}; install this version of reshard there, and run again"
+                f"host {host.name!r} of the Ray cluster: {reason}; install this version of reshard there, and run again"
             ) from error
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        with self._lock:
+            self._actors = [one for one in self._actors if one.host.node_id != host.node_id]
+        if not self._actors:
+            raise ReshardError(
+                f"no host of the Ray cluster is left; the last one, {host.name!r}, is gone: {reason}"
+            ) from error
 
     def _hand_out(self) -> None:
         """Gives waiting batches to the actors that have the fewest; the lock is held."""

@@ -93,6 +93,23 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_ray_prints_nothing_into_the_answer(trained: Path, cluster: Any, tmp_path: Path) -> None:
+    layout = tmp_path / "layout.json"
+    layout.write_text(reshard_json(LAYOUT))
+    words = [str(trained), str(tmp_path / "t"), "--layout", str(layout), "--max-memory", "256MiB"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "reshard", "convert", *words, "--ray", cluster.address, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: len(actors()) == 3)
+    send(actors()[:1], signal.SIGKILL)  # of which Ray tells
+    out, err = run.communicate()
+    assert run.returncode == 0, err
+    assert json.loads(out)["time"]["planned"]["hosts"] == 3
+
+
 @pytest.mark.usefixtures("small_batches")
 def test_workers_that_are_killed_change_nothing(
     trained: Path, alone: Alone, cluster: Any, tmp_path: Path
