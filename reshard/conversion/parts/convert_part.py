@@ -61,6 +61,8 @@ def convert_part(
     with held as transaction, kept_where_useful(opened):
         output = replace(open_output(job, planned.limits(None)), root=part_root(job.place, part))
         accumulator = Accumulator(job.plan, output, progress)
+        if output.uploads is not None:
+            output.uploads.check = transaction.check
         running = OpenTarget(job, transaction, output, accumulator, progress)
         opened.append(running)
         _expect(running, planned.summary.total, share)
@@ -116,6 +118,8 @@ def _run(target: OpenTarget, plan: MultiPlan, share: Share) -> int:
             batches, [target.run], plan.max_memory, plan.workers, None, plan.processes
         )
     finally:
+        if target.output.uploads is not None:
+            target.output.uploads.abort()
         target.transaction.close_elsewhere()
 
 

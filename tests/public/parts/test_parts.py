@@ -393,6 +393,16 @@ def test_parts_in_buckets(kind: str, trained: Path, request: pytest.FixtureReque
     assert reshard.convert(trained, target, layout=LAYOUT, **LIMITS).already_done
 
 
+def test_packed_files_in_a_bucket(trained: Path, s3_bucket: Any) -> None:
+    options = {"to": "safetensors", "file_bytes": "2MB"}
+    target, whole = f"{s3_bucket.url}/t", f"{s3_bucket.url}/whole"
+    for number in (1, 2, 3):
+        convert_part(trained, target, f"{number}/3", **options)
+    reshard.commit(target)
+    reshard.convert(trained, whole, layout=LAYOUT, **LIMITS, **options)
+    assert objects_below(s3_bucket, "t/") == objects_below(s3_bucket, "whole/")
+
+
 def objects_below(bucket: Any, prefix: str) -> dict[str, bytes]:
     store = bucket.store()
     names = [entry["path"] for page in store.list() for entry in page]
