@@ -12,7 +12,7 @@ from tests.docs.page import FILE_NAME, Block, blocks, commands
 from tests.docs.run_page import PAGES
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS = "tests/docs/test_clusters.py"
+CLUSTERS = "tests/executors/test_cluster_pages.py"
 SERVICE = "tests/server/test_service_doc.py"
 RUN_BY = {
     ("README.md", "console"): "tests/test_readme.py",

@@ -22,10 +22,10 @@ from flax.training import train_state
 
 import reshard
 from tests.docs.examples import DOCS, HELP
-from tests.docs.ray_head import ray_head
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
+from tests.executors.ray_head import ray_head
 from tests.orbax_trees import put
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ import reshard
 from reshard.geometry.sizes import parse_bytes
 from tests.checkpoint_files import files_without_times
 from tests.docs.page import code_of, steps
-from tests.docs.ray_head import ray_head
 from tests.docs.run_page import DOCS, run_page, run_steps
+from tests.executors.ray_head import ray_head
 
 RAY, SLURM = (DOCS / "how-to" / "many-hosts" / name for name in ("ray.md", "slurm.md"))
 LAYOUT = """\
