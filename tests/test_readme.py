@@ -36,6 +36,7 @@ PAGES = (
 LINKED = (
     *PAGES,
     *sorted((ROOT / "docs").glob("*/service/*.md")),
+    *sorted((ROOT / "docs").glob("how-to/many-hosts/*.md")),
     ROOT / "docs" / "explanation" / "service.md",
     ROOT / "docs" / "tutorials" / "first-service.md",
     ROOT / "docs" / "explanation" / "reliability.md",

@@ -62,7 +62,7 @@ COLOURS = {
     ]: "cli demo api checkpoint serve app server_process refuse_before_body pages middleware",
     DEVICES[
         1
-    ]: "conversion saving restoring streaming verification inspection services schedules queries jobs",
+    ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
     DEVICES[3]: "engine planning worker",
     DEVICES[2]: "formats storage db",
     DEVICES[5]: "variables arguments signatures layout patterns observability auth drain",

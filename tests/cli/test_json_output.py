@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reshard import RequestPlan, RequestReport, Requests, TimePlan, TimeReport
+from reshard import PartReport, RequestPlan, RequestReport, Requests, TimePlan, TimeReport
 from reshard.cli.json_output import (
     Document,
     clean,
@@ -20,6 +20,7 @@ from reshard.cli.json_output import (
     fingerprint,
     inspection,
     layout_document,
+    part_report,
     print_json,
     starter_document,
     verification,
@@ -106,6 +107,12 @@ def test_several_targets_are_documented() -> None:
         (one,) = document[inner]
         assert one["command"] == document["command"] == command.split()[0]
         assert set(document) - {"command"} == set(documented(command)) - {"plan", "convert"}
+
+
+def test_a_part_is_documented() -> None:
+    document = part_report(PartReport("a", "b", "3/16"))
+    assert document["command"] == "convert"
+    assert set(document) - {"command"} == set(documented("convert --part"))
 
 
 def test_a_starter_layout_is_documented() -> None:

@@ -63,7 +63,7 @@ def manifest(kind: str, name: str) -> dict[str, Any]:
 
 
 def pod(kind: str, name: str) -> dict[str, Any]:
-    """The spec of a Deployment's or a CronJob's pods."""
+    """The spec of the pods of a Deployment, a CronJob or a Job."""
     spec = manifest(kind, name)["spec"]
     return (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec)["template"]["spec"]  # type: ignore[no-any-return]
 

@@ -28,7 +28,10 @@ from tests.server.tokens import TOKENS
 
 pytestmark = pytest.mark.xdist_group("deploy")
 NAMES = [f"{m['kind']}/{m['metadata']['name']}" for m in manifests()]
-PODS = [pod("Deployment", "reshard"), pod("CronJob", "reshard-nightly")]
+PODS = [
+    pod("Deployment", "reshard"), pod("CronJob", "reshard-nightly"), pod("Job", "reshard-parts"), pod("Job", "reshard-commit"),
+]  # fmt: skip
+POD_NAMES = ["server", "nightly", "parts", "commit"]
 SERVER = PODS[0]["containers"][0]
 SETTINGS = manifest("ConfigMap", "reshard-settings")["data"]["server.toml"]
 
@@ -49,12 +52,12 @@ def test_a_slip_is_found() -> None:
 def test_every_kind_is_there() -> None:
     assert {name.partition("/")[0] for name in NAMES} == {
         "Namespace", "ServiceAccount", "ConfigMap", "Secret", "PersistentVolumeClaim", "Deployment", "Service",
-        "PodDisruptionBudget", "CronJob", "NetworkPolicy",
+        "PodDisruptionBudget", "CronJob", "Job", "NetworkPolicy",
     }  # fmt: skip
     assert {m["metadata"].get("namespace", "reshard") for m in manifests()} == {"reshard"}
 
 
-@pytest.mark.parametrize("spec", PODS, ids=["server", "nightly"])
+@pytest.mark.parametrize("spec", PODS, ids=POD_NAMES)
 def test_pods_are_restricted(spec: dict[str, Any]) -> None:
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -73,7 +76,7 @@ def test_pods_are_restricted(spec: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", PODS, ids=["server", "nightly"])
+@pytest.mark.parametrize("spec", PODS, ids=POD_NAMES)
 def test_what_is_mounted_exists(spec: dict[str, Any]) -> None:
     mounted = {m["name"] for container in spec["containers"] for m in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in spec["volumes"]}
@@ -84,7 +87,7 @@ def test_what_is_mounted_exists(spec: dict[str, Any]) -> None:
             manifest("Secret", volume["secret"]["secretName"])
         if "persistentVolumeClaim" in volume:
             claim = manifest("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
-            assert claim["spec"]["accessModes"] == ["ReadWriteMany"]  # two replicas
+            assert claim["spec"]["accessModes"] == ["ReadWriteMany"]  # several pods
 
 
 def test_all_select_the_servers_pods() -> None:

@@ -7,7 +7,7 @@ fenced block                    step
                                 ends in a backslash); the lines below it are the output to expect
 ``python``                      code for the page's one interpreter
 ``text`` behind ``python``      the output to expect of that code
-any, begins with ``# NAME.ext``  a file, which is written and not run
+any, begins with ``# NAME.ext``  a file, which is written and not run; ``#!`` may stand above the name
 any, below ``<!-- not run: …``  for the eyes; the comment says why it is not run
 ==============================  =====================================================================
 
@@ -27,7 +27,7 @@ FENCED = re.compile(
     r"(?:^ *<!-- not run: (?P<why>[^\n]+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
-FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
+FILE_NAME = re.compile(r"(?:#![^\n]+\n)?# ([\w./-]+\.\w+)\n")
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,15 @@ from tests.docs.page import Step, is_as_shown, steps
 
 READER = Path(__file__).with_name("reader.py")
 DOCS = Path(__file__).parents[2] / "docs"
-OWN_TESTS = ("first-service.md", "buckets.md")
-"""Pages that start a server, which run_page would wait for, or need one."""
+OWN_TESTS = ("first-service.md", "buckets.md", "ray.md", "slurm.md")
+"""Pages that start a server, which run_page would wait for, or need one, or a cluster."""
 PAGES = sorted(
     page
-    for page in [*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md")]
+    for page in [
+        *DOCS.glob("how-to/*.md"),
+        *DOCS.glob("how-to/many-hosts/*.md"),
+        *DOCS.glob("tutorials/*.md"),
+    ]
     if page.name not in OWN_TESTS
 )
 NOT_OF_A_READER = ("XLA_FLAGS", "KERAS_BACKEND", "PYTHONPATH")

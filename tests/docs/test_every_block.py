@@ -12,6 +12,7 @@ from tests.docs.page import FILE_NAME, Block, blocks, commands
 from tests.docs.run_page import PAGES
 
 ROOT = Path(__file__).parents[2]
+CLUSTERS = "tests/executors/test_cluster_pages.py"
 SERVICE = "tests/server/test_service_doc.py"
 RUN_BY = {
     ("README.md", "console"): "tests/test_readme.py",
@@ -19,6 +20,12 @@ RUN_BY = {
     ("README.md", "yaml"): "tests/test_readme.py",
     ("docs/how-to/buckets.md", "console"): "tests/storage/buckets/test_page.py",
     ("docs/how-to/buckets.md", "toml"): "tests/storage/buckets/test_page.py",
+    ("docs/how-to/many-hosts/kubernetes.md", "yaml"): "tests/deploy/test_jobs.py",
+    ("docs/how-to/many-hosts/ray.md", "console"): CLUSTERS,
+    ("docs/how-to/many-hosts/ray.md", "python"): CLUSTERS,
+    ("docs/how-to/many-hosts/slurm.md", "bash"): CLUSTERS,
+    ("docs/how-to/many-hosts/slurm.md", "console"): CLUSTERS,
+    ("docs/how-to/many-hosts/slurm.md", "python"): CLUSTERS,
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/reference/layout-files.md", "yaml"): "tests/test_readme.py",
     ("docs/how-to/service/clients.md", "python"): SERVICE,

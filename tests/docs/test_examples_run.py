@@ -25,6 +25,7 @@ from tests.docs.examples import DOCS, HELP
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
+from tests.executors.ray_head import ray_head
 from tests.orbax_trees import put
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,8 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "demo", "doctor", "clean") and "--server" not in line
+    if command not in ("serve", "demo", "doctor", "clean", "commit")
+    and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
 
@@ -160,6 +162,30 @@ def test_the_example_of_clean_works(line: str, gcs_bucket: Bucket, tmp_path: Pat
     assert ("would remove: " if "--dry-run" in line else "removed: ") in done.out
 
 
+def test_the_examples_of_parts_work(runs: Path, tmp_path: Path) -> None:
+    """Those of commit make a checkpoint, one after the other; that of convert does one part."""
+    *parts, commit = HELP["commit"]
+    (alone,) = (line for line in HELP["convert"] if "--part" in line)
+    folder = place(runs, tmp_path / "typed", commit)
+    for line in parts:
+        done = shell(folder, line)
+        assert done.code == 0, done.said
+        assert not (folder / "served").exists()
+    run(folder, commit)
+    check_made(folder, commit)
+    folder = place(runs, tmp_path / "alone", alone)
+    assert "part 3/16 of ckpt/1000" in shell(folder, alone).out
+
+
+def test_the_example_of_a_ray_cluster_works(runs: Path, tmp_path: Path) -> None:
+    (line,) = (line for line in HELP["convert"] if "--ray" in line)
+    with ray_head() as address:
+        run(
+            place(runs, tmp_path / "typed", line),
+            line.replace("10.0.0.1:6379", address),
+        )
+
+
 @pytest.mark.parametrize("page", DOCS)
 def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) -> None:
     folder = place(runs, tmp_path / "typed", DOCS[page][0])
@@ -177,6 +203,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
         "demo",
         "doctor",
         "clean",
+        "commit",
     }
     assert any("--cast float=bfloat16" in line for line in HELP["convert"])
     assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)
