@@ -120,8 +120,10 @@ def convert(
 
     Args:
         step, item, max_memory, workers: as for ``plan``.
-        executor: runs the tasks. With None they run in threads; for a large conversion with more than four workers, in
-            threads of new processes, which import nothing of the caller's program.
+        executor: runs the tasks, in processes on any host that sees source and target. ``max_memory`` and ``workers`` are those of
+            all of its workers together; with a ``RayExecutor`` (``reshard.executors.ray``) those of each host. With None tasks run
+            in threads; for a large conversion with more than four workers, in threads of new processes, which import nothing
+            of the caller's program.
         progress: called after each task, from the calling thread.
         before_publish: called with the target's path when the target is complete, checked and synced, right before it
             appears. If it raises, nothing is published, and the same call resumes at this point.

@@ -124,10 +124,11 @@ class Accumulator:
         closed = sum(state.written_bytes for state in self._states)
         return closed + sum(n for s in self._states for _, n in s.open_chunks.values())
 
-    def take(self, result: TaskResult) -> None:
-        """Counts a result of an earlier run; no file is touched."""
+    def take(self, result: TaskResult, *, is_resumed: bool = True) -> None:
+        """Counts a result of an earlier run, or of a part of this conversion; no file is touched."""
         self._count(result, _closed_bytes)
-        self._resumed_bytes += result.moved_bytes
+        if is_resumed:
+            self._resumed_bytes += result.moved_bytes
 
     def add(self, result: TaskResult, host: str = "") -> list[StoredRange]:
         """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files.

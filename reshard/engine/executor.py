@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import (
@@ -98,6 +99,7 @@ def run_tasks(
 
     Raises what a task raises, and ReshardError where the executor fails or memory runs out.
     """
+    may_fail = not is_own(executor)
     running: dict[Future[R], int] = {}
     ended: SimpleQueue[Future[R]] = SimpleQueue()
     with ExitStack() as stack:
@@ -110,12 +112,12 @@ def run_tasks(
         for task in tasks:
             nbytes = need(task)
             while running and not _may_start(running, nbytes, max_bytes, workers):
-                yield _next_result(running, ended)
+                yield _next_result(running, ended, may_fail=may_fail)
             future = _submitted(executor, work, task)
             running[future] = nbytes
             future.add_done_callback(ended.put)
         while running:
-            yield _next_result(running, ended)
+            yield _next_result(running, ended, may_fail=may_fail)
 
 
 def _may_start(running: dict[Future[R], int], nbytes: int, max_bytes: int, workers: int) -> bool:
@@ -132,20 +134,22 @@ def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]
             raise BrokenExecutor(str(error)) from error
 
 
-def _next_result(running: dict[Future[R], int], ended: SimpleQueue[Future[R]]) -> R:
-    """Waits for whichever task ends first.
+def _next_result(
+    running: dict[Future[R], int], ended: SimpleQueue[Future[R]], *, may_fail: bool
+) -> R:
+    """Waits for whichever task ends first; ``may_fail``: the executor has errors of its own.
 
     A queue, since ``concurrent.futures.wait`` never returns for a task that its executor cancelled
     while it was shut down.
     """
     future = ended.get()
     del running[future]
-    with _executor_errors():
+    with _executor_errors(may_fail=may_fail):
         return future.result()
 
 
 @contextmanager
-def _executor_errors() -> Iterator[None]:
+def _executor_errors(*, may_fail: bool = False) -> Iterator[None]:
     """Maps failures of the executor and of memory to errors of this project."""
     try:
         yield
@@ -154,11 +158,27 @@ def _executor_errors() -> Iterator[None]:
             f"the executor ended before its tasks did ({error or type(error).__name__}); a worker may have been "
             "killed, perhaps for its memory: allow less (max_memory, workers), and run again"
         ) from error
+    except ReshardError:
+        raise
     except MemoryError as error:
         raise ReshardError(
             f"the system refused memory to a task ({error or 'no reason given'}); allow less (max_memory, "
             "workers), and run again"
         ) from error
+    except Exception as error:
+        if not may_fail or not _is_of_an_executor(error):
+            raise
+        raise ReshardError(
+            f"the executor gave a task up ({type(error).__name__}: {error}); see its own logs, allow less (max_memory, workers), and run again"
+        ) from error
+
+
+def _is_of_an_executor(error: Exception) -> bool:
+    """Whether an error is of a class that neither this project nor Python has: an executor tells by it of its workers."""
+    package = type(error).__module__.partition(".")[0]
+    return (
+        package not in ("reshard", "tests", "__main__") and package not in sys.stdlib_module_names
+    )
 
 
 def _stop(running: dict[Future[R], int]) -> None:

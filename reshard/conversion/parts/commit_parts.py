@@ -35,9 +35,9 @@ from reshard.engine.share import Share
 from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Finished
 from reshard.engine.task_stream import share_units
-from reshard.errors import MissingError, StorageError, TargetBusyError
+from reshard.errors import MissingError, ReshardError, StorageError, TargetBusyError
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.registry import refuse_other_content
+from reshard.formats.registry import open_reader, refuse_other_content
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, held_part, parts_of, remove_parts, request_of, take_files
@@ -65,6 +65,9 @@ def commit_parts(
     started = time.monotonic()
     place = locate(target_text(target))
     request = _request(place, state)
+    if request is None:
+        seconds = time.monotonic() - started
+        return already_done("", target, open_reader(str(place)).tensors.values(), seconds)
     checked = request.target(str(place))
     chosen = CheckpointPath.at(request.source)
     identity = identify(request.source, checked.options, source_state(chosen.root))
@@ -91,18 +94,23 @@ def commit_parts(
     return replace(report, source=request.source, target=target)
 
 
-def _request(place: Location, state: str | None) -> PartsRequest:
+def _request(place: Location, state: str | None) -> PartsRequest | None:
+    """What the parts agreed on; None where they were committed before, and the target is the result."""
     data = request_of(place, state)
-    if data is None:
-        there = (
-            " (something is at the target already: it may have been committed before)"
-            if place.exists()
-            else ""
-        )
-        raise MissingError(
-            f"no part of a conversion to {place} was begun{there}; do each with `reshard convert SRC {place} … --part i/n`, and commit then"
-        )
-    return parse_request(data, str(place))
+    if data is not None:
+        return parse_request(data, str(place))
+    if _is_made_by_us(place):
+        return None
+    raise MissingError(
+        f"no part of a conversion to {place} was begun; do each with `reshard convert SRC {place} … --part i/n`, and commit then"
+    )
+
+
+def _is_made_by_us(place: Location) -> bool:
+    try:
+        return bool(open_reader(str(place)).conversion)
+    except ReshardError:
+        return False
 
 
 def _job(
@@ -245,7 +253,7 @@ def _new(running: OpenTarget, transaction: Transaction) -> Iterator[Sequence[Fin
 
 def _count(running: OpenTarget, tasks: Sequence[Finished]) -> None:
     for task in tasks:
-        running.accumulator.take(task.result)
+        running.accumulator.take(task.result, is_resumed=False)
         if running.done is not None:
             running.done.add(task.result.move, task.unit)
     last = running.job.plan.moves[tasks[-1].result.move].placement.target

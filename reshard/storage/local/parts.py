@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reshard.storage.local.attempts import end_attempts
 from reshard.storage.local.files import storage_errors
-from reshard.storage.local.staging import Staging, locked, staging_for
+from reshard.storage.local.staging import Staging, locked, make_folders, staging_for
 from reshard.storage.local.transaction import LocalTransaction
 
 
@@ -27,8 +27,7 @@ def part_staging(target: Path, name: str) -> Staging:
 def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
     """The transaction of a part, whose folder no other process has in the block."""
     staging = part_staging(target, name)
-    with storage_errors("create", staging.folder):
-        staging.folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(staging.folder.parent)
     with locked(staging) as held:
         yield LocalTransaction(held)
 

@@ -95,7 +95,7 @@ def held(target: Path, file: str = "") -> Iterator[Staging]:
 
     Raises StorageError naming the holder where another live process holds it.
     """
-    _make_durable(target.parent)
+    make_folders(target.parent)
     with locked(staging_for(target, file)) as staging:
         yield staging
 
@@ -137,7 +137,7 @@ def identified(staging: Staging) -> Staging:
     return replace(staging, identity=(status.st_dev, status.st_ino))
 
 
-def _make_durable(folder: Path) -> None:
+def make_folders(folder: Path) -> None:
     """Makes a folder and those above it that are missing, each recorded on the device in its parent."""
     with storage_errors("look at", folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]

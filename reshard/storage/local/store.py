@@ -24,7 +24,7 @@ from reshard.storage.local.files import (
     write_file,
 )
 from reshard.storage.local.links import Inside, blobs_of_snapshot
-from reshard.storage.local.staging import PARTIAL
+from reshard.storage.local.staging import PARTIAL, make_folders
 from reshard.storage.local.syncing import fsync
 
 
@@ -119,7 +119,7 @@ class LocalStore:
     def write_new(self, path: str, data: bytes) -> None:
         whole = Path(path)
         partial = whole.with_name(f".{whole.name}-{secrets.token_hex(8)}{PARTIAL}")
-        make_folder(str(whole.parent))
+        make_folders(whole.parent)
         write_file(str(partial), data)
         fsync(partial)
         try:

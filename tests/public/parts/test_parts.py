@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -253,15 +254,42 @@ def test_a_part_that_does_not_exist(part: Any, trained: Path, tmp_path: Path) ->
 
 
 def test_commit_without_parts(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        MissingError, match=r"no part of a conversion to .* was begun; do each with"
-    ):
-        reshard.commit(tmp_path / "t")
-    reshard.convert(trained, tmp_path / "t")
-    with pytest.raises(
-        MissingError, match="something is at the target already: it may have been committed"
-    ):
-        reshard.commit(tmp_path / "t")
+    for what in (None, trained):
+        if what is not None:
+            shutil.copytree(what, tmp_path / "t")  # made by nobody's conversion
+        with pytest.raises(
+            MissingError, match=r"no part of a conversion to .* was begun; do each with"
+        ):
+            reshard.commit(tmp_path / "t")
+
+
+def test_a_second_commit_changes_nothing(trained: Path, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    convert_part(trained, tmp_path / "t", "1/1")
+    first = reshard.commit(tmp_path / "t", progress=seen.append)
+    again = reshard.commit(tmp_path / "t")
+    assert not first.already_done
+    assert first.resumed_bytes == 0
+    assert {progress.resumed_bytes for progress in seen} == {0}
+    assert again.already_done
+    assert {t.target: t.target_digest for t in again.tensors} == {
+        t.target: t.target_digest for t in first.tensors
+    }
+
+
+def test_folders_above_a_target_of_parts_are_durable(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    convert_part(trained, tmp_path / "new" / "deep" / "t", "1/1")
+    assert {str(tmp_path), str(tmp_path / "new"), str(tmp_path / "new" / "deep")} <= synced
 
 
 def test_a_part_that_is_at_work(trained: Path, tmp_path: Path) -> None:
