@@ -1,4 +1,8 @@
-"""Task: one unit of a move, as small frozen data that any process on any host can run."""
+"""Task: one unit of a move, as small frozen data that any process on any host can run.
+
+None of these records can be in a cycle, so Python's garbage collector need not look at them (``gc=False``): a run on many hosts
+holds a million at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from reshard.layout.tensor_spec import TensorSpec
 
 
-class SourceChunk(Struct, frozen=True):
+class SourceChunk(Struct, frozen=True, gc=False):
     """A chunk to read.
 
     Attributes:
@@ -42,7 +46,7 @@ class SourceChunk(Struct, frozen=True):
         return cls(index, extent, spec.storage.box(index), spec.stored_shape(index))
 
 
-class TargetChunk(Struct, frozen=True):
+class TargetChunk(Struct, frozen=True, gc=False):
     """A chunk to write, to each of its ``places``; it has none if the writer itself stores it."""
 
     index: Index
@@ -51,7 +55,7 @@ class TargetChunk(Struct, frozen=True):
     stored_shape: tuple[int, ...]
 
 
-class Task(Struct, frozen=True):
+class Task(Struct, frozen=True, gc=False):
     """Fill ``unit`` of a placement: read ``sources``, write ``targets``.
 
     Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of
@@ -123,7 +127,7 @@ class CastStats(Struct, frozen=True):
         )
 
 
-class ChunkPart(Struct, frozen=True):
+class ChunkPart(Struct, frozen=True, gc=False):
     """The contribution of a task to one target chunk.
 
     Attributes:
@@ -141,7 +145,7 @@ class ChunkPart(Struct, frozen=True):
     versions: tuple[str, ...] = ()
 
 
-class TaskResult(Struct, frozen=True):
+class TaskResult(Struct, frozen=True, gc=False):
     """The result of a task.
 
     Attributes:
@@ -170,7 +174,7 @@ class TaskResult(Struct, frozen=True):
     target_cover: int = 0
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, gc=False):
     """A finished task: the unit of the move that it filled, row-major, and its result.
 
     Attributes:

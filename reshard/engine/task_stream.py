@@ -19,8 +19,10 @@ from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.engine.write.file_order import in_order_of_files
 from reshard.formats.base import Place, Reader
 from reshard.geometry.box import Box
+from reshard.geometry.grid import Cuts, Index
 from reshard.planning.move import Move
 from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.placement import inverse
 from reshard.planning.planner import open_files_per_task
 
 T = TypeVar("T")
@@ -38,8 +40,9 @@ BATCH_TASKS = 64
 """Small tasks travel together: handing one over costs as much as moving 100 KiB."""
 
 BATCHES_PER_S = 50
-WORKER_BYTES_PER_S = 400 << 20
-"""One thread hands out no more batches to many workers, each of which moves about so much."""
+WORKER_BYTES_PER_S = 600 << 20
+"""One thread hands out no more batches to many workers, each of which moves about so much (measured: zstd to uncompressed,
+``benchmarks.hosts.task_times``)."""
 
 BATCHES_PER_WORKER = 4
 """At least, so that none is left with much work when the others are done."""
@@ -61,8 +64,9 @@ def task_batches(
     """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
     ``targets`` has None for a target that needs no task; ``share`` leaves out what other parts of the conversion do. For
-    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large moves come first, so that none is left alone at the end, and as many of them in turn as
-    there are workers: two tasks of one move would wait for each other at the files they share.
+    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large moves come first, so that
+    none is left alone at the end, and as many of them in turn as there are workers: two tasks of one move would wait for
+    each other at the files they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
     limits = batch_limits(plan.decoded_bytes, workers_elsewhere)
@@ -287,17 +291,33 @@ class _Read:
 
 def _sources(move: Move, unit: Box, reader: Reader) -> Iterator[SourceChunk]:
     spec = move.source.spec
-    for index in itertools.product(*spec.storage.overlapping(move.placement.to_source(unit))):
-        yield SourceChunk.at(index, spec, reader)
+    grid = spec.storage
+    ranges = grid.overlapping(move.placement.to_source(unit))
+    for index, box in _boxes(ranges, grid.cuts):
+        extent = reader.locate(spec.name, index)
+        yield SourceChunk(index, extent, box, spec.chunk_shape or box.shape)
 
 
 def _targets(move: Move, unit: Box, output: TargetOutput) -> Iterator[TargetChunk]:
     """In the order of the placement's axes, whatever the target's own are."""
     spec, placement = move.target.spec, move.placement
-    ranges = spec.storage.overlapping(placement.to_target(unit))
-    order = placement.axis_order
-    by_source_axis = [ranges[order.index(d)] for d in range(len(order))]
-    for turned in itertools.product(*by_source_axis):
-        index = tuple(turned[d] for d in order)
+    order, grid = placement.axis_order, spec.storage
+    ranges, back = grid.overlapping(placement.to_target(unit)), inverse(order)
+    in_order = _boxes([ranges[d] for d in back], [grid.cuts[d] for d in back])
+    for turned, turned_box in in_order:
+        index, box = tuple(map(turned.__getitem__, order)), turned_box.permute(order)
         places = output.places(spec.name, index)
-        yield TargetChunk(index, places, spec.storage.box(index), spec.stored_shape(index))
+        yield TargetChunk(index, places, box, spec.chunk_shape or box.shape)
+
+
+def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Index, Box]]:
+    """The parts of a grid with these cuts whose indices are in ``ranges``, row-major.
+
+    A large task has hundreds, so each cut is looked up once.
+    """
+    starts = [c[r.start : r.stop] for c, r in zip(cuts, ranges, strict=True)]
+    stops = [c[r.start + 1 : r.stop + 1] for c, r in zip(cuts, ranges, strict=True)]
+    indices = itertools.product(*ranges)
+    corners = zip(itertools.product(*starts), itertools.product(*stops), strict=True)
+    for index, (start, stop) in zip(indices, corners, strict=True):
+        yield index, Box(start, stop)
