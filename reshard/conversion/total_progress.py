@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -63,7 +63,9 @@ class TotalProgress:
         )
 
 
-def _by_host(every: Iterable[Progress]) -> dict[str, int]:
+def _by_host(every: Collection[Progress]) -> Mapping[str, int]:
+    if len(every) == 1:
+        return next(iter(every)).hosts
     found: dict[str, int] = {}
     for progress in every:
         for host, nbytes in progress.hosts.items():

@@ -15,7 +15,7 @@ from concurrent.futures import (
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from reshard.engine.in_flight import InFlight
 from reshard.engine.processes import Processes
@@ -99,31 +99,60 @@ def run_tasks(
 
     Raises what a task raises, and ReshardError where the executor fails or memory runs out.
     """
-    may_fail = not is_own(executor)
-    running: dict[Future[R], int] = {}
-    ended: SimpleQueue[Future[R]] = SimpleQueue()
+    running: _Running[R] = _Running(may_fail=not is_own(executor))
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(workers, "reshard"))
             begun = InFlight()
             stack.callback(begun.end)
             work = partial(begun.run, work)
-        stack.callback(_stop, running)
+        stack.callback(running.stop)
+        most = workers * QUEUED_PER_WORKER
         for task in tasks:
             nbytes = need(task)
-            while running and not _may_start(running, nbytes, max_bytes, workers):
-                yield _next_result(running, ended, may_fail=may_fail)
-            future = _submitted(executor, work, task)
-            running[future] = nbytes
-            future.add_done_callback(ended.put)
-        while running:
-            yield _next_result(running, ended, may_fail=may_fail)
+            while running.count and (running.count >= most or running.nbytes + nbytes > max_bytes):
+                yield running.next_result()
+            running.add(_submitted(executor, work, task), nbytes)
+        while running.count:
+            yield running.next_result()
 
 
-def _may_start(running: dict[Future[R], int], nbytes: int, max_bytes: int, workers: int) -> bool:
-    return (
-        len(running) < workers * QUEUED_PER_WORKER and sum(running.values()) + nbytes <= max_bytes
-    )
+class _Running(Generic[R]):
+    """The tasks that were handed out, and the bytes that they need; ``may_fail``: the executor has errors of its own."""
+
+    def __init__(self, *, may_fail: bool) -> None:
+        self.nbytes = 0
+        self._may_fail = may_fail
+        self._needs: dict[Future[R], int] = {}
+        self._ended: SimpleQueue[Future[R]] = SimpleQueue()
+
+    @property
+    def count(self) -> int:
+        return len(self._needs)
+
+    def add(self, future: Future[R], nbytes: int) -> None:
+        self._needs[future] = nbytes
+        self.nbytes += nbytes
+        future.add_done_callback(self._ended.put)
+
+    def next_result(self) -> R:
+        """Waits for whichever task ends first.
+
+        A queue, since ``concurrent.futures.wait`` never returns for a task that its executor cancelled
+        while it was shut down.
+        """
+        future = self._ended.get()
+        self.nbytes -= self._needs.pop(future)
+        with _executor_errors(may_fail=self._may_fail):
+            return future.result()
+
+    def stop(self) -> None:
+        """Cancels what has not begun, and waits for what has."""
+        for future in self._needs:
+            future.cancel()
+        for future in self._needs:
+            with suppress(CancelledError):
+                future.exception()
 
 
 def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]:
@@ -132,20 +161,6 @@ def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]
             return executor.submit(work, task)
         except RuntimeError as error:  # how an executor that was shut down refuses
             raise BrokenExecutor(str(error)) from error
-
-
-def _next_result(
-    running: dict[Future[R], int], ended: SimpleQueue[Future[R]], *, may_fail: bool
-) -> R:
-    """Waits for whichever task ends first; ``may_fail``: the executor has errors of its own.
-
-    A queue, since ``concurrent.futures.wait`` never returns for a task that its executor cancelled
-    while it was shut down.
-    """
-    future = ended.get()
-    del running[future]
-    with _executor_errors(may_fail=may_fail):
-        return future.result()
 
 
 @contextmanager
@@ -179,11 +194,3 @@ def _is_of_an_executor(error: Exception) -> bool:
     return (
         package not in ("reshard", "tests", "__main__") and package not in sys.stdlib_module_names
     )
-
-
-def _stop(running: dict[Future[R], int]) -> None:
-    for future in running:
-        future.cancel()
-    for future in running:
-        with suppress(CancelledError):
-            future.exception()

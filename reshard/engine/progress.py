@@ -24,7 +24,7 @@ class Progress(Struct, frozen=True):
 
     Attributes:
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
-        hosts: those that other hosts moved in this run, by the host's name; empty for a run on one host.
+        hosts: those that other hosts moved in this run, by the host's name; empty for a run on one host. It grows with the run.
     """
 
     moved_bytes: int

@@ -67,7 +67,8 @@ def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writ
     with about_target(target.output.name):
         accept_files(target.output, target.accumulator.moves, result, done)
         for task in done:
-            for stored in target.accumulator.add(task.result, task.host):
+            complete = target.accumulator.add(task.result, task.host)
+            for stored in () if task.host else complete:  # another host has synced it
                 writeback.begin(stored.path, stored.nbytes, stored.offset)
         if target.record is not None and done:
             target.record(done)
