@@ -25,6 +25,7 @@ from reshard.conversion.target_form import form_of
 from reshard.conversion.target_plan import make_target
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import Accumulator, StoredRange
+from reshard.engine.executor import opened
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.target_run import DoneUnits, TargetRun
@@ -124,7 +125,8 @@ class Run:
         plan, workers = self._planned.plan, self._planned.plan.workers
         at_once = workers * self.executor.hosts
         tasks = task_batches(plan, self._planned.reader, [self._target], workers_elsewhere=at_once)
-        run_batches(self._made(tasks), [self._target], plan.max_memory, workers, self.executor)
+        with opened(self.executor, plan.max_memory, workers, 0):
+            run_batches(self._made(tasks), [self._target], plan.max_memory, workers, self.executor)
         self.sums.results()
 
     def _made(self, batches: Iterator[Batch]) -> Iterator[Batch]:
