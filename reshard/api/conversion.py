@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from reshard.arguments import path_of
+from reshard.arguments import check_positive, path_of
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
 from reshard.signatures import takes_options
@@ -32,6 +32,7 @@ def plan(
     item: str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
+    hosts: int = 1,
     **options: Unpack[ConvertOptions],
 ) -> ConversionPlan:
     """Plans what ``convert`` would do with the same arguments, and what it would cost. No tensor is read.
@@ -44,18 +45,21 @@ def plan(
             the memory of the machine or its cgroup if that is less.
         workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16;
             with buckets it is 16 if the memory allows.
+        hosts: that share the work, each with ``max_memory`` and ``workers``. With more than one, each file is written by one
+            task, which may need more memory or read chunks again. ``ConversionPlan.time`` estimates how long they take.
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.predict_requests import plan_all, plan_without_target
     from reshard.formats.choose import choose_checkpoint
 
+    check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, target)
     checked = check_target(Target("" if target is None else target, **options), limits)
     chosen = choose_checkpoint(source, step, item, "source")
     if target is None:
-        return plan_without_target(chosen, checked)
-    return plan_all(chosen, [checked]).plans[0]
+        return plan_without_target(chosen, checked, hosts)
+    return plan_all(chosen, [checked], hosts).plans[0]
 
 
 def plan_all(
@@ -66,6 +70,7 @@ def plan_all(
     item: str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
+    hosts: int = 1,
 ) -> MultiConversionPlan:
     """Plans what ``convert_all`` would do with the same arguments, and what it would cost. No tensor is read.
 
@@ -76,8 +81,9 @@ def plan_all(
     from reshard.conversion.predict_requests import plan_all
     from reshard.formats.choose import choose_checkpoint
 
+    check_positive("hosts", hosts, "hosts that share the work, such as 16")
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
-    return plan_all(choose_checkpoint(source, step, item, "source"), checked)
+    return plan_all(choose_checkpoint(source, step, item, "source"), checked, hosts)
 
 
 @takes_options(Target)

@@ -30,18 +30,22 @@ _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""
 
 
-def plan_all(chosen: CheckpointPath, targets: Sequence[CheckedTarget]) -> MultiConversionPlan:
-    """What a conversion to ``targets`` will do; raises what can be refused before a byte moves."""
+def plan_all(
+    chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
+) -> MultiConversionPlan:
+    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
-    planned = plan_targets(CheckpointPath(source, chosen.root), targets)
+    planned = plan_targets(CheckpointPath(source, chosen.root), targets, is_elsewhere=hosts > 1)
     in_buckets = sum(is_in_bucket(target.target) for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
     return with_requests(planned.summary, requests)
 
 
-def plan_without_target(chosen: CheckpointPath, target: CheckedTarget) -> ConversionPlan:
-    """The plan of a conversion whose target has no name yet."""
-    planned = plan_unnamed(chosen, target.options)
+def plan_without_target(
+    chosen: CheckpointPath, target: CheckedTarget, hosts: int = 1
+) -> ConversionPlan:
+    """The plan of a conversion on so many hosts whose target has no name yet."""
+    planned = plan_unnamed(chosen, target.options, is_elsewhere=hosts > 1)
     requests = plan_requests(planned, [target], chosen)
     return with_requests(planned.summary, requests).plans[0]
 

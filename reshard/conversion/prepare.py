@@ -49,11 +49,14 @@ class Planned(Struct, frozen=True):
         return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
-def plan_unnamed(chosen: CheckpointPath, options: CheckedOptions) -> Planned:
-    """The plan of a conversion whose target has no name yet."""
+def plan_unnamed(
+    chosen: CheckpointPath, options: CheckedOptions, *, is_elsewhere: bool = False
+) -> Planned:
+    """The plan of a conversion whose target has no name yet; ``is_elsewhere`` as for ``plan_targets``."""
     source = source_text(chosen.path)
     reader = open_to_convert(CheckpointPath(source, chosen.root), options.max_memory)
-    target = make_target(reader, options, form_of(reader, options))
+    form = form_of(reader, options)
+    target = make_target(reader, options, form, is_elsewhere=is_elsewhere)
     total = _multi_plan(reader, [target], [options])
     summary = _summary(source, None, total.plans[0], target, options, reader)
     return Planned(reader, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))

@@ -78,13 +78,15 @@ def plan(
     For buckets also the requests by kind, the bytes, and the time that they take at --latency and --bandwidth.
     With --target several times, also the bytes that are read for all targets together, and how many of them twice.
     With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
-    answers.
+    answers. On several hosts each file is written by one task; the plan is of that.
     """
     from reshard.cli.console import print_all
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
     options = library_options(given_options(given))
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
+    if hosts is not None:
+        limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
     layout, mesh = given["layout"], given["mesh"]
     src = source_of(src, step, item)

@@ -58,3 +58,22 @@ def test_a_plan_tells_the_time_on_this_machine(trained: Path) -> None:
         plan.time(cores=0)
     with pytest.raises(PlanError, match="hosts is 0; expected a whole number of at least 1"):
         plan.time(0)
+
+
+def test_a_plan_for_hosts_is_the_one_that_they_carry_out(tmp_path: Path) -> None:
+    trained = tmp_path / "large"
+    reshard.save(trained, {"w": np.ones((2048, 1024), np.float32)})
+    layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
+    alone = reshard.plan(trained, layout=layout, workers=2)
+    planned = reshard.plan(trained, tmp_path / "t", layout=layout, workers=2, hosts=3)
+    assert {tensor.move.strategy for tensor in alone.tensors} & {"scatter", "weave"}
+    assert {tensor.move.strategy for tensor in planned.tensors} == {"block"}
+    targets = [reshard.Target(tmp_path / "t", layout=layout)]
+    assert reshard.plan_all(trained, targets, workers=2, hosts=3).plans[0].plan == planned.plan
+    for wrong in (0, True, "3"):
+        with pytest.raises(
+            PlanError, match=f"hosts is {wrong!r}; expected a whole number of at least 1"
+        ):
+            reshard.plan(trained, hosts=wrong)
+        with pytest.raises(PlanError, match="hosts that share the work, such as 16"):
+            reshard.plan_all(trained, targets, hosts=wrong)
