@@ -14,11 +14,9 @@ from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.conversion.source_digests import check_unseen_memory
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import is_own
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.write.uploads import Uploads
-from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.planning.move import Plan
 from reshard.storage.location import Location, locate
@@ -114,15 +112,6 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
     uploads = None
     if is_in_order and not is_local(job.place):
         uploads = Uploads(job.place, writer.shared_file)
-        _refuse_uploads_of_others(job, limits)
     has_places = checkpoint.form.put_bytes(0) is None
     root = root_text(job.place, job.file)
     return TargetOutput(writer, encodings, root, job.name, uploads, has_places)
-
-
-def _refuse_uploads_of_others(job: TargetJob, limits: Limits) -> None:
-    if not is_own(limits.executor):
-        raise PlanError(
-            f"the files of {job.place} are uploaded in order by one process, but an executor was given, whose workers may be others; "
-            "leave it out (executor), write an Orbax checkpoint (to), or convert in parts (part)"
-        )

@@ -7,7 +7,9 @@ that counts: only it writes below the root of a local target. In a bucket a file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,9 +18,12 @@ from reshard.engine.buffers import ArenaPool
 from reshard.engine.movers.stream import execute
 from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.task import Finished, Task
+from reshard.engine.write.uploads import Uploads
+from reshard.formats.base import SharedFile
 from reshard.planning.move import Move
 from reshard.storage.host import host_name, this_kernel
 from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
+from reshard.storage.location import locate
 from reshard.storage.targets import check_lease
 
 
@@ -34,6 +39,36 @@ class BatchResult(Struct, frozen=True):
     attempts: tuple[str, ...] = ()
 
 
+class PackedBatch(Struct, frozen=True):
+    """A batch that travels with what it must know of the files that its chunks share, which it uploads in order.
+
+    Attributes:
+        shared: by target and by name.
+    """
+
+    tasks: tuple[Task, ...]
+    shared: Mapping[int, Mapping[str, SharedFile]]
+
+
+Batch = tuple[Task, ...] | PackedBatch
+
+
+def tasks_of(batch: Batch) -> tuple[Task, ...]:
+    """The tasks of a batch."""
+    return batch.tasks if isinstance(batch, PackedBatch) else batch
+
+
+def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batch:
+    """The batch as it travels, where these targets have files that are uploaded in order elsewhere."""
+    shared: dict[int, dict[str, SharedFile]] = {number: {} for number in outputs}
+    for task in (task for one in tasks for task in one.all if task.target in outputs):
+        files = shared[task.target]
+        for place in (place for chunk in task.targets for place in chunk.places):
+            if place.offset is not None and place.file not in files:
+                files[place.file] = outputs[task.target].writer.shared_file(place.file)
+    return PackedBatch(tasks, shared) if any(shared.values()) else tasks
+
+
 class Work(Struct, frozen=True):
     """What carries out each batch of a run: all that tasks have in common. It can be pickled.
 
@@ -45,12 +80,31 @@ class Work(Struct, frozen=True):
     outputs: tuple[TaskOutput, ...]
     pool: ArenaPool | None = None
 
-    def __call__(self, tasks: Sequence[Task]) -> BatchResult:
-        return carry_out(tasks, self.outputs, self.pool)
+    def __call__(self, batch: Batch) -> BatchResult:
+        if not isinstance(batch, PackedBatch):
+            return carry_out(batch, self.outputs, self.pool)
+        with _uploading(self.outputs, batch) as outputs:
+            return carry_out(batch.tasks, outputs, self.pool)
 
     def with_pool(self, pool: ArenaPool) -> Work:
         """The same with the buffers of a worker."""
         return Work(self.outputs, pool)
+
+
+@contextmanager
+def _uploading(outputs: Sequence[TaskOutput], batch: PackedBatch) -> Iterator[list[TaskOutput]]:
+    """The outputs with uploads of the batch's own; what is not complete at the end is not stored."""
+    with ExitStack() as stack:
+        found = list(outputs)
+        for number, files in batch.shared.items():
+            elsewhere = outputs[number].elsewhere
+            lease = None if elsewhere is None else elsewhere.lease
+            uploads = Uploads(locate(outputs[number].root), files.__getitem__)
+            if lease is not None:
+                uploads.check = partial(check_lease, *lease)
+            stack.callback(uploads.abort)
+            found[number] = replace(outputs[number], uploads=uploads)
+        yield found
 
 
 def carry_out(

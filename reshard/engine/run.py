@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 
-from reshard.engine.batch import BatchResult, Work, accept_files
+from msgspec.structs import replace
+
+from reshard.engine.batch import Batch, BatchResult, Work, accept_files, packed, tasks_of
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import hosts_of, is_own, run_tasks
-from reshard.engine.output import TaskOutput
+from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.processes import own_processes
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import Task
@@ -38,13 +40,17 @@ def run_batches(
     of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running ones have ended.
     """
     outputs = tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
+    sent: Iterable[Batch] = batches
+    if uploads := _uploads_elsewhere(targets, executor):
+        sent = (packed(batch, uploads) for batch in batches)
+        outputs = tuple(replace(output, uploads=None) for output in outputs)
     read_bytes = 0
     with ExitStack() as stack:
         hosts = hosts_of(executor)
         executor = executor or stack.enter_context(own_processes(processes, workers))
         pool = ArenaPool(max_memory, workers) if is_own(executor) else None
         ended = run_tasks(
-            batches,
+            sent,
             Work(outputs, pool),
             _batch_bytes,
             max_memory * hosts,
@@ -61,6 +67,16 @@ def run_batches(
     return read_bytes
 
 
+def _uploads_elsewhere(
+    targets: Sequence[TargetRun | None], executor: Executor | None
+) -> dict[int, TargetOutput]:
+    """The targets whose files are uploaded in order by workers that do not share this process."""
+    if is_own(executor):
+        return {}
+    every = {number: one.output for number, one in enumerate(targets) if one is not None}
+    return {number: output for number, output in every.items() if output.uploads is not None}
+
+
 def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writeback) -> None:
     done = [t for tasks in result.reads for t in tasks if t.target == number]
     done = [task for task in done if target.is_first(task)]
@@ -74,7 +90,8 @@ def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writ
             target.record(done)
 
 
-def _batch_bytes(batch: tuple[Task, ...]) -> int:
+def _batch_bytes(batch: Batch) -> int:
     """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
-    chunks = sum(len(t.sources) + sum(len(b.targets) for b in t.all) for t in batch[1:])
-    return max(t.memory_bytes for t in batch) + RECORD_BYTES * chunks
+    tasks = tasks_of(batch)
+    chunks = sum(len(t.sources) + sum(len(b.targets) for b in t.all) for t in tasks[1:])
+    return max(t.memory_bytes for t in tasks) + RECORD_BYTES * chunks

@@ -193,9 +193,11 @@ def test_a_coordinator_that_is_killed_is_resumed(
     until(lambda: not actors())
 
 
+@pytest.mark.parametrize("options", [{}, {"to": "safetensors", "file_bytes": "9MB"}], ids=str)
 @pytest.mark.parametrize("kind", ["s3_bucket", "gcs_bucket"])
 def test_hosts_write_to_buckets(
     kind: str,
+    options: dict[str, Any],
     trained: Path,
     cluster: Any,
     request: pytest.FixtureRequest,
@@ -205,12 +207,13 @@ def test_hosts_write_to_buckets(
     bucket = request.getfixturevalue(kind)
     environment = {k: v for k, v in os.environ.items() if before.get(k) != v}
     url = f"{bucket.url}/run/served"
-    convert(trained, url, cluster, environment=environment)
+    convert(trained, url, cluster, environment=environment, **options)
     assert reshard.verify(trained, url).differences == 0
-    reshard.convert(trained, tmp_path / "again", layout=LAYOUT)
+    reshard.convert(trained, tmp_path / "again", layout=LAYOUT, **options)
     assert reshard.verify(url, tmp_path / "again").differences == 0
     names = [entry["path"] for page in bucket.store().list() for entry in page]
     assert [name for name in names if "reshard" in name] == []
+    assert not bucket.emulator.uploads.unfinished
 
 
 def test_an_error_names_its_tensor(trained: Path, cluster: Any, tmp_path: Path) -> None:
