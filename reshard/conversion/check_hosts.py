@@ -50,7 +50,8 @@ def check_hosts(
                 f"host {host!r} has reshard {seen.version}, but this run is of {__version__}; install the same version on every host"
             )
         if seen.error:
-            raise StorageError(f"host {host!r}: {seen.error}")
+            is_named = repr(host) in seen.error
+            raise StorageError(seen.error if is_named else f"host {host!r}: {seen.error}")
         if seen.source != state:
             raise StorageError(
                 f"host {host!r} sees another source at {source!r}: the names, sizes or times of its files are not those that "

@@ -4,6 +4,8 @@ import io
 import sys
 import time
 
+from msgspec.structs import replace
+
 from reshard.cli.progress import Bar, ProgressLines, bar, loading, short_name, watching
 from reshard.engine.progress import Progress, Stage
 from tests.cli.show import console, text_of
@@ -49,6 +51,16 @@ def test_nothing_moved_and_nothing_to_move() -> None:
     now = 9.0
     lines(Progress(0, 0, 0, 0, ""))
     assert shown[0].startswith("copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0")
+
+
+def test_lines_tell_of_other_hosts() -> None:
+    now = 0.0
+    shown: list[str] = []
+    lines = ProgressLines(shown.append, lambda: now)
+    for hosts in ({"a": 1 << 20}, {"a": 2 << 20, "b": 1 << 20}):
+        now += 9.0
+        lines(replace(progress(400), hosts=hosts))
+    assert [line.rpartition(", ")[2] for line in shown] == ["1 other host", "2 other hosts"]
 
 
 def test_the_bar_shows_bytes_rate_and_tensor() -> None:

@@ -168,6 +168,22 @@ def test_a_result_counts_once(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "t", "trained"]
 
 
+def test_a_host_that_does_not_see_the_source_is_named(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reshard.conversion import check_hosts
+
+    def refuse(_: Any) -> str:
+        raise StorageError("cannot list '/x': Permission denied; grant this user the permission")
+
+    monkeypatch.setattr(check_hosts, "source_state", refuse)
+    with (
+        SpreadExecutor() as executor,
+        pytest.raises(StorageError, match=r"^host 'host0': cannot list '/x': Permission denied"),
+    ):
+        convert(trained, tmp_path / "t", executor)
+
+
 def test_a_host_that_writes_elsewhere_is_named(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
