@@ -38,7 +38,7 @@ def open_attempts(attempts: Path) -> None:
 
 
 def end_attempts(staging: Path) -> None:
-    """Ends all attempts to write to a target: whoever still writes cannot make a file any more.
+    """Ends all attempts to write to a target: a task that still runs cannot make a file any more.
 
     The folder is renamed first: in one that is only emptied, a file could be made meanwhile.
     """

@@ -129,7 +129,7 @@ class Lease:
 
     @property
     def mark(self) -> tuple[str, str]:
-        """Its URL and the run that has it, by which tasks on other hosts see whether it still has it (``check_held``)."""
+        """Its URL and the run that has it, by which tasks on other hosts see whether it still has it (``check_lease``)."""
         return self._store.text(self._path), self._held.run
 
     def is_due(self) -> bool:
@@ -343,27 +343,6 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
             "or remove the folder that it is in once nothing writes the target"
         )
     return held
-
-
-_SEEN: dict[tuple[str, str], float] = {}
-"""When this process last saw that a run has a lease."""
-
-
-def check_held(store: BucketStore, path: str, run: str) -> None:
-    """Raises TargetBusyError unless a run has the lease; asks the store where the last answer is ``BEAT_S`` old.
-
-    For tasks on other hosts, whose run may be over.
-    """
-    asked_s, mark = now_s(), (store.text(path), run)
-    if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:
-        return
-    held = read_lease(store, path)
-    if held is None or held.run != run or held.is_free:
-        raise TargetBusyError(
-            f"the run that began this task is over: it has {mark[0]} no longer; nothing was written"
-        )
-    _SEEN.clear()
-    _SEEN[mark] = asked_s
 
 
 def _read(store: BucketStore, path: str, version: str = "") -> bytes | None:
