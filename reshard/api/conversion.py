@@ -201,8 +201,8 @@ def commit(
 ) -> ConversionReport:
     """Makes the target of ``convert_part`` appear, once all parts are done.
 
-    It checks that every unit of work was done once, proves all tensors as ``convert`` does, and publishes. If it is
-    interrupted, the same call goes on.
+    It checks that every unit of work was done once, proves all tensors as ``convert`` does, and publishes. The same call
+    resumes an interrupted one.
 
     Args:
         target: the path or URL that was the target of the parts.

@@ -28,8 +28,8 @@ def commit(
     """Make a checkpoint of the parts that convert --part has done.
 
     Checks that every unit of work was done once, compares the digests of what was read and written for every tensor, as convert does,
-    and publishes DST. Parts that are missing or not finished are named, and nothing is published. A commit that is interrupted
-    goes on when the same command is run again.
+    and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
+    commit resumes when the same command is run again.
     """
     from reshard.cli.json_output import conversion_report, print_json
     from reshard.cli.progress import watching
