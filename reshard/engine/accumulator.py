@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 
 from msgspec import Struct, field
 
@@ -160,7 +159,7 @@ class Accumulator:
                     self._total_tasks,
                     tensor,
                     resumed_bytes=self._resumed_bytes,
-                    hosts=MappingProxyType(self._by_host),
+                    hosts=self._by_host,
                 )
             )
 
