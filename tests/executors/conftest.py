@@ -63,7 +63,7 @@ def files_of(target: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Three nodes of two processors each."""
     with ray_cluster() as found:
