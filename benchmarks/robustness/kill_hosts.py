@@ -24,7 +24,7 @@ import numpy as np
 import reshard
 from tests.emulators.buckets import fake_s3, lend
 from tests.executors.cluster import NODE, actors, processes_of, ray_cluster, send, until
-from tests.executors.conftest import LAYOUT
+from tests.executors.trees import LAYOUT
 
 VICTIMS = ("worker", "node", "coordinator", "frozen")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -26,6 +27,7 @@ QUICK = {
 @contextmanager
 def ray_cluster(nodes: int = 3, **head: Any) -> Iterator[Any]:
     """A cluster of so many nodes, the head among them."""
+    records = logging.getLogRecordFactory()  # Ray puts one of its own in its place
     import ray
     from ray.cluster_utils import Cluster
 
@@ -42,6 +44,7 @@ def ray_cluster(nodes: int = 3, **head: Any) -> Iterator[Any]:
         if ray.is_initialized():
             ray.shutdown()
         cluster.shutdown()
+        logging.setLogRecordFactory(records)
 
 
 def actors(node: Any | None = None) -> list[psutil.Process]:

@@ -11,11 +11,7 @@ import pytest
 
 import reshard
 from tests.executors.cluster import ray_cluster
-
-LAYOUT = {
-    "mesh": {"axes": ["x"], "shape": [8]},
-    "rules": [{"match": "kernel", "axes": ["x"]}, {"match": "big", "axes": [None, "x"]}],
-}
+from tests.executors.trees import LAYOUT, files_of
 
 
 @pytest.fixture(scope="package")
@@ -52,15 +48,6 @@ def alone(
         return known[key]
 
     return made
-
-
-def files_of(target: Path) -> dict[str, bytes]:
-    """The content of every file below a folder, but for the time at which Orbax says that it wrote."""
-    return {
-        str(path.relative_to(target)): path.read_bytes()
-        for path in sorted(target.rglob("*"))
-        if path.is_file() and path.name != "_CHECKPOINT_METADATA"
-    }
 
 
 @pytest.fixture(scope="module")

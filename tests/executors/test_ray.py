@@ -21,7 +21,7 @@ from reshard.engine import task_stream
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.executors.ray import RayExecutor
 from tests.executors.cluster import NODE, actors, once, processes_of, ray_cluster, send, until
-from tests.executors.conftest import LAYOUT, files_of
+from tests.executors.trees import LAYOUT, files_of
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
@@ -162,7 +162,7 @@ import sys
 import reshard
 from reshard.engine import task_stream
 from reshard.executors.ray import RayExecutor
-from tests.executors.conftest import LAYOUT
+from tests.executors.trees import LAYOUT
 task_stream.BATCH_TASKS, task_stream.BATCH_BYTES = 2, 1 << 20
 source, target, address = sys.argv[1:]
 with RayExecutor(address) as executor:

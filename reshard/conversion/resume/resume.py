@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from msgspec import to_builtins
@@ -112,7 +113,9 @@ def _resume(target: OpenTarget, *, is_trusted: bool, prepares: bool) -> None:
     if output.is_local:
         # What another host wrote was never in this kernel's page cache.
         doubtful = _journaled(target, of_others=is_trusted)
-        doubted |= damaged(doubtful, plan, transaction.root.path, target.progress)
+        if (first := next(doubtful, None)) is not None:
+            listed = chain([first], doubtful)
+            doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
         output.writer.prepare(target.noted_root)
         doubted |= missing_in_writer(_journaled(target), plan, output)

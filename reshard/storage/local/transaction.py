@@ -16,7 +16,7 @@ from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile
 from reshard.storage.host import boot_id, host_name, this_kernel
 from reshard.storage.local.attempts import attempts_in, end_attempts, open_attempts
-from reshard.storage.local.files import storage_errors, write_file
+from reshard.storage.local.files import size_if_there, storage_errors, write_file
 from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
 from reshard.storage.local.publishing import publish
 from reshard.storage.local.staging import Staging, dissolve, emptied, held, identified
@@ -72,7 +72,7 @@ class LocalTransaction:
         return None if header is None else header.identity
 
     def has_parts(self) -> bool:
-        return (self._staging.folder / PARTS_REQUEST).exists()
+        return size_if_there(self._staging.folder / PARTS_REQUEST) is not None
 
     def earlier(self) -> Earlier | None:
         header = read_header(self._staging.journal)

@@ -154,8 +154,10 @@ def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_pat
 
 def test_memory_that_runs_away_is_bounded(small_source: Path, tmp_path: Path) -> None:
     child = start_child(request(small_source, tmp_path / "out") | {"data_bytes": 80 << 20})
-    assert not any("result" in m for m in heard(child))
-    assert child.close() != 0
+    messages = heard(child)
+    assert not any("result" in m for m in messages)
+    # Where a task is refused memory, that is an error like any other; elsewhere the process ends.
+    assert child.close() != 0 or "refused memory" in str(messages)
     assert not (tmp_path / "out").exists()
 
 
