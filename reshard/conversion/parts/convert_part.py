@@ -54,12 +54,12 @@ def convert_part(
         return replace(report, already_done=True, seconds=time.monotonic() - started)
     planned = plan_targets(chosen, [target], is_elsewhere=True)
     (job,) = target_jobs(planned, [target], [identity], {})
+    output = replace(open_output(job, planned.limits(None)), root=part_root(job.place, part))
     _agree(job, part, plain, chosen)
     options, share = job.options, Share(part.number, part.count)
     held = held_part(job.place, part, unsafe=options.unsafe_commit, state=options.state)
     opened: list[OpenTarget] = []
     with held as transaction, kept_where_useful(opened):
-        output = replace(open_output(job, planned.limits(None)), root=part_root(job.place, part))
         accumulator = Accumulator(job.plan, output, progress)
         if output.uploads is not None:
             output.uploads.check = transaction.check

@@ -387,6 +387,14 @@ def test_a_file_that_is_gone_names_its_part(trained: Path, tmp_path: Path) -> No
     assert names_in(tmp_path) == ["t"]
 
 
+def test_what_is_refused_leaves_nothing(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(reshard.MemoryBudgetError):
+        convert_part(trained, tmp_path / "t", "1/2", max_memory="1MiB")
+    with pytest.raises(PlanError, match="matches none of the 60 names"):
+        convert_part(trained, tmp_path / "t", "1/2", select=["no such name"])
+    assert names_in(tmp_path) == []
+
+
 def test_parse_part() -> None:
     assert parse_part("3/16") == Part(3, 16)
     assert str(Part(3, 16)) == "3/16"
