@@ -1,4 +1,4 @@
-"""SpreadExecutor: threads that count as several hosts, and say of other kernels that they are theirs."""
+"""SpreadExecutor: threads that count as several hosts."""
 
 from __future__ import annotations
 

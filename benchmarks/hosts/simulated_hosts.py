@@ -31,7 +31,7 @@ Batch = tuple[Task, ...]
 
 
 class SimulatedHosts(HostsExecutor):
-    """``hosts`` hosts. Whoever waits for a batch calls ``end_next`` first, since no other thread ends any.
+    """``hosts`` hosts. Call ``end_next`` before waiting for a batch: no other thread ends one.
 
     Attributes:
         workers: of all hosts.

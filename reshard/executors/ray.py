@@ -202,7 +202,7 @@ class RayExecutor(HostsExecutor):
     def _asked(self, asked: Sequence[tuple[_Actor, Any]], what: str) -> dict[str, Any]:
         """The answers of actors by the names of their hosts; a host that is gone meanwhile is left out of the run.
 
-        Raises the first error, and BrokenExecutor where no host is left.
+        Raises the first error, and ReshardError where a host does not answer in time, or none is left.
         """
         refs = [ref for _, ref in asked]
         _, late = self._ray.wait(refs, num_returns=len(refs), timeout=START_S)
