@@ -88,11 +88,13 @@ if TYPE_CHECKING:
     from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
+    from reshard.layout.devices import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
         MinSizePartitioner,
+        Partitioner,
     )
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
     from reshard.streaming.shard_stream import ShardStream
     from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
+    from reshard.variables.embedding_lookup import embedding_lookup
     from reshard.variables.sharded.row_updates import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.compare import TensorVerdict, Verification
@@ -154,6 +157,7 @@ __all__ = [
     "NotACheckpointError",
     "OpenedCheckpoint",
     "PartReport",
+    "Partitioner",
     "PlanError",
     "PlannedTensor",
     "Progress",
@@ -203,10 +207,12 @@ __all__ = [
     "diff",
     "distribute_tensor",
     "doctor",
+    "embedding_lookup",
     "fingerprint",
     "inspect",
     "is_checkpoint",
     "layout_map_scope",
+    "list_devices",
     "locate",
     "open_checkpoint",
     "plan",
@@ -246,6 +252,7 @@ _LAZY = {
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",
+    "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.parts.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
@@ -270,6 +277,8 @@ _LAZY = {
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.compare",
     "distribute_tensor": "reshard.variables.distribute",
+    "embedding_lookup": "reshard.variables.embedding_lookup",
+    "list_devices": "reshard.layout.devices",
     "save": "reshard.saving.save",
 }
 """Names whose modules are loaded when one is first asked for: live weights, and the types that calls return."""

@@ -96,6 +96,8 @@ def _tensor(tensor: TensorInfo) -> Document:
         "checksum": encoding.checksum,
         "mesh": _mesh_of(spec.layout),
         "axes": _axes_of(spec.layout),
+        "shards": tensor.shards,
+        "partition": tensor.partition,
         "digest": tensor.digest,
         "is_key": tensor.is_key,
     }

@@ -87,10 +87,15 @@ def axes_text(layout: TensorLayout | None) -> str:
 
 
 def partition_text(partition: Mapping[str, Any]) -> str:
-    """``fixed_shards 6 along dimension 0``."""
-    strategy = str(partition.get("strategy"))
+    """``fixed_shards 6 along dimension 0``, ``div 4 along dimension 0 by max_size 1048576``."""
+    strategy = safe(str(partition.get("strategy")))
     amount = partition.get(strategy, partition.get("shards"))
-    return f"{strategy} {amount} along dimension {partition.get('axis')}"
+    chosen = partition.get("partitioner")
+    words = (
+        " ".join(safe(f"{k} {v}") for k, v in chosen.items()) if isinstance(chosen, Mapping) else ""
+    )
+    by = f" by {words}" if words else ""
+    return f"{strategy} {safe(str(amount))} along dimension {safe(str(partition.get('axis')))}{by}"
 
 
 def count_text(count: int, noun: str) -> str:

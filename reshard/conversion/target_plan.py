@@ -141,8 +141,12 @@ def _partition(
     if recorded.get("strategy") != "mod":
         return parts.partition, None
     given = parts.partition or {}
-    same_axis = given.get("axis") == recorded.get("axis")
-    partition = {**recorded, "shards": given["shards"]} if same_axis else recorded
+    partition = recorded
+    if given.get("axis") == recorded.get(
+        "axis"
+    ):  # the recorded partitioner chose another number of shards
+        kept = {key: value for key, value in recorded.items() if key != "partitioner"}
+        partition = {**kept, "shards": given["shards"]}
     is_split = parts.layout is not None and not given
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 

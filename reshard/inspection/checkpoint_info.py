@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,13 +17,26 @@ from reshard.record_text import counted, several, warned
 
 
 class TensorInfo(Struct, frozen=True):
-    """One tensor: its spec, how it is stored, and its recorded digest, if any."""
+    """One tensor: its spec, how it is stored, and its recorded digest, if any.
+
+    Attributes:
+        partition: how it was split beyond mesh axes, if it was: ``strategy`` ("div" and "mod" for a ShardedVariable, else
+            the kind of partition that a layout file names), ``axis``, number of ``shards``, and the ``partitioner`` of a
+            ShardedVariable.
+    """
 
     spec: TensorSpec
     encoding: Encoding
     digest: str | None
     is_key: bool
     item: str
+    partition: Mapping[str, Any] | None = None
+
+    @property
+    def shards(self) -> int:
+        """Number of different parts that the tensor was saved in; 1 where nothing else is recorded."""
+        recorded = (self.partition or {}).get("shards")
+        return recorded if isinstance(recorded, int) else self.spec.slices.count
 
     def __repr__(self) -> str:
         return f"TensorInfo{repr(self.spec).removeprefix('TensorSpec')}"
@@ -83,7 +97,9 @@ class CheckpointInfo(Struct, frozen=True):
 def describe(reader: Reader) -> CheckpointInfo:
     """The information of an open checkpoint."""
     tensors = {
-        leaf.name: TensorInfo(tensor.spec, tensor.encoding, tensor.digest, tensor.is_key, leaf.item)
+        leaf.name: TensorInfo(
+            tensor.spec, tensor.encoding, tensor.digest, tensor.is_key, leaf.item, tensor.partition
+        )
         for leaf in reader.leaves
         if leaf.tensor
         for tensor in [reader.tensors[leaf.name]]

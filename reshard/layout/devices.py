@@ -59,6 +59,24 @@ def is_every_device(devices: DeviceArray) -> bool:
     return list(devices.flat) == jax.devices()
 
 
+def list_devices(device_type: str | None = None) -> list[str]:
+    """The names of the devices of all processes, such as ``cpu:0``, as ``keras.distribution.list_devices`` gives them.
+
+    ``device_type`` is ``"cpu"``, ``"gpu"`` or ``"tpu"``, in upper or lower case; None means jax's default. Raises
+    LayoutError if there is no device of the type. ``DeviceMesh`` takes the names as its ``devices``.
+    """
+    import jax
+
+    try:
+        found = jax.devices(None if device_type is None else device_type.lower())
+    except RuntimeError:
+        raise LayoutError(
+            f"there is no device of the type {device_type!r}; jax has "
+            f"{', '.join(map(device_name, jax.devices()))}"
+        ) from None
+    return list(map(device_name, found))
+
+
 def device_name(device: jax.Device) -> str:
     """The name by which Keras calls a device, such as ``cpu:0``."""
     return f"{device.platform}:{device.id}"

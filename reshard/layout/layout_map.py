@@ -12,6 +12,7 @@ from reshard.layout.axes import AxesLike
 from reshard.layout.bridges.jax_sharding import is_from_jax
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh
 from reshard.layout.scope import layout_map_scope
+from reshard.layout.scope_names import ScopeNames
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     Args:
         device_mesh: the mesh of every layout that is set without one; a DeviceMesh or a ``jax.sharding.Mesh``.
+        mesh: the same, by the name that Keras 2 had for it.
         match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
             ``match`` at its beginning, ``fullmatch`` from beginning to end.
         ambiguous: if several keys match, ``error`` raises and ``first`` takes the first one set.
@@ -48,16 +50,24 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         match: Match = "search",
         ambiguous: Ambiguous = "error",
         unmatched: Unmatched = "replicate",
+        *,
+        mesh: MeshLike | None = None,
     ) -> None:
         _check_choice("match", match, get_args(Match))
         _check_choice("ambiguous", ambiguous, get_args(Ambiguous))
         _check_choice("unmatched", unmatched, get_args(Unmatched))
-        self._device_mesh = None if device_mesh is None else as_mesh(device_mesh)
+        if device_mesh is not None and mesh is not None:
+            raise LayoutError(
+                "device_mesh and mesh are two names of one argument; give one of them"
+            )
+        given = mesh if device_mesh is None else device_mesh
+        self._device_mesh = None if given is None else as_mesh(given)
         self._match = match
         self._ambiguous = ambiguous
         self._unmatched = unmatched
         self._layouts: dict[str, TensorLayout] = {}
         self._patterns: dict[str, re.Pattern[str]] = {}
+        self.scope_names = ScopeNames()
 
     @property
     def device_mesh(self) -> DeviceMesh | None:

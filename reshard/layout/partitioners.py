@@ -16,15 +16,19 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from reshard.errors import LayoutError
 from reshard.geometry.dtypes import DTYPES, storage_bytes
 from reshard.geometry.grid import MAX_PARTS, Cuts
 
 
+@runtime_checkable
 class Partitioner(Protocol):
-    """Says how many parts a tensor is split into along each dimension."""
+    """Says how many parts a tensor is split into along each dimension.
+
+    The partitioners below are some. Any function of these arguments is one too.
+    """
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]: ...
 
@@ -105,6 +109,24 @@ class MaxSizePartitioner:
         rows = max(1, self.max_shard_bytes // slice_bytes)
         shards = -(-shape[axis] // rows)
         return _parts(shape, axis, min(self.max_shards, shards) if self.max_shards else shards)
+
+
+def recorded_partitioner(partitioner: object) -> dict[str, int]:
+    """How ``slices.json`` records a partitioner, in the words of layout files; empty for a function of the user's.
+
+    >>> recorded_partitioner(MaxSizePartitioner(1 << 20, max_shards=8))
+    {'max_size': 1048576, 'max_shards': 8}
+    """
+    match partitioner:
+        case FixedShardsPartitioner():
+            return {"fixed_shards": partitioner.num_shards}
+        case MinSizePartitioner():
+            return {"min_size": partitioner.min_shard_bytes, "max_shards": partitioner.max_shards}
+        case MaxSizePartitioner():
+            limit = {"max_shards": partitioner.max_shards} if partitioner.max_shards else {}
+            return {"max_size": partitioner.max_shard_bytes, **limit}
+        case _:
+            return {}
 
 
 def div_cuts(size: int, shards: int) -> Cuts:

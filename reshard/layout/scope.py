@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from reshard.errors import LayoutError
+from reshard.layout.warn import warn_caller
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap
@@ -47,6 +48,9 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
     restores the one before. The same as ``layout_map.scope()``. Yields the map. Raises LayoutError for
     anything but a LayoutMap, VariableError for a version of Keras whose private parts differ.
 
+    A key that matches no variable raises a ``LayoutWarning``: at the end of the scope, or when the last variable that
+    was made in it gets its value.
+
     >>> from reshard.layout.layout_map import LayoutMap
     >>> with layout_map_scope(LayoutMap()) as layouts:
     ...     current_layout_map() is layouts
@@ -58,12 +62,26 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[LayoutMap]:
         raise LayoutError(
             f"a scope needs a LayoutMap, not {layout_map!r}; make one with LayoutMap(mesh) and set its keys"
         )
+    with entered(layout_map):
+        yield layout_map
+    warn_of_idle_keys(layout_map)
+
+
+@contextmanager
+def entered(layout_map: LayoutMap) -> Iterator[None]:
+    """A scope within this package, such as that of a model which is built after its scope; warns of nothing."""
     before = _CURRENT.layout_map
     _CURRENT.layout_map = layout_map
     try:
-        with ExitStack() as entered:
+        with ExitStack() as hooks:
             for hook in _HOOKS:
-                entered.enter_context(hook())
-            yield layout_map
+                hooks.enter_context(hook())
+            yield
     finally:
         _CURRENT.layout_map = before
+
+
+def warn_of_idle_keys(layout_map: LayoutMap) -> None:
+    """Warns of keys that match no variable, unless the map's scope is still open and may make more."""
+    if _CURRENT.layout_map is not layout_map:
+        warn_caller(layout_map.scope_names.idle_keys(layout_map))

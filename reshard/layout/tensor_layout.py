@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from functools import lru_cache
 from operator import floordiv, mod
 from typing import TYPE_CHECKING, Any
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding, PartitionSpec
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(init=False)
 class TensorLayout:
     """Mesh axes per dimension; dimensions beyond ``axes`` are not split.
+
+    Nothing of a layout can be changed, except that one without a mesh can be given one, once, by setting ``device_mesh``.
 
     Args:
         axes: per dimension None, the name of a mesh axis, or several names, first varying slowest.
@@ -58,6 +60,21 @@ class TensorLayout:
         object.__setattr__(self, "device_mesh", mesh)
         if mesh is not None:
             _check_known(self.axes, used, mesh)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets ``device_mesh`` where there is none yet; raises what ``with_mesh`` raises otherwise."""
+        if name != "device_mesh":
+            raise FrozenInstanceError(
+                f"cannot assign to field {name!r} of a layout; make a new one"
+            )
+        object.__setattr__(self, name, self.with_mesh(value).device_mesh)
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r} of a layout")
+
+    def __hash__(self) -> int:
+        """Of the axes alone, so that a layout in a dict or set is still found after its mesh is set."""
+        return hash(self.axes)
 
     def with_mesh(self, device_mesh: MeshLike) -> TensorLayout:
         """The same axes over ``device_mesh``.

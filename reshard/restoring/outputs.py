@@ -19,6 +19,7 @@ from reshard.restoring.regions import Region
 if TYPE_CHECKING:
     import jax
 
+    from reshard.layout.partitioners import Partitioner
     from reshard.restoring.regions import Array
 
     Place: TypeAlias = "jax.sharding.Sharding | DefaultDevice | HostMemory"
@@ -150,6 +151,7 @@ class Shards(Struct, frozen=True):
     strategy: str
     regions: tuple[Region, ...]
     places: tuple[Place, ...]
+    partitioner: Partitioner | None = None
 
     @property
     def is_staged(self) -> bool:
@@ -159,9 +161,10 @@ class Shards(Struct, frozen=True):
         return put(array, self.places[number])
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        from reshard.variables.sharded.variable import adopted
+        from reshard.variables.sharded.variable import Static, adopted
 
-        return adopted(placed, self.name, self.axis, self.strategy)
+        static = Static(self.name, self.axis, self.strategy, partitioner=self.partitioner)
+        return adopted(placed, static)
 
 
 class Key(Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import LayoutError
 from reshard.formats.contents import StoredTensor
@@ -15,7 +16,7 @@ from reshard.restoring.outputs import HostMemory, Shards, default_device
 from reshard.restoring.regions import Region
 from reshard.variables.sharded.shard_rows import STRATEGIES, ShardRows
 from reshard.variables.sharded.shards import narrowed_by_jax
-from reshard.variables.sharded.splitting import shard_count
+from reshard.variables.sharded.splitting import known_partitioner, shard_count
 
 if TYPE_CHECKING:
     import jax
@@ -58,7 +59,8 @@ class Partitions(Struct, frozen=True):
         strategy = self.strategy or recorded_strategy(stored) or "div"
         rows = ShardRows.even(shape[axis], shards, strategy)
         held = [rows.of(number) for number in range(shards)]
-        return in_shards(name, shape, dtype, axis, strategy, held, self.places)
+        split = in_shards(name, shape, dtype, axis, strategy, held, self.places)
+        return replace(split, partitioner=known_partitioner(partition))
 
 
 def in_shards(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reshard.errors import FormatError, LayoutWarning, StorageError
+from reshard.errors import FormatError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
+from reshard.layout.warn import warn_caller
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
@@ -39,7 +38,7 @@ def restore(
     plan = plan_restore(reader, request)
     sentences = _layout_warnings(plan, request)
     if options.report is None:
-        _warn(sentences)
+        warn_caller(sentences)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
     if options.report is not None:
@@ -68,15 +67,6 @@ def _read(
 def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, ...]:
     shardings = request.shardings
     return () if shardings is None else shardings.warnings([read.name for read in plan.reads])
-
-
-def _warn(sentences: Sequence[str]) -> None:
-    """Warns at the line that called this package."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("reshard."):
-        frame, level = frame.f_back, level + 1
-    for sentence in sentences:
-        warnings.warn(sentence, LayoutWarning, stacklevel=level)
 
 
 def _tree(

@@ -17,7 +17,7 @@ from reshard.errors import TreeError
 from reshard.formats.contents import Leaf
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.layout.partitioners import div_cuts
+from reshard.layout.partitioners import div_cuts, recorded_partitioner
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.saving.shardings import ArraySharding, array_sharding, box_of
 from reshard.saving.tree import LiveLeaf
@@ -148,15 +148,15 @@ def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[DeviceSh
 
 def _from_variable(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:
     shape = variable.shape
-    strategy, count = variable.partition_strategy, len(variable.variables)
+    count = len(variable.variables)
     shards = tuple(
         shard
         for data, rows in zip(variable.variables, variable.rows, strict=True)
         for shard in _of_rows(leaf.name, data, rows, variable)
     )
-    partition = {"strategy": strategy, "axis": variable.axis, "shards": count}
+    partition = _partition(variable)
     even = _even(shape, variable.axis, count)
-    if strategy == "mod":
+    if variable.partition_strategy == "mod":
         slices: Grid | tuple[Box, ...] = Grid.whole(shape)
         return LiveTensor(
             leaf, shape, variable.dtype.name, shards, None, even, None, slices, partition
@@ -166,6 +166,16 @@ def _from_variable(leaf: Leaf, variable: ShardedVariable) -> LiveTensor:
     return LiveTensor(
         leaf, shape, variable.dtype.name, shards, None, chunked_as, None, slices, partition
     )
+
+
+def _partition(variable: ShardedVariable) -> dict[str, Any]:
+    partitioner = recorded_partitioner(variable.partitioner)
+    return {
+        "strategy": variable.partition_strategy,
+        "axis": variable.axis,
+        "shards": len(variable.variables),
+        **({"partitioner": partitioner} if partitioner else {}),
+    }
 
 
 def _even(shape: tuple[int, ...], axis: int, count: int) -> Grid:

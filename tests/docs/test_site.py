@@ -157,9 +157,9 @@ def test_docstrings_are_read_as_written(tmp_path: Path) -> None:
     )
     page = (tmp_path / "site" / "index.html").read_text()
     names = re.findall(r"<tr[^>]*>\s*<td>\s*<code>(?:<[^>]+>)*(\w+)", page)
-    assert names.count("step") == names[:-5].count("item") == 2
+    assert names.count("step") == names[:-6].count("item") == 2
     assert {"target", "max_memory", "options"} <= set(names)
-    assert names[-5:] == ["spec", "encoding", "digest", "is_key", "item"]
+    assert names[-6:] == ["spec", "encoding", "digest", "is_key", "item", "partition"]
     assert "Bases" not in page
     assert "<blockquote>" not in page
     assert 'class="language-pycon' in page

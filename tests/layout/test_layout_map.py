@@ -192,3 +192,11 @@ def test_only_a_name_can_be_looked_up(layouts: LayoutMap, name: Any) -> None:
             LayoutError, match="looked up by the name of a tensor, a string, not by"
         ):
             look_up(name)
+
+
+def test_the_mesh_has_two_names() -> None:
+    assert (
+        LayoutMap(mesh=MESH).get_default_mesh() == LayoutMap(device_mesh=MESH).device_mesh == MESH
+    )
+    with pytest.raises(LayoutError, match="device_mesh and mesh are two names of one argument"):
+        LayoutMap(MESH, mesh=MESH)

@@ -156,9 +156,6 @@ def pair_of_keys() -> list[Any]:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    "`LayoutMap(mesh=mesh)`": lambda: (
-        library.LayoutMap(mesh=mesh(4)).get_default_mesh() is not None
-    ),
     "key `kernel`, path `d1.kernel`": lambda: Dtensor([["kernel", ["data"]]]).map["d1.kernel"],
     "two keys that match a path": pair_of_keys,
     "where a variable lies": lambda: (

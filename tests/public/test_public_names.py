@@ -24,14 +24,14 @@ PUBLIC = [
     "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
     "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MaxSizePartitioner", "MemoryBudgetError",
     "MinSizePartitioner", "MissingAxes", "MissingError", "MissingPackageError", "MultiConversionPlan",
-    "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "PlanError", "PlannedTensor", "Progress",
+    "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress",
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "VariableError",
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
     "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
-    "doctor", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "locate", "open_checkpoint", "plan",
+    "doctor", "embedding_lookup", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 

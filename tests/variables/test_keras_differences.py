@@ -137,11 +137,6 @@ CASES = [
         (lambda: TensorLayout((("data", "model"),), MESH).axes, (("data", "model"),)),
     ),
     Case(
-        "giving a layout its mesh",
-        (lambda: setattr(theirs.TensorLayout(("data",)), "device_mesh", MESH.to_keras()), None),
-        (lambda: setattr(TensorLayout(("data",)), "device_mesh", MESH), AttributeError),
-    ),
-    Case(
         "two equal layouts",
         (lambda: theirs.TensorLayout(("data",)) == theirs.TensorLayout(("data",)), False),
         (lambda: TensorLayout(("data",)) == TensorLayout(["data"]), True),

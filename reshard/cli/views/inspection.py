@@ -16,6 +16,7 @@ from reshard.cli.text import (
     count_text,
     encoding_text,
     mesh_text,
+    partition_text,
     safe,
     shape_text,
     some_text,
@@ -69,7 +70,7 @@ def _name(tensor: TensorInfo) -> str:
 def _alike(tensor: TensorInfo) -> Hashable:
     spec = tensor.spec
     storage = (spec.storage.cuts, spec.chunk_shape, tensor.encoding.compressor)
-    return spec.shape, spec.dtype, storage, spec.layout, tensor.is_key
+    return spec.shape, spec.dtype, storage, spec.layout, _split_text(tensor), tensor.is_key
 
 
 def _row(group: TensorGroup[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
@@ -82,9 +83,14 @@ def _row(group: TensorGroup[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tup
         spec.dtype,
         chunks_text(spec),
         encoding_text(info.encoding),
-        f"{axes_text(spec.layout)}{f' on {marks[mesh]}' if mesh and len(marks) > 1 else ''}",
+        f"{_split_text(info)}{f' on {marks[mesh]}' if mesh and len(marks) > 1 else ''}",
         format_bytes(sum(t.spec.nbytes for t in group.members)),
     )
+
+
+def _split_text(info: TensorInfo) -> str:
+    """How the tensor was split: over the axes of a mesh, or as a ShardedVariable."""
+    return axes_text(info.spec.layout) if info.partition is None else partition_text(info.partition)
 
 
 def mesh_marks(meshes: Sequence[DeviceMesh]) -> dict[DeviceMesh, str]:

@@ -19,6 +19,7 @@ from reshard.variables.sharded.tracing import being_traced
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap
+    from reshard.layout.tensor_layout import TensorLayout
 
 TESTED_WITH = "3.15.1"
 
@@ -88,9 +89,12 @@ def has_layout(variable: Any) -> bool:
     return variable._layout is not None
 
 
-def hold(variable: Any, value: Any) -> None:
-    """Sets the value of a Keras variable; later values get the same sharding."""
+def hold(variable: Any, value: Any, layout: TensorLayout) -> None:
+    """Sets the value of a Keras variable, and ``variable.layout``; later values get the same sharding."""
     variable._layout = value.sharding
+    variable.layout = (
+        layout  # Keras 3 has no such attribute; the variables of Keras' dtensor had it
+    )
     variable._value = value
     variable._initializer = None
 

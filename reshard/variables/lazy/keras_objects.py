@@ -11,6 +11,7 @@ from typing import Any
 
 from reshard.errors import VariableError
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.distribute import distribute_tensor
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.initial_value import InitialValue
@@ -27,7 +28,7 @@ from reshard.variables.lazy.keras_internals import (
     value_of,
 )
 from reshard.variables.lazy.object_paths import Children, attributes, object_paths
-from reshard.variables.lazy.path_sharding import sharding_of
+from reshard.variables.lazy.path_sharding import layout_of, sharding_of
 from reshard.variables.lazy.variable import Variable
 
 
@@ -54,12 +55,23 @@ class KerasVariable:
             return True
         return self._layout_map is not None and not has_layout(self.variable)
 
-    def sharding_at(self, path: str) -> Any:
+    @property
+    def layout_map(self) -> LayoutMap | None:
+        """The map of the scope in which it was made, else that of its model."""
         waiting = lazy_initializer(self.variable)
-        layout_map = self._layout_map if waiting is None else waiting.layout_map
-        if layout_map is None:
+        return self._layout_map if waiting is None else waiting.layout_map
+
+    def layout_at(self, path: str) -> TensorLayout:
+        return layout_of(self._map(), path, is_rng_state=self.is_rng_state)
+
+    def sharding_at(self, path: str) -> Any:
+        shape = self.variable.shape
+        return sharding_of(self._map(), path, shape, is_rng_state=self.is_rng_state)
+
+    def _map(self) -> LayoutMap:
+        if self.layout_map is None:
             raise VariableError(f"the Keras variable {self.variable.path!r} is not lazy")
-        return sharding_of(layout_map, path, self.variable.shape, is_rng_state=self.is_rng_state)
+        return self.layout_map
 
     def made(self, path: str, compiled: Compiled) -> Any:
         import jax.numpy as jnp
@@ -74,8 +86,8 @@ class KerasVariable:
         )
         return initial.sharded(self.sharding_at(path), path, compiled)
 
-    def _hold(self, value: Any) -> None:
-        hold(self.variable, value)
+    def _hold(self, value: Any, layout: TensorLayout) -> None:
+        hold(self.variable, value, layout)
 
 
 def variables_with_keras(root: object, layout_map: LayoutMap | None = None) -> dict[str, Any]:

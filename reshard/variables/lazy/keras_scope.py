@@ -18,7 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
-from reshard.layout.scope import current_layout_map, layout_map_scope
+from reshard.layout.scope import current_layout_map, entered
 from reshard.variables.lazy.keras_internals import (
     WaitingInitializer,
     check_parts,
@@ -26,6 +26,7 @@ from reshard.variables.lazy.keras_internals import (
     is_claimed,
     is_made_of_layers,
     keras_on_jax,
+    lazy_initializer,
     waiting_variables,
 )
 from reshard.variables.lazy.materialize import check_layouts, materialize_model
@@ -101,6 +102,7 @@ def _waiting_weight(original: Any) -> Any:
             variable._initializer = WaitingInitializer(
                 variable._initializer, layout_map, variable.path
             )
+            layout_map.scope_names.wait_for(variable, lazy_initializer)
         return variable
 
     return add_weight
@@ -112,6 +114,7 @@ def _claiming(original: Any) -> Any:
         layout_map = current_layout_map()
         if layout_map is not None and not is_claimed(model):
             claim(model, model, layout_map)
+            layout_map.scope_names.wait_for(model, lambda model: not model.built)
         original(model, *args, **kwargs)
 
     return __init__
@@ -143,7 +146,7 @@ def _in_first_build(layer: Any, root: Any, layout_map: LayoutMap, build: Callabl
         return build()  # the model around it gets its values as a whole
     before, _BUILDING.is_under_way = _BUILDING.is_under_way, True
     try:
-        with layout_map_scope(layout_map):
+        with entered(layout_map):
             done = build()
     finally:
         _BUILDING.is_under_way = before

@@ -6,6 +6,8 @@ from typing import Any, Protocol, TypeVar
 
 from reshard.errors import VariableError
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.scope import warn_of_idle_keys
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy import keras_objects
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.object_paths import object_paths
@@ -20,9 +22,12 @@ class LazyVariable(Protocol):
 
     @property
     def is_lazy(self) -> bool: ...
+    @property
+    def layout_map(self) -> LayoutMap | None: ...
+    def layout_at(self, path: str) -> TensorLayout: ...
     def sharding_at(self, path: str) -> Any: ...
     def made(self, path: str, compiled: Compiled) -> Any: ...
-    def _hold(self, value: Any) -> None: ...
+    def _hold(self, value: Any, layout: TensorLayout) -> None: ...
 
 
 def materialize(root: Root) -> Root:
@@ -75,8 +80,11 @@ def _give_values(lazy: dict[str, LazyVariable]) -> None:
         variable.sharding_at(path)
     compiled: Compiled = {}
     values = [variable.made(path, compiled) for path, variable in lazy.items()]
-    for variable, value in zip(lazy.values(), values, strict=True):
-        variable._hold(value)
+    maps = [variable.layout_map for variable in lazy.values()]
+    for (path, variable), value in zip(lazy.items(), values, strict=True):
+        variable._hold(value, variable.layout_at(path))
+    for layout_map in {id(m): m for m in maps if m is not None}.values():
+        warn_of_idle_keys(layout_map)
 
 
 def named_variables(root: object) -> dict[str, Variable]:

@@ -1,4 +1,4 @@
-"""The sharding of a lazy variable: the layout of its path, on real devices."""
+"""The layout of a lazy variable's path, and its sharding: that layout on real devices."""
 
 from __future__ import annotations
 
@@ -15,20 +15,29 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 
+def layout_of(layout_map: LayoutMap, path: str, *, is_rng_state: bool = False) -> TensorLayout:
+    """The layout of the variable ``path`` as the map has it, else a replicated one, which has no axes.
+
+    The state of random number generators is always replicated. Raises LayoutError if there is no mesh.
+    """
+    layout_map.scope_names.look_up(path)
+    layout = None if is_rng_state else layout_map[path]
+    if layout is None:
+        mesh = _default_mesh(layout_map.get_default_mesh(), path, is_rng_state)
+        layout = TensorLayout((), mesh)
+    return layout
+
+
 def sharding_of(
     layout_map: LayoutMap, path: str, shape: Sequence[int], *, is_rng_state: bool = False
 ) -> NamedSharding:
-    """The sharding of the variable ``path``: that of the matching layout, else replicated.
+    """The sharding of the variable ``path``: its layout on devices.
 
-    A mesh without devices uses all of ``jax.devices()`` if their number fits. The state of random
-    number generators is always replicated. Raises LayoutError if there is no mesh, no device, or the
-    layout does not fit ``shape``.
+    A mesh without devices uses all of ``jax.devices()`` if their number fits. Raises LayoutError if there is no mesh, no
+    device, or the layout does not fit ``shape``.
     """
-    layout = None if is_rng_state else layout_map[path]
-    mesh = layout_map.get_default_mesh()
-    if layout is None:
-        layout = TensorLayout((), _default_mesh(mesh, path, is_rng_state))
-    layout = _on_devices(layout, mesh, path)
+    layout = layout_of(layout_map, path, is_rng_state=is_rng_state)
+    layout = _on_devices(layout, layout_map.get_default_mesh(), path)
     layout.shard_shape(shape, path)
     return layout.backend_layout
 

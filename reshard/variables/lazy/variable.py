@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
+from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.initial_value import InitialValue, in_dtype, initial_value
-from reshard.variables.lazy.path_sharding import sharding_of
+from reshard.variables.lazy.path_sharding import layout_of, sharding_of
 from reshard.variables.sharded.tracing import is_traced
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Variable:
     6.0
     """
 
-    __slots__ = ("__weakref__", "_initial", "_layout_map", "_value", "name")
+    __slots__ = ("__weakref__", "_initial", "_layout", "_layout_map", "_value", "name")
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Variable:
         self._initial: InitialValue | None
         self._initial = initial_value(value_or_initializer, shape, dtype, key)
         self._value: jax.Array | None = None
+        self._layout: TensorLayout | None = None
         if self._layout_map is None:
             self._hold(self._initial.whole(name or "a variable"))
         elif is_traced(self._initial.array):
@@ -65,6 +68,8 @@ class Variable:
                 f"{self} cannot keep a traced value in a layout map's scope: the value would outlive the jax "
                 f"transformation; make it outside of jit, or give an initializer"
             )
+        else:
+            self._layout_map.scope_names.wait_for(self, attrgetter("is_lazy"))
 
     @property
     def is_lazy(self) -> bool:
@@ -75,6 +80,11 @@ class Variable:
     def layout_map(self) -> LayoutMap | None:
         """The map in whose scope it was made; None outside of every scope."""
         return self._layout_map
+
+    @property
+    def layout(self) -> TensorLayout | None:
+        """The layout that the map gave it; None while lazy, and for a variable made outside of every scope."""
+        return self._layout
 
     @property
     def value(self) -> jax.Array:
@@ -134,20 +144,29 @@ class Variable:
             )
         return self._initial.sharded(self.sharding_at(path), path, compiled)
 
+    def layout_at(self, path: str) -> TensorLayout:
+        """The layout that its scope's map has for ``path``."""
+        return layout_of(self._map(path), path, is_rng_state=self._is_key())
+
     def sharding_at(self, path: str) -> Any:
         """The sharding that its scope's map has for ``path``."""
-        import jax
-        import jax.numpy as jnp
+        return sharding_of(self._map(path), path, self.shape, is_rng_state=self._is_key())
 
+    def _map(self, path: str) -> LayoutMap:
         if self._layout_map is None:
             raise VariableError(
                 f"{self} at {path!r} was made outside of every scope; it has no layout map"
             )
-        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
-        return sharding_of(self._layout_map, path, self.shape, is_rng_state=is_key)
+        return self._layout_map
 
-    def _hold(self, value: jax.Array) -> None:
-        self._value = value
+    def _is_key(self) -> bool:
+        import jax
+        import jax.numpy as jnp
+
+        return bool(jnp.issubdtype(self.dtype, jax.dtypes.prng_key))
+
+    def _hold(self, value: jax.Array, layout: TensorLayout | None = None) -> None:
+        self._value, self._layout = value, layout
         self._initial = None  # the initializer may hold a large array
 
     def __jax_array__(self) -> jax.Array:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import ReshardError, VariableError, VariableTypeError
+from reshard.layout.partitioners import Partitioner, recorded_partitioner
 from reshard.variables.sharded.shard_rows import ShardRows, as_slice
 from reshard.variables.sharded.shards import as_jax_array, check_not_deleted, whole_number
 
@@ -38,6 +39,11 @@ def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, nam
             f"{name!r} cannot be split into {found} shards; expected 1 to {MAX_SHARDS}"
         )
     return found
+
+
+def known_partitioner(partition: Any) -> Partitioner | None:
+    """The partition if it is one of this package's partitioners, which can be recorded; else None."""
+    return partition if recorded_partitioner(partition) else None
 
 
 def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[Array]:

@@ -10,9 +10,11 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import VariableError
 from reshard.geometry.box import Box
+from reshard.layout.partitioners import Partitioner
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.variables.sharded.indexing import take_index
 from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
@@ -33,7 +35,7 @@ from reshard.variables.sharded.shards import (
     sizes_along,
     unwritable,
 )
-from reshard.variables.sharded.splitting import cut, shard_count
+from reshard.variables.sharded.splitting import cut, known_partitioner, shard_count
 from reshard.variables.sharded.tracing import refuse_tracing
 from reshard.variables.sharded.updating import Combine, check_arithmetic, replaced, scattered
 from reshard.variables.sharded.values import (
@@ -53,13 +55,15 @@ if TYPE_CHECKING:
 class Static(Struct, frozen=True):
     """The parts of a variable that are not shards; jax treats them as tree structure.
 
-    ``numpy_dtype`` is the dtype of numpy shards that jax would narrow; otherwise empty.
+    ``numpy_dtype`` is the dtype of numpy shards that jax would narrow; otherwise empty. ``partitioner`` is one of this
+    package's, which can be compared and hashed, or None.
     """
 
     name: str
     axis: int
     strategy: str
     numpy_dtype: str = ""
+    partitioner: Partitioner | None = None
 
 
 class ShardedVariable(ArrayOperators, RowUpdates):
@@ -135,7 +139,9 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         shards = shard_count(partition, array.shape, array.dtype, axis, name)
         rows = ShardRows.even(array.shape[axis], shards, partition_strategy)
         pieces = cut(array, rows, axis, name, devices)
-        return cls(pieces, name, axis=axis, partition_strategy=partition_strategy)
+        made = cls(pieces, name, axis=axis, partition_strategy=partition_strategy)
+        made._static = replace(made._static, partitioner=known_partitioner(partition))
+        return made
 
     @classmethod
     def _of(cls, shards: tuple[Any, ...], static: Static) -> Self:
@@ -163,6 +169,11 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     def partition_strategy(self) -> str:
         """How rows are assigned to shards: "div" or "mod"."""
         return self._static.strategy
+
+    @property
+    def partitioner(self) -> Partitioner | None:
+        """The partitioner of this package that chose the number of shards; None if something else did."""
+        return self._static.partitioner
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -345,14 +356,18 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         return ShardRows(sizes_along(self.axis, self._shards, self.name), self.partition_strategy)
 
 
-def adopted(shards: Sequence[Any], name: str, axis: int, strategy: str) -> ShardedVariable:
+def adopted(shards: Sequence[Any], static: Static) -> ShardedVariable:
     """A variable of arrays that nothing else refers to, so numpy arrays are not copied.
 
     Raises the errors of ``ShardedVariable``.
     """
     if not are_numpy(shards):
-        return ShardedVariable(shards, name, axis=axis, partition_strategy=strategy)
-    made = ShardedVariable._of(tuple(map(unwritable, shards)), Static(name, axis, strategy))
+        made = ShardedVariable(
+            shards, static.name, axis=static.axis, partition_strategy=static.strategy
+        )
+        made._static = static
+        return made
+    made = ShardedVariable._of(tuple(map(unwritable, shards)), static)
     made._live, made._rows  # noqa: B018  they must fit together, and suit the strategy
     return made
 

@@ -59,6 +59,10 @@ class InspectedTensor(LibraryDocument):
     checksum: bool
     mesh: Mesh | None
     axes: Axes | None
+    shards: int = Field(description="Number of different parts that the tensor was saved in.")
+    partition: dict[str, Any] | None = Field(
+        description="How it was split beyond mesh axes, if it was: strategy, axis, shards and partitioner."
+    )
     digest: Digest | None
     is_key: bool = Field(description="Whether it is a PRNG key.")
 

@@ -82,3 +82,17 @@ def test_names_do_not_reach_the_terminal_raw() -> None:
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[red]" in text
+
+
+def test_a_sharded_variable_shows_its_shards_strategy_and_partitioner() -> None:
+    found = info(spec("a", axes=None), spec("b", axes=None))
+    plain = {"strategy": "mod", "axis": 0, "shards": 4}
+    chosen = {"strategy": "div", "axis": 1, "shards": 2, "partitioner": {"max_size": 64}}
+    for name, partition in (("a", plain), ("b", chosen)):
+        found.tensors[name] = replace(found.tensors[name], partition=partition)  # type: ignore[index]
+    text = lines(inspection_view(found, show_all=False))
+    assert any("mod 4 along dimension 0" in line for line in text)
+    assert any("div 2 along dimension 1 by max_size 64" in line for line in text)
+    tensors = inspection(found)["tensors"]
+    assert [t["partition"] for t in tensors] == [plain, chosen]
+    assert [t["shards"] for t in tensors] == [4, 2]

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
-from reshard import DeviceMesh, LayoutMap, ShardedVariable
+from reshard import (
+    DeviceMesh,
+    FixedShardsPartitioner,
+    LayoutMap,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    ShardedVariable,
+)
 from reshard.formats.slices.parse import read_slices
 from reshard.storage.location import locate
 from tests.orbax_trees import mesh, put
@@ -163,3 +170,54 @@ def test_arrays_are_donated_while_they_are_saved(tmp_path):
     handle.wait()
     for array in reshard.restore(tmp_path / "c").values():
         np.testing.assert_array_equal(array, VALUES, strict=True)
+
+
+PARTITIONERS = {
+    "fixed": (FixedShardsPartitioner(5), {"fixed_shards": 5}, 5),
+    "least": (MinSizePartitioner(64, max_shards=4), {"min_size": 64, "max_shards": 4}, 4),
+    "most": (MaxSizePartitioner(64), {"max_size": 64}, 7),
+    "most_of_3": (MaxSizePartitioner(64, max_shards=3), {"max_size": 64, "max_shards": 3}, 3),
+}
+
+
+def test_the_partitioner_of_a_variable_is_recorded_and_shown(tmp_path):
+    tree = {
+        name: ShardedVariable.split(VALUES, made) for name, (made, _, _) in PARTITIONERS.items()
+    }
+    tree["counted"] = ShardedVariable.split(VALUES, 3)
+    tree["own"] = ShardedVariable.split(VALUES, lambda *_: [2, 1])
+    reshard.save(tmp_path / "saved", tree)
+    found = reshard.inspect(tmp_path / "saved").tensors
+    for name, (made, recorded, shards) in PARTITIONERS.items():
+        assert tree[name].partitioner == made
+        whole = {"strategy": "div", "axis": 0, "shards": shards, "partitioner": recorded}
+        assert (found[name].partition, found[name].shards) == (whole, shards)
+    assert found["counted"].partition == {"strategy": "div", "axis": 0, "shards": 3}
+    assert found["own"].partition == {"strategy": "div", "axis": 0, "shards": 2}
+    assert tree["own"].partitioner is None
+
+
+def test_a_restored_variable_has_the_partitioner_that_split_it(tmp_path):
+    reshard.save(tmp_path / "saved", {"t": VALUES})
+    made = MaxSizePartitioner(64)
+    found = reshard.restore(tmp_path / "saved", partition=made)["t"]
+    assert (found.partitioner, len(found.variables)) == (made, 7)
+    assert jax.tree.map(lambda shard: shard, found).partitioner == made
+
+
+def test_a_mod_table_in_other_shards_loses_the_partitioner(tmp_path):
+    table = ShardedVariable.split(VALUES, FixedShardsPartitioner(5), partition_strategy="mod")
+    reshard.save(tmp_path / "saved", {"t": table})
+    rows = {"partitions": [{"match": "t", "fixed_shards": 6, "axis": 0}]}
+    reshard.convert(tmp_path / "saved", tmp_path / "copied")
+    reshard.convert(tmp_path / "saved", tmp_path / "rows", layout=rows)
+    kept = reshard.inspect(tmp_path / "copied").tensors["t"]
+    assert kept.partition["partitioner"] == {"fixed_shards": 5}
+    other = reshard.inspect(tmp_path / "rows").tensors["t"]
+    assert other.partition == {"strategy": "mod", "axis": 0, "shards": 6}
+
+
+def test_the_shards_of_a_layout_are_counted(tmp_path):
+    reshard.save(tmp_path / "saved", {"net": put(VALUES, None, "model"), "plain": VALUES})
+    found = reshard.inspect(tmp_path / "saved").tensors
+    assert (found["net"].shards, found["plain"].shards) == (mesh().shape["model"], 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard import ShardedVariable, VariableTypeError
+from reshard import ShardedVariable, VariableError, VariableTypeError, embedding_lookup
 
 
 def table(strategy: str, shards: int = 5, axis: int = 0, **options: Any) -> ShardedVariable:
@@ -94,3 +94,20 @@ def test_only_owners_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "on_one_device", lambda a: (shapes.extend(x.shape for x in a), real(a))[1])  # fmt: skip
     table("mod").embedding_lookup([7, 2, 12])
     assert shapes == [(3, 3)]  # 7, 2 and 12 are all in shard 2
+
+
+def test_a_look_up_as_a_function_takes_a_variable_or_its_shards() -> None:
+    for strategy in ("div", "mod"):
+        variable = table(strategy)
+        for params in (variable, variable.variables):
+            found = embedding_lookup(params, [[7, 2], [0, 12]], partition_strategy=strategy)
+            assert found.tolist() == variable.embedding_lookup([[7, 2], [0, 12]]).tolist()
+    assert embedding_lookup(table("mod").variables, 7).tolist() == [21, 22, 23]
+    assert embedding_lookup(table("div"), 7).tolist() == [21, 22, 23]
+
+
+def test_a_look_up_by_another_strategy_than_the_table_s_is_refused() -> None:
+    with pytest.raises(
+        VariableError, match="is split by 'div'; a look-up by 'mod' would find other"
+    ):
+        embedding_lookup(table("div"), [1], partition_strategy="mod")
