@@ -13,6 +13,7 @@ from reshard.cli.signals import Detached, Stopped
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
+from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from reshard_server.client import Client, ConversionHandle
@@ -94,7 +95,7 @@ def _client(server: str, token: str | None) -> Client:
         from reshard_server.client import Client
     except ImportError as error:
         raise MissingPackageError(
-            f"--server needs {error.name}, which this Python lacks; install it with: pip install 'reshard[client]'"
+            f"--server needs {error.name}, which this Python lacks; {how_to_install('client')}"
         ) from error
     return Client(server, token)
 

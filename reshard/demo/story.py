@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import ReshardError, TargetExistsError
+from reshard.version import how_to_install
 
 NEEDED = {"jax": "jax", "optax": "optax", "orbax.checkpoint": "orbax-checkpoint"}
 
@@ -100,7 +101,7 @@ def _check_packages() -> None:
     if missing:
         raise ReshardError(
             f"reshard demo needs {', '.join(NEEDED.values())}; not installed: {', '.join(missing)}; "
-            f"do so with: pip install {' '.join(missing)}"
+            f"{how_to_install('demo')}"
         )
 
 

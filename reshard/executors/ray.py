@@ -24,6 +24,7 @@ from reshard.engine.executor import HostsExecutor
 from reshard.errors import MissingPackageError, PlanError, ReshardError
 from reshard.executors.actor import Answer, BatchActor
 from reshard.geometry.sizes import format_bytes
+from reshard.version import how_to_install
 
 T = TypeVar("T")
 
@@ -305,7 +306,7 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise MissingPackageError(
-            "Ray is not installed here; install it on every host with `pip install 'reshard[ray]'`, in one version"
+            f"Ray is not installed here; {how_to_install('ray')} on every host, with one version of Ray"
         ) from error
     return ray
 

@@ -18,6 +18,7 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.version import how_to_install
 
 _PRNG = "key<"
 """Start of the dtype of PRNG keys; their data has one more dimension than the keys."""
@@ -123,8 +124,8 @@ def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> Layout
         found, _ = named_leaves(tree, "layout", lambda node: node is None or is_place(node))
     except ImportError as error:
         raise MissingPackageError(
-            "a tree of layouts is opened by jax, which is not installed; pip install 'reshard[jax]', or "
-            "give a layout file or a LayoutMap"
+            f"a tree of layouts is opened by jax, which is not installed; {how_to_install('jax')}, or "
+            f"give a layout file or a LayoutMap"
         ) from error
     leaves: dict[str, LayoutLeaf] = {}
     lacking: dict[str, None] = {}

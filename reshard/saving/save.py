@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import MissingPackageError, StorageError
+from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from reshard.formats.contents import Style
@@ -152,7 +153,7 @@ def save(
 def _require_jax() -> None:
     if find_spec("jax") is None:
         raise MissingPackageError(
-            "saving live trees needs jax, which is not installed; pip install 'reshard[jax]'"
+            f"saving live trees needs jax, which is not installed; {how_to_install('jax')}"
         )
 
 

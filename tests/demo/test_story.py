@@ -93,7 +93,9 @@ def test_the_comparison_notices_one_bit_one_dtype_one_key_and_one_leaf() -> None
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story, "NEEDED", {"optax_that_is_not_there.x": "optax"})
-    with pytest.raises(ReshardError, match=r"not installed: optax; do so with: pip install optax"):
+    with pytest.raises(
+        ReshardError, match=r"not installed: optax; run pip install '.\[demo\]' in a checkout"
+    ):
         run_demo()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -32,11 +33,20 @@ MAY_READ = (
 """The interpreter may lie where only root gets to: this user reads everything, and writes only what is its own."""
 
 
-def needed(extra: str) -> dict[str, Distribution]:
-    """Every distribution that ``reshard[extra]`` needs on this machine, by its canonical name."""
+def extras() -> list[str]:
+    """The extras that the image is built with, unless its builder names others."""
+    (given,) = (
+        rest for word, rest in instructions() if word == "ARG" and rest.startswith("EXTRAS=")
+    )
+    return given.removeprefix("EXTRAS=").split(",")
+
+
+def needed() -> dict[str, Distribution]:
+    """Every distribution that the project needs with the image's extras on this machine, by its canonical name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found: dict[str, Distribution] = {}
-    for text in (*project["dependencies"], *project["optional-dependencies"][extra]):
+    optional = (project["optional-dependencies"][extra] for extra in extras())
+    for text in chain(project["dependencies"], *optional):
         _add(Requirement(text), frozenset(), found)
     return found
 
@@ -78,7 +88,7 @@ def installed() -> Iterator[Installation]:
         run(*_building(), "--wheel-dir", folder / "wheels", ROOT)
         run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
         site = Path(sysconfig.get_path("purelib", "venv", {"base": folder / "venv"}))
-        for found in needed("server").values():
+        for found in needed().values():
             _link(found, site)
         (wheel,) = (folder / "wheels").glob("*.whl")
         pip = (sys.executable, "-m", "pip", "--python", folder / "venv", "install")

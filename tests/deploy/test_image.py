@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from reshard_server.settings import Settings, load_settings
 
 import reshard
-from tests.deploy.deployed import USER, Installation, Place, as_user, needed, run, started
+from tests.deploy.deployed import USER, Installation, Place, as_user, extras, needed, run, started
 from tests.deploy.documents import (
     DEPLOY,
     ROOT,
@@ -81,11 +81,17 @@ def test_nothing_else_is_needed_to_build_the_wheel(image: Installation) -> None:
     assert [str(file) for file in sorted(ours) if not (site / file).is_file()] == []
 
 
+def test_it_has_what_the_service_and_buckets_need() -> None:
+    assert extras() == ["server", "cloud"]
+    assert {"fastapi", "obstore"} <= set(needed())
+    assert any("[${EXTRAS}]" in rest for word, rest in instructions() if word == "RUN")
+
+
 def test_every_version_is_locked() -> None:
     locked = (ROOT / "requirements.lock").read_text().splitlines()
     pinned = {canonicalize_name(line.split("==")[0]) for line in locked if "==" in line}
-    assert len(needed("server")) > 30
-    assert set(needed("server")) | {"hatchling"} <= pinned
+    assert len(needed()) > 30
+    assert set(needed()) | {"hatchling"} <= pinned
 
 
 def test_the_image_is_of_the_version_that_it_says() -> None:

@@ -9,21 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import numpy as np
 import pytest
-import yaml
 
 import reshard
 from reshard.geometry.sizes import parse_bytes
 from tests.checkpoint_files import files_without_times
 from tests.deploy.deployed import Installation, Place, as_user
-from tests.deploy.documents import MIB, ROOT, manifest, parse_size, pod
-from tests.docs.page import code_of
+from tests.deploy.documents import MIB, manifest, parse_size, pod
 from tests.emulators.buckets import Bucket
 
 pytestmark = pytest.mark.xdist_group("deploy")
-PAGE = ROOT / "docs" / "how-to" / "many-hosts" / "kubernetes.md"
 PARTS, COMMIT = (pod("Job", name)["containers"][0] for name in ("reshard-parts", "reshard-commit"))
 JOB = manifest("Job", "reshard-parts")["spec"]
 LAYOUT = manifest("ConfigMap", "reshard-parts")["data"]["layout.yaml"]
@@ -115,17 +111,3 @@ def test_a_wrong_command_line_has_the_code_that_fails_the_job(tmp_path: Path) ->
     programs = Path(sys.executable).parent
     done = run(wrong, programs, JOB_COMPLETION_INDEX="0", HOME=str(tmp_path))
     assert [done.returncode] == rule["onExitCodes"]["values"], done.stderr
-
-
-@pytest.mark.parametrize("version", ["1.29.0", "1.32.0", "1.37.0"])
-def test_the_policy_of_the_page_lets_these_pods_out(version: str) -> None:
-    (text,) = code_of(PAGE, "yaml")
-    policy = yaml.safe_load(text)
-    kubernetes_validate.validate(policy, version, strict=True)
-    (named,) = policy["spec"]["podSelector"]["matchExpressions"]
-    labels = [
-        manifest("Job", name)["spec"]["template"]["metadata"]["labels"][named["key"]]
-        for name in ("reshard-parts", "reshard-commit")
-    ]
-    assert named["values"] == labels
-    assert PAGE.name == "kubernetes.md"

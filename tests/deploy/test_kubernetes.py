@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,24 @@ def test_policies_let_the_nightly_job_and_the_database_through() -> None:
     assert nightly["egress"][1]["ports"] == server["ingress"][0]["ports"]
     assert server["egress"][1]["ports"] == [{"protocol": "TCP", "port": 5432}]
     assert manifest("NetworkPolicy", "nothing-else")["spec"]["podSelector"] == {}
+
+
+def test_what_may_use_buckets_reaches_them() -> None:
+    """The pods of the server, of the parts and of their commit: names, HTTPS, and the credentials of their role."""
+    policy = manifest("NetworkPolicy", "buckets")["spec"]
+    (chosen,) = policy["podSelector"]["matchExpressions"]
+    pods = [
+        manifest("Deployment", "reshard")["spec"]["template"],
+        manifest("Job", "reshard-parts")["spec"]["template"],
+        manifest("Job", "reshard-commit")["spec"]["template"],
+    ]
+    labels = [pod["metadata"]["labels"][chosen["key"]] for pod in pods]
+    assert (chosen["operator"], chosen["values"]) == ("In", labels)
+    open_to_all, credentials = policy["egress"]
+    assert {port["port"] for port in open_to_all["ports"]} == {53, 443}
+    assert "to" not in open_to_all
+    (block,) = credentials["to"]
+    assert ip_address("169.254.169.254") in ip_network(block["ipBlock"]["cidr"])
 
 
 def settings() -> Settings:

@@ -20,7 +20,6 @@ RUN_BY = {
     ("README.md", "yaml"): "tests/test_readme.py",
     ("docs/how-to/buckets.md", "console"): "tests/storage/buckets/test_page.py",
     ("docs/how-to/buckets.md", "toml"): "tests/storage/buckets/test_page.py",
-    ("docs/how-to/many-hosts/kubernetes.md", "yaml"): "tests/deploy/test_jobs.py",
     ("docs/how-to/many-hosts/ray.md", "console"): CLUSTERS,
     ("docs/how-to/many-hosts/ray.md", "python"): CLUSTERS,
     ("docs/how-to/many-hosts/slurm.md", "bash"): CLUSTERS,

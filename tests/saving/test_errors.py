@@ -283,6 +283,7 @@ def test_a_mesh_of_chunks_for_without_the_axes(target):
 def test_without_jax(target, monkeypatch):
     monkeypatch.setattr("reshard.saving.save.find_spec", lambda _: None)
     with pytest.raises(
-        reshard.MissingPackageError, match=r"needs jax, .*; pip install 'reshard\[jax\]'"
+        reshard.MissingPackageError,
+        match=r"needs jax, .*; run pip install '.\[jax\]' in a checkout of reshard",
     ):
         reshard.save(target, {"a": np.ones(3)})

@@ -9,6 +9,7 @@ import typer
 
 from reshard.cli.options import examples
 from reshard.errors import MissingPackageError, ReshardError
+from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,8 +182,7 @@ def _need_packages() -> None:
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingPackageError(
-            f"reshard serve needs {', '.join(missing)}, which this Python lacks; install them with: "
-            "pip install 'reshard[server]'"
+            f"reshard serve needs {', '.join(missing)}, which this Python lacks; {how_to_install('server')}"
         )
 
 

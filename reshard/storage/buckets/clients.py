@@ -12,6 +12,7 @@ from reshard.errors import MissingPackageError, StorageError
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
+from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -94,7 +95,7 @@ def new_client(
         from obstore import store
     except ImportError:
         raise MissingPackageError(
-            f"{format_url(scheme, bucket, '')} needs the package obstore; pip install 'reshard[cloud]'"
+            f"{format_url(scheme, bucket, '')} needs the package obstore; {how_to_install('cloud')}"
         ) from None
     config = dict(settings.options)
     make: Any

@@ -265,7 +265,7 @@ def test_without_the_packages_their_names_are_told(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert (
-        "reshard serve needs uvicorn, which this Python lacks; install them with: pip install"
+        "reshard serve needs uvicorn, which this Python lacks; run pip install '.[server]' in"
         in " ".join(done.stderr.split())
     )
 

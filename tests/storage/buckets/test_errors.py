@@ -191,7 +191,7 @@ def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     for look in locate("gs://none/x").view, locate("gs://none/x").status:
         assert refused(look, MissingPackageError) == (
-            "gs://none needs the package obstore; pip install 'reshard[cloud]'"
+            "gs://none needs the package obstore; run pip install '.[cloud]' in a checkout of reshard"
         )
 
 
