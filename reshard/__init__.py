@@ -38,6 +38,7 @@ from reshard.api.verification import diff, fingerprint, verify
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
     CorruptError,
+    ForbiddenError,
     FormatError,
     IncompleteCheckpointError,
     LayoutError,
@@ -133,6 +134,7 @@ __all__ = [
     "FilesOf",
     "Fingerprint",
     "FixedShardsPartitioner",
+    "ForbiddenError",
     "FormatError",
     "FormatName",
     "Grid",
@@ -293,8 +295,8 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Every name, whether it is loaded or not."""
-    return sorted({*globals(), *_LAZY})
+    """The public names, loaded or not."""
+    return sorted(__all__)
 
 
 def _keras_scope() -> AbstractContextManager[None]:

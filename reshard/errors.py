@@ -11,8 +11,9 @@
     ├── PlanError          a conversion that makes no sense, found before a byte moves
     │   └── MemoryBudgetError        nothing fits ``max_memory``
     ├── StorageError       the file system said no: missing, full, forbidden, busy
-    │   ├── MissingError             nothing is there to be read
-    │   ├── TargetExistsError        something is already there
+    │   ├── MissingError             nothing is there to be read (a FileNotFoundError)
+    │   ├── ForbiddenError           no permission (a PermissionError)
+    │   ├── TargetExistsError        something is already there (a FileExistsError)
     │   ├── TargetBusyError          another live process is writing there
     │   ├── ResumeError              an unfinished run was another conversion, or of another source
     │   ├── SourceChangedError       the source changed while it was read
@@ -104,11 +105,15 @@ class StorageError(ReshardError):
     finding: str = ""
 
 
-class MissingError(StorageError):
-    """Nothing is at the path of a checkpoint that is to be read."""
+class MissingError(StorageError, FileNotFoundError):
+    """Nothing is at the path of a checkpoint or of a layout file that is to be read."""
 
 
-class TargetExistsError(StorageError):
+class ForbiddenError(StorageError, PermissionError):
+    """The file system or the bucket gives no permission."""
+
+
+class TargetExistsError(StorageError, FileExistsError):
     """Something is already at the target; nothing was touched."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
-from reshard.errors import LayoutError, StorageError
+from reshard.errors import LayoutError, MissingError, StorageError
 from reshard.patterns.compile import Counts
 
 Steps = tuple[str | int, ...]
@@ -72,7 +72,8 @@ def read_document(path: str | Path) -> Document:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise StorageError(f"layout file {where!r} cannot be read: {reason}") from None
+        kind = MissingError if isinstance(error, FileNotFoundError) else StorageError
+        raise kind(f"layout file {where!r} cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:
         raise LayoutError(f"{where}: a layout file may have at most {MAX_BYTES >> 20} MiB")
     try:

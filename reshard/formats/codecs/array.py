@@ -42,8 +42,9 @@ class ArrayStream:
                 f"{source.length:,} bytes should decode to {decoded_bytes:,}, but a chunk of that size "
                 f"takes at most {most:,}"
             )
+        encoded = source.read()
         try:
-            chunk = _decode(spec, source.read(), inside)
+            chunk = _decode(spec, encoded, inside)
         except (ValueError, OSError) as error:
             raise source.corrupt(f"TensorStore cannot decode it: {error}") from error
         source.close()

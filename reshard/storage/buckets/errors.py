@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from reshard.errors import (
     Fault,
+    ForbiddenError,
     MissingError,
+    ReshardError,
     SourceChangedError,
     StorageError,
     TargetExistsError,
@@ -186,6 +188,8 @@ def bucket_errors(action: str, url: str, what: str = "") -> Iterator[None]:
     """Turns an error of obstore in the block into a StorageError about ``url``."""
     try:
         yield
+    except ReshardError:  # some of them are OSErrors, and say already what is wrong
+        raise
     except client_errors() as error:
         raise bucket_error(action, url, error, what) from None  # its text may hold what is secret
 
@@ -305,8 +309,8 @@ def _forbidden(action: str, text: str) -> _Reason:
     needed = f"grant {_PERMISSIONS.get(action, _PERMISSIONS['read'])}"
     if _CODE.search(text) is None:  # an answer to HEAD does not say which
         reason = "the store does not accept the credentials, or they have no permission"
-        return _Reason(reason, f"check them, and {needed}", fault="forbidden")
-    return _Reason("the credentials have no permission", needed, fault="forbidden")
+        return _Reason(reason, f"check them, and {needed}", ForbiddenError, "forbidden")
+    return _Reason("the credentials have no permission", needed, ForbiddenError, "forbidden")
 
 
 def _without_answer(text: str) -> _Reason:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from reshard.errors import StorageError
+from reshard.errors import ForbiddenError, ReshardError, StorageError
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
 
@@ -48,7 +48,8 @@ def storage_error(action: str, path: str | Path, error: OSError, what: str = "")
     ``what`` comes first: what the file is for.
     """
     begin = f"{what}: " if what else ""
-    return StorageError(f"{begin}cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
+    kind = ForbiddenError if isinstance(error, PermissionError) else StorageError
+    return kind(f"{begin}cannot {action} {str(path)!r}: {reason_and_remedy(error)}")
 
 
 def reason_and_remedy(error: OSError) -> str:
@@ -62,6 +63,8 @@ def storage_errors(action: str, path: str | Path) -> Iterator[None]:
     """Turns an OSError in the block into a StorageError about ``path``."""
     try:
         yield
+    except ReshardError:  # some of them are OSErrors, and say already what is wrong
+        raise
     except OSError as error:
         raise storage_error(action, path, error) from error
 

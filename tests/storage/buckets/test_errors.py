@@ -11,6 +11,7 @@ import obstore
 import pytest
 
 from reshard.errors import (
+    ForbiddenError,
     MissingError,
     MissingPackageError,
     ReshardError,
@@ -71,7 +72,8 @@ def test_what_a_store_refuses(
     run: Location, impatient: Bucket, answer: answers.ErrorAnswer, reason: str
 ) -> None:
     impatient.emulator.faults.add(Refuse(answer), operation="get", times=None)
-    text = refused(lambda: read(run))
+    kind = ForbiddenError if answer is answers.ACCESS_DENIED else StorageError
+    text = refused(lambda: read(run), kind)
     assert text.startswith(f"cannot read {impatient.url}/run/a: {reason}")
     if answer is not answers.OTHER_REGION:
         assert f"(the store says: {answer.code}: {answer.message[:40]}" in text
@@ -79,10 +81,11 @@ def test_what_a_store_refuses(
 
 def test_permissions_are_named_for_what_was_tried(run: Location, impatient: Bucket) -> None:
     impatient.emulator.faults.add(Refuse(answers.ACCESS_DENIED), times=None)
-    assert "cannot list" in refused(run.view)
-    assert "grant s3:ListBucket, storage.objects.list, or" in refused(run.view)
+    text = refused(run.view, ForbiddenError)
+    assert "cannot list" in text
+    assert "grant s3:ListBucket, storage.objects.list, or" in text
     assert "grant s3:GetObject and s3:ListBucket, storage.objects.get and .list" in refused(
-        run.status
+        run.status, ForbiddenError
     )
 
 
