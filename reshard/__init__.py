@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
+    from reshard.engine.progress_lines import progress_bar
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.safetensors.write.file_names import FilesOf
@@ -220,6 +221,7 @@ __all__ = [
     "plan",
     "plan_all",
     "preview_layout",
+    "progress_bar",
     "restore",
     "save",
     "starter_layout",
@@ -281,17 +283,20 @@ _LAZY = {
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",
+    "progress_bar": "reshard.engine.progress_lines",
     "save": "reshard.saving.save",
 }
 """Names whose modules are loaded when one is first asked for: live weights, and the types that calls return."""
 
 
-def __getattr__(name: str) -> object:
-    """One of ``_LAZY`` (PEP 562); from then on it is found without this call."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take every name for one that is here
+
+    def __getattr__(name: str) -> object:
+        """One of ``_LAZY`` (PEP 562); from then on it is found without this call."""
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

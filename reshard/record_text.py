@@ -1,11 +1,17 @@
-"""How records show themselves: one line for a small one, a few lines for what a call returns."""
+"""How records show themselves: one line for a small one, a few lines for what a call returns; and small pieces of text."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+from reshard.geometry.sizes import format_bytes
 
 MOST = 3
 """As many parts are shown; the others are counted."""
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories that move the cursor, turn the writing direction, or do not encode."""
 
 
 def several(
@@ -34,3 +40,41 @@ def counted(count: int, noun: str) -> str:
 def warned(warnings: Iterable[str]) -> list[str]:
     """The lines for warnings."""
     return [f"warning: {text}" for text in warnings]
+
+
+def safe(text: str, keep: str = "") -> str:
+    r"""``text`` with everything that could steer a terminal written as an escape.
+
+    Names come from files and may contain anything. Characters of ``keep`` stay.
+
+    >>> safe("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or _is_safe(c) else _escaped(c) for c in text)
+
+
+def _is_safe(char: str) -> bool:
+    return unicodedata.category(char) not in _UNSAFE
+
+
+def _escaped(char: str) -> str:
+    return ascii(char)[1:-1]
+
+
+def rate_text(nbytes: float, seconds: float) -> str:
+    """Bytes per second; empty if the time was too short to measure."""
+    return f"{format_bytes(nbytes / seconds)}/s" if seconds > 1e-3 else "–"
+
+
+def duration_text(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from reshard.restoring.options import RestoreArguments
 from reshard.signatures import takes_options
@@ -14,6 +14,35 @@ if TYPE_CHECKING:
     from reshard.restoring.options import RestoreOptions
 
 
+Tree = TypeVar("Tree")
+
+
+@overload
+def restore(
+    path: Path,
+    like: Tree,
+    layout: Any = None,
+    partition: Any = None,
+    select: Rules | None = None,
+    cast: PairRules | None = None,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    **options: Unpack[RestoreOptions],
+) -> Tree: ...
+@overload
+def restore(
+    path: Path,
+    like: None = None,
+    layout: Any = None,
+    partition: Any = None,
+    select: Rules | None = None,
+    cast: PairRules | None = None,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    **options: Unpack[RestoreOptions],
+) -> Any: ...
 @takes_options(RestoreArguments)
 def restore(
     path: Path,

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard import DeviceMesh, Encoding, Grid, TensorLayout, TensorSpec
-from reshard.geometry.sizes import format_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
-
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories that move the cursor, turn the writing direction, or do not encode."""
-
-
-def safe(text: str, keep: str = "") -> str:
-    r"""``text`` with everything that could steer a terminal written as an escape.
-
-    Names come from files and may contain anything. Characters of ``keep`` stay.
-
-    >>> safe("a\x1b[2Jb")
-    'a\\x1b[2Jb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in keep or _is_safe(c) else _escaped(c) for c in text)
-
-
-def _is_safe(char: str) -> bool:
-    return unicodedata.category(char) not in _UNSAFE
-
-
-def _escaped(char: str) -> str:
-    return ascii(char)[1:-1]
+from reshard.record_text import duration_text as duration_text
+from reshard.record_text import rate_text as rate_text
+from reshard.record_text import safe as safe
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -106,23 +83,6 @@ def count_text(count: int, noun: str) -> str:
 def ratio_text(ratio: float) -> str:
     """``1.25×``."""
     return f"{ratio:.2f}×"
-
-
-def rate_text(nbytes: float, seconds: float) -> str:
-    """Bytes per second; empty if the time was too short to measure."""
-    return f"{format_bytes(nbytes / seconds)}/s" if seconds > 1e-3 else "–"
-
-
-def duration_text(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def some_text(names: Sequence[str], most: int = 5) -> str:

@@ -44,6 +44,7 @@ from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import refuse_other_content
+from reshard.log import log
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import TimePlan
 from reshard.storage.buckets.counts import so_far
@@ -66,6 +67,7 @@ def convert_all(
     _refuse_no_executor(executor)
     source, targets = local_paths(chosen.path, targets)
     run = _start(chosen, targets, executor, progress, before_publish)
+    log("converting %r to %s", source, ", ".join(repr(target.target) for target in targets))
     _note_source(run)
     _find_finished(run)
     if run.is_unfinished:
@@ -81,7 +83,11 @@ def convert_all(
                 results = _prove(run, target, limits)
                 _publish(run, target)
                 _report(run, target, results)
-    return _multi_report(run, source, targets)
+    report = _multi_report(run, source, targets)
+    for made in report.reports:
+        said = (len(made.tensors), source, made.target, made.seconds)
+        log("converted %d tensors of %r to %r in %.1f s", *said, warnings=made.warnings)
+    return report
 
 
 def _refuse_no_executor(executor: Any) -> None:

@@ -11,6 +11,7 @@ from reshard.errors import FormatError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
 from reshard.layout.warn import warn_caller
+from reshard.log import log
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
@@ -41,8 +42,10 @@ def restore(
         warn_caller(sentences)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
+    seconds = time.perf_counter() - started
+    log("restored %d tensors of %r in %.1f s", len(restored), reader.uri, seconds)
     if options.report is not None:
-        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
+        options.report(make_report(plan, restored, seconds, sentences))
     if options.into is not None:
         return options.into
     return _tree(reader, plan, request, restored)

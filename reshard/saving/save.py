@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import MissingPackageError, StorageError
+from reshard.log import log
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SaveHandle:
         try:
             if opened is not None:
                 finish(opened)
+                log("saved %r", self._path)
         except BaseException as error:  # noqa: BLE001  raised again by wait
             self._error = error
             logging.getLogger(__name__).error("saving %r failed: %s", self._path, error)
@@ -145,6 +147,7 @@ def save(
     opened = open_save(group, plan, options, target, step)
     if wait:
         finish(opened)
+        log("saved %r", target if step is None else f"{target}, step {step}")
         return None
     snapshot(opened)
     return SaveHandle(target, opened)

@@ -32,7 +32,7 @@ PUBLIC = [
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
     "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
     "doctor", "embedding_lookup", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
-    "plan_all", "preview_layout", "restore", "save", "starter_layout", "steps", "verify",
+    "plan_all", "preview_layout", "progress_bar", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 
 
