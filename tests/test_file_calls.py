@@ -55,6 +55,7 @@ EXCEPTIONS = {
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
+    "asks how wide the terminal is": ("engine.progress_lines",),
     "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),
 }  # fmt: skip
 """Why these modules may touch files."""
