@@ -31,6 +31,7 @@ LIBRARY = {
     "geometry": "boxes, grids, row-major order, dtypes",
     "record_text": "how records print",
     "errors": "the tree of errors",
+    "log": "what begins and ends",
 }
 """What each room of the library does, where there is space to say it."""
 SERVICE = {
