@@ -24,13 +24,13 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors", "engine", "planning",
-    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "errors log version",
+    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "errors log record version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, and small pieces of text.
 CLI_MODULES = (
     "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
     "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares",
-    "reshard.record_text", "reshard.storage.local.files", "reshard.verification.compare",
+    "reshard.record", "reshard.record_text", "reshard.storage.local.files", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")

@@ -32,6 +32,7 @@ LIBRARY = {
     "record_text": "how records print",
     "errors": "the tree of errors",
     "log": "what begins and ends",
+    "record": "records as JSON",
 }
 """What each room of the library does, where there is space to say it."""
 SERVICE = {

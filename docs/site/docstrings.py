@@ -28,7 +28,9 @@ class Docstrings(Extension):
         if obj.docstring:
             obj.docstring.value = each_argument(fenced(obj.docstring.value))
             if isinstance(obj, Class):
-                obj.bases = [base for base in obj.bases if str(base) != "Struct"]  # every record's
+                obj.bases = [
+                    base for base in obj.bases if str(base) not in ("Struct", "Record")
+                ]  # every record's
                 obj.docstring.value = all_fields(obj.docstring.value, fields(obj))
 
 

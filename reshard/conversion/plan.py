@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
@@ -15,10 +13,11 @@ from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import Hosts, TimePlan, plan_time
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 
 
-class PlannedTensor(Struct, frozen=True):
+class PlannedTensor(Record, frozen=True):
     """One tensor of a plan, with both ends.
 
     Attributes:
@@ -40,6 +39,35 @@ class PlannedTensor(Struct, frozen=True):
         """How the source's layout cuts it; None where the source recorded no layout."""
         return None if self.source.layout is None else self.source.slices
 
+    def _document(self, shares: bool = False) -> dict[str, Any]:
+        source, target, price = self.source, self.target, self.move.price
+        return {
+            "source": source.name,
+            "target": target.name,
+            "shape": target.shape,
+            "source_dtype": source.dtype,
+            "target_dtype": target.dtype,
+            **_shards("source", self.source_shards),
+            **_shards("target", self.target_shards),
+            "source_chunk_shape": source.chunk_shape,
+            "target_chunk_shape": target.chunk_shape,
+            "source_chunks": source.storage.count,
+            "target_chunks": target.storage.count,
+            "source_mesh": source._mesh_document,
+            "target_mesh": target._mesh_document,
+            "source_axes": source.layout and source.layout.axes,
+            "target_axes": target.layout and target.layout.axes,
+            "partition": self.partition,
+            "strategy": self.move.strategy,
+            "tasks": price.tasks,
+            "source_bytes": price.source_bytes,
+            "decoded_bytes": price.decoded_bytes,
+            "written_bytes": price.written_bytes,
+            "amplification": price.amplification,
+            "task_bytes": price.task_bytes,
+            **({"shares": _shares(self.move)} if shares else {}),
+        }
+
     @property
     def target_shards(self) -> Grid | None:
         """How the target's layout cuts it; None where neither a layout nor a partition does.
@@ -51,7 +79,21 @@ class PlannedTensor(Struct, frozen=True):
         return None if self.target.layout is None else self.target.slices
 
 
-class ConversionPlan(Struct, frozen=True):
+def _shards(side: str, shards: Grid | None) -> dict[str, Any]:
+    """Number of shards per dimension, and the shape of the largest."""
+    return {
+        f"{side}_shards": shards and shards.parts,
+        f"{side}_shard_shape": shards and shards.largest,
+    }
+
+
+def _shares(move: Move) -> list[tuple[int, int, float]]:
+    from reshard.planning.shares import shares
+
+    return [(share.target, share.source, share.share) for share in shares(move)]
+
+
+class ConversionPlan(Record, frozen=True):
     """What a conversion will do, before it does it.
 
     Attributes:
@@ -77,6 +119,23 @@ class ConversionPlan(Struct, frozen=True):
         target = "" if self.target is None else f" → {self.target!r}"
         headline = f"{self.source!r}{target}: {_costs(self.plan)}"
         return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
+
+    def _document(
+        self, shares: bool = False, time: TimePlan | None = None, **link: float
+    ) -> dict[str, Any]:
+        """``link`` is what ``RequestPlan.seconds`` takes. ``shares`` and ``time`` are there only if they were asked for."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "tensors": [tensor._document(shares) for tensor in self.tensors],
+            "totals": _totals(self.plan),
+            "carried": self.carried,
+            "dropped": self.dropped,
+            "warnings": self.warnings,
+            "free_bytes": self.free_bytes,
+            "requests": self.requests and self.requests._document(**link),
+            **({} if time is None else {"time": time._document()}),
+        }
 
     @property
     def tasks(self) -> int:
@@ -129,6 +188,21 @@ class ConversionPlan(Struct, frozen=True):
         return plan_time(joint, self.source, [target], machines, self.requests, latency_s)
 
 
+def _totals(plan: Plan) -> dict[str, Any]:
+    return {
+        "tensors": len(plan.moves),
+        "tasks": plan.tasks,
+        "source_bytes": plan.source_bytes,
+        "decoded_bytes": plan.decoded_bytes,
+        "written_bytes": plan.written_bytes,
+        "amplification": plan.amplification,
+        "peak_bytes": plan.peak_bytes,
+        "max_memory": plan.allowed_bytes or plan.max_memory,
+        "metadata_bytes": plan.metadata_bytes,
+        "workers": plan.workers,
+    }
+
+
 def _cores(given: int | None) -> int:
     return len(os.sched_getaffinity(0)) if given is None else given
 
@@ -139,7 +213,7 @@ def _costs(plan: Plan) -> str:
     return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"
 
 
-class MultiConversionPlan(Struct, frozen=True):
+class MultiConversionPlan(Record, frozen=True):
     """What a conversion to several targets will do, before it does it.
 
     Attributes:
@@ -172,3 +246,23 @@ class MultiConversionPlan(Struct, frozen=True):
         )
         headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
         return several("MultiConversionPlan", headline, lines)
+
+    def _document(
+        self, shares: bool = False, time: TimePlan | None = None, **link: float
+    ) -> dict[str, Any]:
+        """As ``ConversionPlan.document``."""
+        joint = self.total
+        return {
+            "source": self.source,
+            "plans": [plan._document(shares, None, **link) for plan in self.plans],
+            "reads": len(joint.reads),
+            "tasks": joint.tasks,
+            "source_bytes": joint.source_bytes,
+            "decoded_bytes": joint.decoded_bytes,
+            "repeated_bytes": joint.repeated_bytes,
+            "written_bytes": joint.written_bytes,
+            "amplification": joint.amplification,
+            "peak_bytes": joint.peak_bytes,
+            "requests": self.requests and self.requests._document(**link),
+            **({} if time is None else {"time": time._document()}),
+        }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from msgspec import Struct
+from typing import Any, Literal
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.move import Strategy
 from reshard.planning.time_plan import TimePlan
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 from reshard.storage.requests import Requests
 
@@ -22,7 +21,7 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
-class TensorReport(Struct, frozen=True):
+class TensorReport(Record, frozen=True):
     """What became of one tensor.
 
     Where the target was finished before, only what it records of itself is known: ``target``, ``shape``,
@@ -57,7 +56,7 @@ class TensorReport(Struct, frozen=True):
         return f"TensorReport({name!r}: {dtype} {list(self.shape)}{digest}{proof})"
 
 
-class RequestReport(Struct, frozen=True):
+class RequestReport(Record, frozen=True):
     """The requests of a run to buckets.
 
     Attributes:
@@ -68,8 +67,11 @@ class RequestReport(Struct, frozen=True):
     planned: Requests
     actual: Requests
 
+    def _document(self) -> dict[str, Any]:
+        return {"planned": self.planned._document(), "actual": self.actual._document()}
 
-class TimeReport(Struct, frozen=True):
+
+class TimeReport(Record, frozen=True):
     """The time of a run on several hosts.
 
     Attributes:
@@ -80,8 +82,11 @@ class TimeReport(Struct, frozen=True):
     planned: TimePlan
     actual_s: float
 
+    def _document(self) -> dict[str, Any]:
+        return {"planned": self.planned._document(), "actual_s": self.actual_s}
 
-class ConversionReport(Struct, frozen=True):
+
+class ConversionReport(Record, frozen=True):
     """What a conversion did.
 
     Attributes:
@@ -119,8 +124,25 @@ class ConversionReport(Struct, frozen=True):
         headline = f"{self.source!r} → {self.target!r}: {size}, {done}"
         return several("ConversionReport", headline, self.tensors, warned(self.warnings))
 
+    def _document(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "target": self.target,
+            "tensors": [tensor._document() for tensor in self.tensors],
+            "nbytes": sum(tensor.nbytes for tensor in self.tensors),
+            "read_bytes": self.read_bytes,
+            "moved_bytes": self.moved_bytes,
+            "written_bytes": self.written_bytes,
+            "seconds": self.seconds,
+            "warnings": self.warnings,
+            "resumed_bytes": self.resumed_bytes,
+            "already_done": self.already_done,
+            "requests": self.requests and self.requests._document(),
+            **({} if self.time is None else {"time": self.time._document()}),
+        }
 
-class MultiReport(Struct, frozen=True):
+
+class MultiReport(Record, frozen=True):
     """What a conversion to several targets did.
 
     Attributes:
@@ -143,3 +165,12 @@ class MultiReport(Struct, frozen=True):
         lines = [str(report).partition("\n")[0] for report in self.reports]
         headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
         return several("MultiReport", headline, lines)
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "reports": [report._document() for report in self.reports],
+            "read_bytes": self.read_bytes,
+            "requests": self.requests and self.requests._document(),
+            **({} if self.time is None else {"time": self.time._document()}),
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from msgspec import Struct
+from reshard.record import Record
 
 Stage = Literal[
     "checking",
@@ -19,7 +19,7 @@ Stage = Literal[
 ]
 
 
-class Progress(Struct, frozen=True):
+class Progress(Record, frozen=True):
     """How far a run is; bytes are the source's, as decoded.
 
     Attributes:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 
 
-class TensorInfo(Struct, frozen=True):
+class TensorInfo(Record, frozen=True):
     """One tensor: its spec, how it is stored, and its recorded digest, if any.
 
     Attributes:
@@ -41,8 +40,29 @@ class TensorInfo(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"TensorInfo{repr(self.spec).removeprefix('TensorSpec')}"
 
+    def _document(self) -> dict[str, Any]:
+        spec, encoding = self.spec, self.encoding
+        return {
+            "name": spec.name,
+            "item": self.item,
+            "shape": spec.shape,
+            "dtype": spec.dtype,
+            "nbytes": spec.nbytes,
+            "chunk_shape": spec.chunk_shape,
+            "chunks": spec.storage.count,
+            "compressor": encoding.compressor,
+            "level": encoding.level,
+            "checksum": encoding.checksum,
+            "mesh": spec._mesh_document,
+            "axes": spec.layout and spec.layout.axes,
+            "shards": self.shards,
+            "partition": self.partition,
+            "digest": self.digest,
+            "is_key": self.is_key,
+        }
 
-class CheckpointInfo(Struct, frozen=True):
+
+class CheckpointInfo(Record, frozen=True):
     """A checkpoint's content, from its metadata alone.
 
     Attributes:
@@ -64,6 +84,33 @@ class CheckpointInfo(Struct, frozen=True):
         headline = f"{self.uri!r}: {self.format_and_style}, {size}{on}"
         parts = list(self.tensors.values())
         return several("CheckpointInfo", headline, parts, warned(self.warnings))
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "uri": self.uri,
+            "format": self.format,
+            "style": self.style,
+            "nbytes": self.nbytes,
+            "tensors": [tensor._document() for tensor in self.tensors.values()],
+            "items": [
+                {
+                    "name": i.name,
+                    "directory": i.directory,
+                    "is_tree": i.is_tree,
+                    "handler": i.handler,
+                }
+                for i in self.items
+            ],
+            "meshes": [
+                {**m._document(), "axis_types": m.axis_types, "device_ids": m.device_ids}
+                for m in self.meshes
+            ],
+            "leaves": [
+                {"name": leaf.name, "item": leaf.item, "is_tensor": leaf.tensor}
+                for leaf in self.leaves
+            ],
+            "warnings": self.warnings,
+        }
 
     @property
     def style(self) -> Style | None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.geometry.grid import Grid
@@ -17,10 +16,11 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 
 
-class TensorPreview(Struct, frozen=True):
+class TensorPreview(Record, frozen=True):
     """A tensor with the slices that a layout gives it.
 
     Attributes:
@@ -38,6 +38,24 @@ class TensorPreview(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"TensorPreview({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
 
+    def _document(self) -> dict[str, Any]:
+        source, target = self.source, self.target
+        return {
+            "source": source.name,
+            "target": target.name,
+            "shape": target.shape,
+            "dtype": target.dtype,
+            "source_mesh": source._mesh_document,
+            "source_axes": source.layout and source.layout.axes,
+            "source_shards": source.slices.parts if source.layout else None,
+            "target_mesh": target._mesh_document,
+            "target_axes": target.layout and target.layout.axes,
+            "target_shards": self.slices.parts,
+            "target_shard_shape": self.slices.largest,
+            "target_shard_bytes": self.shard_bytes,
+            "partition": self.partition,
+        }
+
     @property
     def is_partitioned(self) -> bool:
         """Whether it is split by count or size instead of by mesh axes."""
@@ -54,7 +72,7 @@ class TensorPreview(Struct, frozen=True):
         return math.prod(self.slices.largest) * self.target.itemsize
 
 
-class LayoutPreview(Struct, frozen=True):
+class LayoutPreview(Record, frozen=True):
     """Every tensor that a layout keeps, and warnings."""
 
     tensors: tuple[TensorPreview, ...]
@@ -64,6 +82,14 @@ class LayoutPreview(Struct, frozen=True):
         each = sum(tensor.shard_bytes for tensor in self.tensors if not tensor.is_partitioned)
         headline = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(each)} on each device"
         return several("LayoutPreview", headline, self.tensors, warned(self.warnings))
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "tensors": [tensor._document() for tensor in self.tensors],
+            "device_bytes": sum(t.shard_bytes for t in self.tensors if not t.is_partitioned),
+            "partitioned_bytes": sum(t.target_bytes for t in self.tensors if t.is_partitioned),
+            "warnings": self.warnings,
+        }
 
 
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from msgspec import Struct
 
@@ -45,6 +46,12 @@ class TensorSpec(Struct, frozen=True):
     def nbytes(self) -> int:
         """Stored bytes of all elements, before compression."""
         return math.prod(self.shape) * self.itemsize
+
+    @property
+    def _mesh_document(self) -> dict[str, Any] | None:
+        """The mesh of the layout as JSON output has it; None without one."""
+        mesh = self.layout and self.layout.device_mesh
+        return mesh._document() if mesh else None
 
     @property
     def chunk_bytes(self) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Struct
-
+from reshard.record import Record
 from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, pages
 
 METADATA_AT_ONCE = 32
@@ -39,7 +38,7 @@ def deleted(scheme: str, objects: int) -> Requests:
     return Requests(delete=objects if scheme == "gs" else -(-objects // PAGE_OBJECTS))
 
 
-class RequestPlan(Struct, frozen=True):
+class RequestPlan(Record, frozen=True):
     """The requests of a conversion, as far as they can be known before.
 
     Attributes:
@@ -74,6 +73,11 @@ class RequestPlan(Struct, frozen=True):
         """How long the requests take; decoding and encoding go on meanwhile, and are not counted."""
         rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
         return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
+
+    def _document(self, **link: float) -> dict[str, Any]:
+        """The requests, and the time that they take on a link: what ``seconds`` takes."""
+        link = {"latency_s": self.LATENCY_S, "bytes_per_s": self.BYTES_PER_S, **link}
+        return {**self.requests(**link)._document(), **link, "seconds": self.seconds(**link)}
 
     def _moving_s(self, latency_s: float, bytes_per_s: float) -> float:
         every = self.steps + self.metadata + self.data

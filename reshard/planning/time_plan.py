@@ -19,6 +19,7 @@ from reshard.planning.processor_time import (
 )
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.store_limits import LIMITS, limited_seconds
+from reshard.record import Record
 
 Bottleneck = Literal["cores", "network", "store"]
 
@@ -26,7 +27,7 @@ MOST_HOSTS = 1_000_000
 MOST_NIC_BYTES_PER_S = 1e18
 
 
-class TimePlan(Struct, frozen=True):
+class TimePlan(Record, frozen=True):
     """How long a conversion takes: processors, network and store work at the same time, and the slowest decides.
 
     Attributes:
@@ -46,6 +47,9 @@ class TimePlan(Struct, frozen=True):
     cores_s: float
     network_s: float | None = None
     store_s: float | None = None
+
+    def _document(self) -> dict[str, Any]:
+        return {**super()._document(), "seconds": self.seconds, "bottleneck": self.bottleneck}
 
     @property
     def seconds(self) -> float:

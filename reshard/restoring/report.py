@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan
 from reshard.restoring.tensor_state import Restored
 
 
-class RestoreReport(Struct, frozen=True):
+class RestoreReport(Record, frozen=True):
     """What a restore read, verified and cast, in this process.
 
     Attributes:

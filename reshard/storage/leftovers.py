@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MissingError, StorageError
+from reshard.record import Record
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate
@@ -22,7 +22,7 @@ from reshard.storage.targets import (
 )
 
 
-class Leftovers(Struct, frozen=True):
+class Leftovers(Record, frozen=True):
     """What an interrupted run left.
 
     Attributes:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, structs
+from typing import Any
+
+from msgspec import structs
+
+from reshard.record import Record
 
 
-class Requests(Struct, frozen=True):
+class Requests(Record, frozen=True):
     """How many requests of each kind, and bytes of objects.
 
     Attributes:
@@ -29,6 +33,9 @@ class Requests(Struct, frozen=True):
     copy: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+
+    def _document(self) -> dict[str, Any]:
+        return {**super()._document(), "total": self.total}
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(*map(sum, zip(structs.astuple(self), structs.astuple(other), strict=True)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -15,6 +15,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
+from reshard.record import Record
 from reshard.record_text import counted, several, warned
 
 Status = Literal[
@@ -31,7 +32,7 @@ Status = Literal[
 AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
 
-class TensorVerdict(Struct, frozen=True):
+class TensorVerdict(Record, frozen=True):
     """The result of comparing one tensor.
 
     Attributes:
@@ -72,7 +73,7 @@ class TensorVerdict(Struct, frozen=True):
         return self.status in ("different", "damaged", "only in A", "only in B")
 
 
-class Verification(Struct, frozen=True):
+class Verification(Record, frozen=True):
     """The result of comparing two checkpoints, or one with its record.
 
     Attributes:
@@ -107,6 +108,23 @@ class Verification(Struct, frozen=True):
         ]
         headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
         return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
+
+    def _document(self) -> dict[str, Any]:
+        agree = all(tensor.status in AGREEING for tensor in self.tensors)
+        said = None if self.rules is None else to_builtins(self.rules)
+        rules = None if said is None else {"from": self.rules_from, **said}
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": agree and not self.differences,
+            "differences": self.differences,
+            "damage": self.damage,
+            "warnings": self.warnings,
+            "rules": rules,
+            "dropped": self.dropped,
+            "files": to_builtins(self.files),
+            "tensors": [tensor._document() for tensor in self.tensors],
+        }
 
     @property
     def differences(self) -> int:

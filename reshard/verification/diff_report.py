@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
-
+from reshard.record import Record
 from reshard.verification.elements import ComparedAs
 
 DiffStatus = Literal["equal", "different", "only in A", "only in B"]
 
 
-class TensorDiff(Struct, frozen=True):
+class TensorDiff(Record, frozen=True):
     """How a tensor of A differs from that of B.
 
     ``elements`` and the attributes after it are None if elements were not compared: a tensor is missing,
@@ -65,7 +64,7 @@ class TensorDiff(Struct, frozen=True):
         )
 
 
-class LeafDiff(Struct, frozen=True):
+class LeafDiff(Record, frozen=True):
     """The difference of a leaf that is not a tensor in both checkpoints.
 
     Attributes:
@@ -84,7 +83,7 @@ class LeafDiff(Struct, frozen=True):
         return self.status != "equal"
 
 
-class DiffReport(Struct, frozen=True):
+class DiffReport(Record, frozen=True):
     """How two checkpoints differ.
 
     Attributes:
@@ -98,6 +97,17 @@ class DiffReport(Struct, frozen=True):
     tensors: Mapping[str, TensorDiff]
     leaves: Mapping[str, LeafDiff]
     seconds: float
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": not self.differences,
+            "differences": self.differences,
+            "tensors": [tensor._document() for tensor in self.tensors.values()],
+            "leaves": [leaf._document() for leaf in self.leaves.values()],
+            "seconds": self.seconds,
+        }
 
     @property
     def differences(self) -> int:

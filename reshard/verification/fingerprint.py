@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.limits import Limits
@@ -23,11 +23,12 @@ from reshard.formats.slices.record_files import (
     room_for_records,
 )
 from reshard.geometry.sizes import format_bytes
+from reshard.record import Record
 from reshard.record_text import counted, several
 from reshard.storage.location import Location, locate
 
 
-class Fingerprint(Struct, frozen=True):
+class Fingerprint(Record, frozen=True):
     """The recorded digests.
 
     Attributes:
@@ -44,6 +45,10 @@ class Fingerprint(Struct, frozen=True):
     nbytes: int
     written: tuple[str, ...]
     seconds: float
+
+    def _document(self) -> dict[str, Any]:
+        named = [{"name": name, "digest": digest} for name, digest in self.tensors.items()]
+        return {**super()._document(), "tensors": named}
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"

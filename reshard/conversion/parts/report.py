@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from reshard.geometry.sizes import format_bytes
+from reshard.record import Record
 from reshard.record_text import counted
 
 
-class PartReport(Struct, frozen=True):
+class PartReport(Record, frozen=True):
     """What one part of a conversion did; the target appears with ``commit``, when all parts are done.
 
     Attributes:

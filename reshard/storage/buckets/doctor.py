@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
+from reshard.record import Record
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import new_client
 from reshard.storage.buckets.errors import bucket_errors
@@ -31,7 +33,7 @@ OBJECTS = 4
 ROUND_TRIPS = 5
 
 
-class BucketCheck(Struct, frozen=True):
+class BucketCheck(Record, frozen=True):
     """One thing that was tried.
 
     Attributes:
@@ -46,7 +48,7 @@ class BucketCheck(Struct, frozen=True):
     follows: str
 
 
-class BucketReport(Struct, frozen=True):
+class BucketReport(Record, frozen=True):
     """What holds on a bucket. Rates are of all requests at once; None where they could not be measured.
 
     Attributes:
@@ -58,6 +60,9 @@ class BucketReport(Struct, frozen=True):
     latency_s: float | None = None
     upload_bytes_per_s: float | None = None
     download_bytes_per_s: float | None = None
+
+    def _document(self) -> dict[str, Any]:
+        return {**super()._document(), "is_fine": self.is_fine}
 
     @property
     def is_fine(self) -> bool:
