@@ -12,6 +12,7 @@ from reshard.errors import MissingPackageError, StorageError
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
+from reshard.storage.forks import forked_error
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -85,10 +86,8 @@ def new_client(
     """A client that nobody shares; ``headers`` go with each request."""
     settings = settings_for(format_url(scheme, bucket, key))
     if _is_child_of_user:
-        raise StorageError(
-            f"cannot open {format_url(scheme, bucket, '')}: this process was forked from one that had used a bucket, and its "
-            "requests would hang; start worker processes with 'spawn' "
-            "(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')))"
+        raise forked_error(
+            f"open {format_url(scheme, bucket, '')}", "a bucket", "its requests would hang"
         )
     try:
         from obstore import store
