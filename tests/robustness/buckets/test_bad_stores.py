@@ -12,6 +12,7 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, ReshardError, StorageError, TargetExistsError
+from reshard.storage.buckets.target import lease
 from reshard.storage.leftovers import remove_leftovers
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.apis.error_answers import ErrorAnswer
@@ -155,6 +156,30 @@ def test_what_was_done_before_credentials_expired_is_not_done_again(
     report = convert(bucket, tiny, "raw")
     assert report.resumed_bytes > 0
     assert is_taken_for_one(bucket, tiny)
+
+
+# A lease that is damaged.
+
+
+@pytest.mark.parametrize("way", ["resume", "restart", "clean"])
+def test_a_lease_that_is_damaged_does_not_bar_the_target(
+    way: str, bucket: Bucket, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.emulator.faults.add(Refuse(answers.EXPIRED_TOKEN), operation="put", key="rows/c")
+    refused(lambda: convert(bucket, tiny, "raw"))
+    (key,) = [key for key in keys(bucket) if key.endswith("/lease")]
+    data = bytearray(b"".join(bucket.emulator.objects.get(bucket.name, key).segments))
+    data[40] ^= 4
+    bucket.store().put(key, bytes(data))
+    monkeypatch.setattr(lease, "DEAD_S", 0.0)
+    if way == "clean":
+        assert reshard.clean(f"{bucket.url}/{TARGET}").is_removed
+        assert keys(bucket) == []
+        return
+    report = convert(bucket, tiny, "raw", restart=way == "restart")
+    assert bool(report.resumed_bytes) == (way == "resume")
+    assert is_taken_for_one(bucket, tiny)
+    nothing_is_left(bucket)
 
 
 # Stores without conditional writes.

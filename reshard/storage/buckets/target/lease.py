@@ -10,7 +10,8 @@ seen to be free or dead, with a greater fence: the time in milliseconds, so that
 lease to count from. Every renewal replaces the version that was put last, so that a run which lost its lease finds out.
 
 A lease is dead when its process is gone, or when its version stays the same for ``DEAD_S`` by the clock of the run that waits,
-whether or not that process is still there: it may stand still, or have failed to give the lease back.
+whether or not that process is still there: it may stand still, or have failed to give the lease back. So is one that is damaged:
+the run that has it, if it lives, finds out at its next renewal that it has lost it.
 """
 
 from __future__ import annotations
@@ -326,12 +327,18 @@ def _refuse_live(now: Held | None, before: Held, target: str) -> None:
 
 
 def read_lease(store: BucketStore, path: str) -> Held | None:
-    """The lease at a path; None where there is none. Raises ResumeError for one of another version of this program."""
+    """The lease at a path; None where there is none. One that is damaged is of no run, and has no mark of a process.
+
+    Raises ResumeError for one of another version of this program.
+    """
     data = _read(store, path)
     if data is None:
         return None
+    line = _first_valid(data)
+    if not line:
+        return Held(target="", fence=0, run="", mark={})
     try:
-        document = json.loads(_first_valid(data))
+        document = json.loads(line)
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
         held = Held(**{name: document.pop(name) for name in names}, mark=document)
