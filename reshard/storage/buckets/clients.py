@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from reshard.errors import MissingPackageError, StorageError
 from reshard.storage.buckets.errors import bucket_errors
@@ -15,13 +15,24 @@ from reshard.storage.buckets.urls import Scheme, format_url
 from reshard.storage.forks import forked_error
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import BackoffConfig, ObjectStore, RetryConfig
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0
 """A request whose body stands still for so long is made again."""
 
-MAX_RETRIES = 10
+Patience = Literal["once", "short", "long"]
+"""How often a request is made that gets no answer, or status 5xx: once, ten times within some seconds, or for ``retry_timeout_s``."""
+
+SHORT_RETRIES = 10
+"""Until the bucket has answered: an endpoint that is wrong, or credentials that are missing, should be told soon."""
+
+LONG_BACKOFF: BackoffConfig = {
+    "init_backoff": timedelta(seconds=0.1),
+    "max_backoff": timedelta(seconds=5),
+    "base": 4,
+}
+"""Each pause is random, up to four times the one before. With twice as much, obstore's default, pauses do not grow on average."""
 
 _ENVIRONMENT = {
     "s3": (
@@ -39,9 +50,12 @@ _ENVIRONMENT = {
 }  # fmt: skip
 """Variables that choose where and as whom requests go: when one changes, a new client is made."""
 
-_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], bool]
+_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], Patience]
 
 _clients: dict[_Key, ObjectStore] = {}
+_answered: dict[int, ObjectStore] = {}
+"""The clients that have got an answer, by their ``id``."""
+
 _lock = threading.Lock()
 
 
@@ -52,24 +66,44 @@ _is_child_of_user = False
 def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = True) -> ObjectStore:
     """The client that this process has for a bucket, with the settings for the URL of ``key``.
 
-    Without ``retries`` it makes each request once.
+    Once the bucket has answered it is one that waits for a store that is away. Without ``retries`` it makes each request once.
 
     Raises MissingPackageError without obstore, and StorageError for settings that make no sense, and in a process that was
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
-    which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])), retries)
-    with _lock:
+    environment = tuple(map(os.environ.get, _ENVIRONMENT[scheme]))
+
+    def made(patience: Patience) -> ObjectStore:
+        which = (scheme, bucket, settings, environment, patience)
         if which not in _clients:
-            _clients[which] = new_client(scheme, bucket, key, retries=retries)
+            _clients[which] = new_client(scheme, bucket, key, patience=patience)
         return _clients[which]
+
+    with _lock:
+        if not retries:
+            return made("once")
+        first = made("short")
+        return made("long") if id(first) in _answered else first
+
+
+def note_answer(client: ObjectStore) -> None:
+    """Notes that a client got an answer."""
+    if id(client) not in _answered:
+        _answered[id(client)] = client
+
+
+def forget_clients() -> None:
+    """Lets go of all clients and their connections."""
+    _clients.clear()
+    _answered.clear()
 
 
 def _after_fork() -> None:
     global _lock, _is_child_of_user
     _lock = threading.Lock()  # another thread may have held the old one
     _is_child_of_user = _is_child_of_user or bool(_clients)
-    _clients.clear()
+    forget_clients()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -81,7 +115,7 @@ def new_client(
     key: str,
     headers: Mapping[str, str] | None = None,
     *,
-    retries: bool = True,
+    patience: Patience = "long",
 ) -> ObjectStore:
     """A client that nobody shares; ``headers`` go with each request."""
     settings = settings_for(format_url(scheme, bucket, key))
@@ -109,12 +143,20 @@ def new_client(
             bucket,
             config=config,
             client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
-            retry_config={
-                "max_retries": MAX_RETRIES if retries else 0,
-                "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
-            },
+            retry_config=_retry_config(settings, patience),
             **more,
         )
+
+
+def _retry_config(settings: BucketSettings, patience: Patience) -> RetryConfig:
+    timeout = timedelta(seconds=settings.retry_timeout_s)
+    match patience:
+        case "once":
+            return {"max_retries": 0, "retry_timeout": timeout}
+        case "short":
+            return {"max_retries": SHORT_RETRIES, "retry_timeout": timeout}
+        case "long":  # the time alone ends it
+            return {"max_retries": 1 << 20, "retry_timeout": timeout, "backoff": LONG_BACKOFF}
 
 
 def _client_options(

@@ -227,7 +227,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
 def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
     target, began_s = held.target, now_s()
     try:
-        _put_first(store, path, held)
+        objects.put_new(store, path, held.render())
     except TargetExistsError:
         return _taken_over(store, path, held)
     except NoConditionsError as error:
@@ -248,16 +248,6 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
             )
         objects.put(store, path, held.render())
     return Lease(store, path, held, began_s, is_conditional=is_conditional)
-
-
-def _put_first(store: BucketStore, path: str, held: Held) -> None:
-    """Puts a lease where there is none. A store that knows no conditions says so at the first try."""
-    try:
-        objects.put_new(store, path, held.render(), retries=False)
-    except (TargetExistsError, NoConditionsError):
-        raise
-    except StorageError:
-        objects.put_new(store, path, held.render())
 
 
 def _puts_taken(store: BucketStore, path: str) -> int:
