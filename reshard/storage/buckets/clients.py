@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from reshard.errors import MissingPackageError, StorageError
+from reshard.errors import MissingPackageError
+from reshard.storage.buckets.aws import credentials, is_on
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
@@ -164,7 +165,7 @@ def _client_options(
 ) -> dict[str, Any]:
     from reshard.version import __version__
 
-    allow_http = endpoint.startswith("http://") or _is_on("AWS_ALLOW_HTTP")
+    allow_http = endpoint.startswith("http://") or is_on("AWS_ALLOW_HTTP")
     return {
         "timeout": timedelta(seconds=settings.request_timeout_s),
         "read_timeout": timedelta(seconds=min(READ_TIMEOUT_S, settings.request_timeout_s)),
@@ -176,60 +177,13 @@ def _client_options(
 
 
 def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
-    """Fills in what every upload needs, and finds credentials in the files of the AWS command line."""
+    """Fills in what every upload needs, and finds credentials."""
     config.setdefault("checksum_algorithm", "CRC64NVME")
     config.setdefault("copy_if_not_exists", "multipart")
     config.setdefault(
         "unsigned_payload", "true"
     )  # the CRC proves the payload, at a quarter of the CPU of SHA-256
-    profile = settings.profile or os.environ.get("AWS_PROFILE", "")
-    if not profile and (_has_own_s3_credentials(config) or not _has_aws_files()):
-        return {}
-    try:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        if not profile:
-            return {}
-        raise MissingPackageError(
-            f"the AWS profile {profile!r} needs the package boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY"
-        ) from None
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        session = boto3.Session(profile_name=profile or None)
-        if session.get_credentials() is None:
-            return {}
-        return {"credential_provider": Boto3CredentialProvider(session)}
-    except BotoCoreError as error:
-        problem = StorageError(
-            f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-        problem.fault, problem.finding = "refused", "the AWS profile gives no credentials"
-        raise problem from None
-
-
-def _has_own_s3_credentials(config: Mapping[str, str]) -> bool:
-    """Whether obstore finds credentials by itself: given, in the environment, or of a container or web identity."""
-    found = (
-        "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    )  # fmt: skip
-    return (
-        bool({"access_key_id", "aws_access_key_id", "skip_signature"} & set(config))
-        or _is_on("AWS_SKIP_SIGNATURE")
-        or any(os.environ.get(name) for name in found)
-    )
-
-
-def _has_aws_files() -> bool:
-    names = (
-        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-        ("AWS_CONFIG_FILE", "~/.aws/config"),
-    )
-    return any(os.path.exists(os.path.expanduser(os.environ.get(*name))) for name in names)  # noqa: PTH110, PTH111
+    return credentials(config, settings.profile or os.environ.get("AWS_PROFILE", ""))
 
 
 def _gs(config: dict[str, str]) -> dict[str, Any]:
@@ -268,12 +222,8 @@ _ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
     """The server that is named, "" for the cloud's own."""
-    if scheme == "az" and _is_on("AZURE_STORAGE_USE_EMULATOR"):
+    if scheme == "az" and is_on("AZURE_STORAGE_USE_EMULATOR"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
     options, variables = _ENDPOINTS[scheme]
     named = [config.get(name) for name in options] + [os.environ.get(name) for name in variables]
     return next((url for url in named if url), "")
-
-
-def _is_on(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
