@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.bucket_chunks import missing_in_bucket
@@ -16,6 +16,7 @@ from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local.files import has_data, size_if_there
+from reshard.storage.noting import first_changed
 
 
 def check_stored(target: OpenTarget) -> None:
@@ -38,17 +39,16 @@ def check_stored(target: OpenTarget) -> None:
                     )
 
 
-def check_put(target: OpenTarget) -> None:
+def check_put(target: OpenTarget, marks: Mapping[str, str]) -> None:
     """Raises StorageError unless every object of a target in a bucket is listed in the version that was put.
 
-    That is what this run has put, or the one that it resumes: chunks by the records, and all metadata.
+    That is what this run has put, or the one that it resumes: chunks by the records, and all metadata. ``marks``: the
+    versions of those that its transaction has put.
     """
     plan, count = target.job.plan, 0
     listed = target.transaction.root.view()
-    for path, version in target.put.items():
-        found = listed.store.status(path)
-        if found is None or (version and found.version != version):
-            raise _other_than_put(listed.store.text(path))
+    if (changed := first_changed(listed, {**target.put, **marks})) is not None:
+        raise _other_than_put(changed)
 
     def journaled() -> Iterator[JournaledChunk]:
         finished = read_finished(target.transaction.records(), plan)

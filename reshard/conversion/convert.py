@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.finish import finish
+from reshard.conversion.finish import commit, finish
 from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.predict_requests import plan_requests
@@ -43,7 +43,6 @@ from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.registry import refuse_other_content
 from reshard.log import log
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import TimePlan
@@ -286,7 +285,7 @@ def _publish(run: _Run, target: OpenTarget) -> None:
     with about_target(job.name):
         if run.before_publish is not None:
             run.before_publish(str(job.place))
-        target.transaction.commit(overwrite=job.options.overwrite, check=refuse_other_content)
+        commit(target)
         removed_once_published(target)
 
 

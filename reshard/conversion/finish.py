@@ -1,8 +1,9 @@
-"""Finishes one target after its last task: writes its metadata and proves it."""
+"""Finishes one target after its last task: writes its metadata, proves it and publishes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from reshard.conversion.chunk_checksums import ChunkChecksums
 from reshard.conversion.completeness import check_put, check_stored
@@ -15,6 +16,7 @@ from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.accumulator import MoveResult
 from reshard.engine.limits import Limits
 from reshard.errors import SourceChangedError
+from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
 
@@ -32,8 +34,6 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     markers = target.output.writer.finish(
         target.noted_root, _digests(job, results), ChunkChecksums(target)
     )
-    if not target.output.is_local:
-        check_put(target)
     transaction.mark(markers)
     if job.options.check == "readback":
         results = read_back(
@@ -42,6 +42,12 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     _refuse_changed_source(job)
     progress.end("syncing")
     return results
+
+
+def commit(target: OpenTarget) -> None:
+    """Publishes a finished target; in a bucket every object is looked for once more, right before the marker."""
+    overwrite, prove = target.job.options.overwrite, partial(check_put, target)
+    target.transaction.commit(overwrite=overwrite, check=refuse_other_content, prove=prove)
 
 
 def _refuse_changed_source(job: TargetJob) -> None:

@@ -14,7 +14,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Finished
 from reshard.storage.location import Location
-from reshard.storage.noting import Noting
+from reshard.storage.noting import noted
 from reshard.storage.transaction import Transaction
 
 
@@ -40,8 +40,7 @@ class OpenTarget(Struct):
     @property
     def noted_root(self) -> Location:
         """The root for the writer of the format, whose files are noted where they are put into a bucket."""
-        root = self.transaction.root
-        return root if self.output.is_local else Location(Noting(root.store, self.put), root.path)
+        return noted(self.transaction.root, self.put)
 
     @property
     def is_begun(self) -> bool:

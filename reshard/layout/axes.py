@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -71,7 +72,7 @@ def known_axes(axes: Sequence[Axis], names: Collection[str]) -> tuple[Axis, ...]
 
 
 def show_axes(axes: Sequence[Axis]) -> str:
-    """Axes as a layout file writes them.
+    """Axes as a layout file writes them; other axes have another text.
 
     >>> show_axes((("data", "model"), None))
     '[[data, model], null]'
@@ -81,5 +82,17 @@ def show_axes(axes: Sequence[Axis]) -> str:
 
 def _show_axis(axis: Axis) -> str:
     if isinstance(axis, tuple):
-        return f"[{', '.join(axis)}]"
-    return "null" if axis is None else axis
+        return f"[{', '.join(map(show_name, axis))}]"
+    return "null" if axis is None else show_name(axis)
+
+
+_BARE = re.compile(r"(?!null$)[\w.-]+")
+
+
+def show_name(name: str) -> str:
+    """The name of an axis; in quotes where it could be read as something else: several names, or none.
+
+    >>> show_name("data"), show_name("data, model")
+    ('data', "'data, model'")
+    """
+    return name if _BARE.fullmatch(name) else repr(name)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Union
 
 from reshard.errors import LayoutError
-from reshard.layout.axes import in_order
+from reshard.layout.axes import in_order, show_name
 from reshard.layout.devices import DevicesLike, is_every_device, place_devices
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class DeviceMesh:
         return self.__dict__
 
     def __str__(self) -> str:
-        sizes = (f"{n}={s}" for n, s in zip(self.axis_names, self.shape, strict=True))
+        sizes = (f"{show_name(n)}={s}" for n, s in zip(self.axis_names, self.shape, strict=True))
         return f"the mesh ({', '.join(sizes)})"
 
 

@@ -1,12 +1,13 @@
 """Proves that the objects of a save are in the bucket before it is published.
 
 A CheckpointManager or a lifecycle rule may delete objects during a save. Readers would take the holes for zeros. Each
-process adds up the names and versions of the objects that it put, and process 0 compares the sum with one listing.
+process adds up the names and versions of the chunks that it put, and process 0 compares the sum with one listing. Process 0 puts
+all metadata, and compares that one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from hashlib import blake2b
 from operator import xor
@@ -14,6 +15,7 @@ from operator import xor
 from reshard.errors import StorageError
 from reshard.saving.plan import SavePlan
 from reshard.storage.location import Location
+from reshard.storage.noting import first_changed
 
 
 def put_mark(file: str, version: str) -> int:
@@ -21,13 +23,20 @@ def put_mark(file: str, version: str) -> int:
     return int.from_bytes(blake2b(f"{file}\0{version}".encode(), digest_size=8).digest(), "big")
 
 
-def check_put(plan: SavePlan, root: Location, put_sums: Iterable[int]) -> None:
-    """Raises StorageError, naming a tensor and its chunk where one is gone, unless ``root`` has every chunk as it was put.
+def check_put(
+    plan: SavePlan, root: Location, put_sums: Iterable[int], metadata: Mapping[str, str]
+) -> None:
+    """Raises StorageError, naming a tensor and its chunk where one is gone, unless ``root`` has everything as it was put.
 
     Args:
         put_sums: of every process that put chunks.
+        metadata: the version of each other object, by its path.
     """
     listed, found_sum = root.view(), 0
+    if (changed := first_changed(listed, metadata)) is not None:
+        raise StorageError(
+            f"{changed}: it was put, but is not there now, or is another object; {_REMEDY}"
+        )
     for name, tensor in plan.target.tensors.items():
         for index in tensor.spec.storage.indices():
             for place in plan.writer.places(name, index):

@@ -33,6 +33,7 @@ from reshard.saving.step_folder import step_folder
 from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
+from reshard.storage.noting import noted
 from reshard.storage.targets import check_new, held_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
 
@@ -45,6 +46,7 @@ class OpenSave(Struct):
         transaction: of process 0, which alone has it.
         closing: gives the target back.
         is_written: whether every process has written its chunks.
+        put: the version of each metadata file that process 0 has put into a bucket, by its path.
     """
 
     group: ProcessGroup
@@ -54,6 +56,7 @@ class OpenSave(Struct):
     transaction: Transaction | None
     closing: ExitStack
     is_written: bool = False
+    put: dict[str, str] = {}
 
     @property
     def settles(self) -> bool:
@@ -188,7 +191,7 @@ def _write(opened: OpenSave) -> bytes:
     """Writes this process's chunks; what it adds to the tensors' digests and to the sum of what is put, as JSON."""
     plan = opened.plan
     if opened.transaction is not None:
-        plan.writer.prepare(opened.transaction.root)
+        plan.writer.prepare(noted(opened.transaction.root, opened.put))
     with Writeback() as writeback:
         writer = ChunkWriter(plan, root_text(opened.place), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
@@ -215,10 +218,15 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     transaction, plan = opened.transaction, opened.plan
     if transaction is not None:
         parts = [json.loads(part) for part in written]
-        if not opened.place.store.renames:
-            check_put(plan, transaction.root, [int(part["put"], 16) for part in parts])
-        transaction.mark(plan.writer.finish(transaction.root, _digests(plan, parts), ()))
-        transaction.commit(overwrite=opened.options.overwrite, check=refuse_other_content)
+        root = noted(transaction.root, opened.put)
+        transaction.mark(plan.writer.finish(root, _digests(plan, parts), ()))
+        chunks = [int(part["put"], 16) for part in parts]
+
+        def prove(marks: Mapping[str, str]) -> None:
+            check_put(plan, transaction.root, chunks, {**opened.put, **marks})
+
+        overwrite = opened.options.overwrite
+        transaction.commit(overwrite=overwrite, check=refuse_other_content, prove=prove)
     return b""
 
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.location import Location, is_in_bucket
+from reshard.storage.noting import note
 
 PIECE_BYTES = 1 << 20
 
@@ -24,9 +25,10 @@ def copy_file(
         raise StorageError(
             f"{f'{what}: ' if what else ''}{source} is gone; keep it until it is copied, then run again"
         )
-    if can_copy(str(source), str(target), status.nbytes) and copied_by_store(
-        source, target, status
+    if can_copy(str(source), str(target), status.nbytes) and (
+        version := copied_by_store(source, target, status)
     ):
+        note(target, version)
         return
     with closing(source.open(status.version, what)) as file:
         pieces = _pieces(file, max(PIECE_BYTES, source.store.range_bytes))

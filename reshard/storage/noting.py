@@ -1,9 +1,10 @@
-"""A store that notes what is written through it, so that all of it can be looked for before a target is published."""
+"""Notes what is written below a root in a bucket, so that all of it can be looked for before a target is published."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from reshard.storage.location import Location
 from reshard.storage.wrapper import StoreWrapper
 
 
@@ -27,3 +28,26 @@ class Noting(StoreWrapper, frozen=True):
     def remove(self, path: str) -> None:
         self.put.pop(path, None)
         self.store.remove(path)
+
+
+def noted(root: Location, put: dict[str, str]) -> Location:
+    """The same root, below which everything that is written is noted; one on a disk as it is, where nothing has a version."""
+    return root if root.store.renames else Location(Noting(root.store, put), root.path)
+
+
+def note(file: Location, version: str) -> None:
+    """Notes a file that the store made itself, as a copy of another one."""
+    if isinstance(file.store, Noting):
+        file.store.put[file.path] = version
+
+
+def first_changed(listed: Location, put: Mapping[str, str]) -> str | None:
+    """The text of a file that is gone, or has another version than it was put in; None where all are there.
+
+    ``listed`` is a view of their root. Stores that give no versions show only what is gone.
+    """
+    for path, version in put.items():
+        found = listed.store.status(path)
+        if found is None or (version and found.version != version):
+            return listed.store.text(path)
+    return None

@@ -13,6 +13,12 @@ from msgspec import Struct
 
 from reshard.storage.location import Location
 
+Check = Callable[[Location], None]
+"""Raises where what is at a target must not be replaced."""
+
+Prove = Callable[[Mapping[str, str]], None]
+"""Raises where a file is not the one that was put; given are the versions of those that the transaction has put itself, by path."""
+
 
 class Earlier(Struct, frozen=True):
     """What an unfinished run left.
@@ -136,10 +142,13 @@ class Transaction(Protocol):
         """The target as it will be, to be read from the store and not from memory; called after ``mark``."""
         ...
 
-    def commit(self, *, overwrite: bool, check: Callable[[Location], None] | None = None) -> None:
+    def commit(
+        self, *, overwrite: bool, check: Check | None = None, prove: Prove | None = None
+    ) -> None:
         """Makes what was written the target, all of it durable, in one step.
 
-        An existing target is replaced only with ``overwrite``, and if ``check`` does not raise for it.
+        An existing target is replaced only with ``overwrite``, and if ``check`` does not raise for it. Where files have
+        versions, ``prove`` is called right before that step; what it raises prevents it.
         """
         ...
 

@@ -136,7 +136,7 @@ def lend(server: Server, scheme: Scheme, patch: pytest.MonkeyPatch) -> Iterator[
     failures = server.failures
     server.reset()
     server.objects.delete_bucket(bucket.name)
-    clients._clients.clear()  # nobody asks these again, and each keeps its connections open
+    clients.forget_clients()  # nobody asks these again, and each keeps its connections open
     assert not failures, failures[0]
 
 

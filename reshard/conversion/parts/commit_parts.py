@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.finish import finish
+from reshard.conversion.finish import commit, finish
 from reshard.conversion.make_report import already_done, conversion_report
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.parts.request import PartsRequest, parse_request, refuse_other
@@ -37,7 +37,7 @@ from reshard.engine.task import Finished
 from reshard.engine.task_stream import share_units
 from reshard.errors import MissingError, ReshardError, StorageError, TargetBusyError
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.registry import open_reader, refuse_other_content
+from reshard.formats.registry import open_reader
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, held_part, parts_of, remove_parts, request_of, take_files
@@ -156,8 +156,7 @@ def _committed(
         with closing(running.transaction):
             _fold(running, parts, place)
         results = finish(running, limits, total)
-        overwrite = job.options.overwrite
-        running.transaction.commit(overwrite=overwrite, check=refuse_other_content)
+        commit(running)
         removed_once_published(running)
     return conversion_report(job, results, time.monotonic() - started, 0)
 

@@ -45,7 +45,7 @@ class Identity(Struct, frozen=True):
     Attributes:
         source: its path, links resolved.
         files: digest of the name, size and time of change of every file in it, but slices.json.
-        settings: the options, as a person reads them.
+        settings: the options, as a person reads them; other options have other texts.
         plan: digest of what is moved where and in which units; "" before it was planned.
     """
 
@@ -95,14 +95,19 @@ def _settings(options: CheckedOptions) -> dict[str, str]:
         "layout": _layout_text(options.layout),
         "select": str(list(changes.select)),
         "drop": str(list(changes.drop)),
-        "rename": str([f"{old}={new}" for old, new in changes.rename]),
-        "cast": str([f"{old}={new}" for old, new in changes.cast]),
+        "rename": str([_pair(*pair) for pair in changes.rename]),
+        "cast": str([_pair(*pair) for pair in changes.cast]),
         "to": str(options.to),
         **{name: option.show(given[name]) for name, option in format_options().items()},
         "max_memory": exact_bytes(options.max_memory),
         "workers": str(options.workers),
         "reshard": __version__,
     }
+
+
+def _pair(old: str, new: str) -> str | tuple[str, str]:
+    """``old=new`` as earlier versions wrote it; where that could be another pair's text too, both apart."""
+    return (old, new) if "=" in old or "=" in new else f"{old}={new}"
 
 
 def _layout_text(layout: Layout | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reshard.formats.codecs.source import Source
+from reshard.formats.codecs.tensorstore import tensorstore
 
 _SLACK_BYTES = 1 << 20
 
@@ -80,8 +81,7 @@ class ArrayStream:
 
 
 def _decode(spec: str, encoded: bytes, inside: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    import tensorstore as ts
-
+    ts = tensorstore("decode a chunk")
     known = json.loads(spec)
     context = ts.Context()  # has the memory, and lets go of it
     array = ts.open(known, context=context, open=True, read=True, assume_metadata=True).result()

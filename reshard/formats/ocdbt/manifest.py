@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.codecs.tensorstore import tensorstore
 from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, read_bytes
 from reshard.formats.limits import MAX_MANIFEST_BYTES
@@ -121,8 +122,7 @@ def _dumped_root(database: Location, where: str) -> Root | None:
 
 def _dumped_manifest(database: Location, where: str) -> Any:
     """TensorStore reads copies in memory: it would wait for a pipe, and reads files of any size."""
-    import tensorstore as ts
-
+    ts = tensorstore(f"read {where}")
     copies = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
     names = [entry.name for entry in database.entries() if entry.name.startswith("manifest")]
     nbytes = 0

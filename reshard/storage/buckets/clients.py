@@ -6,22 +6,35 @@ import os
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from reshard.errors import MissingPackageError, StorageError
+from reshard.errors import MissingPackageError
+from reshard.storage.buckets.aws import credentials, is_on
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
+from reshard.storage.forks import forked_error
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import BackoffConfig, ObjectStore, RetryConfig
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0
 """A request whose body stands still for so long is made again."""
 
-MAX_RETRIES = 10
+Patience = Literal["once", "short", "long"]
+"""How often a request is made that gets no answer, or status 5xx: once, ten times within some seconds, or for ``retry_timeout_s``."""
+
+SHORT_RETRIES = 10
+"""Until the bucket has answered: an endpoint that is wrong, or credentials that are missing, should be told soon."""
+
+LONG_BACKOFF: BackoffConfig = {
+    "init_backoff": timedelta(seconds=0.1),
+    "max_backoff": timedelta(seconds=5),
+    "base": 4,
+}
+"""Each pause is random, up to four times the one before. With twice as much, obstore's default, pauses do not grow on average."""
 
 _ENVIRONMENT = {
     "s3": (
@@ -39,9 +52,12 @@ _ENVIRONMENT = {
 }  # fmt: skip
 """Variables that choose where and as whom requests go: when one changes, a new client is made."""
 
-_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], bool]
+_Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], Patience]
 
 _clients: dict[_Key, ObjectStore] = {}
+_answered: dict[int, ObjectStore] = {}
+"""The clients that have got an answer, by their ``id``."""
+
 _lock = threading.Lock()
 
 
@@ -52,24 +68,44 @@ _is_child_of_user = False
 def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = True) -> ObjectStore:
     """The client that this process has for a bucket, with the settings for the URL of ``key``.
 
-    Without ``retries`` it makes each request once.
+    Once the bucket has answered it is one that waits for a store that is away. Without ``retries`` it makes each request once.
 
     Raises MissingPackageError without obstore, and StorageError for settings that make no sense, and in a process that was
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
-    which = (scheme, bucket, settings, tuple(map(os.environ.get, _ENVIRONMENT[scheme])), retries)
-    with _lock:
+    environment = tuple(map(os.environ.get, _ENVIRONMENT[scheme]))
+
+    def made(patience: Patience) -> ObjectStore:
+        which = (scheme, bucket, settings, environment, patience)
         if which not in _clients:
-            _clients[which] = new_client(scheme, bucket, key, retries=retries)
+            _clients[which] = new_client(scheme, bucket, key, patience=patience)
         return _clients[which]
+
+    with _lock:
+        if not retries:
+            return made("once")
+        first = made("short")
+        return made("long") if id(first) in _answered else first
+
+
+def note_answer(client: ObjectStore) -> None:
+    """Notes that a client got an answer."""
+    if id(client) not in _answered:
+        _answered[id(client)] = client
+
+
+def forget_clients() -> None:
+    """Lets go of all clients and their connections."""
+    _clients.clear()
+    _answered.clear()
 
 
 def _after_fork() -> None:
     global _lock, _is_child_of_user
     _lock = threading.Lock()  # another thread may have held the old one
     _is_child_of_user = _is_child_of_user or bool(_clients)
-    _clients.clear()
+    forget_clients()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -81,15 +117,13 @@ def new_client(
     key: str,
     headers: Mapping[str, str] | None = None,
     *,
-    retries: bool = True,
+    patience: Patience = "long",
 ) -> ObjectStore:
     """A client that nobody shares; ``headers`` go with each request."""
     settings = settings_for(format_url(scheme, bucket, key))
     if _is_child_of_user:
-        raise StorageError(
-            f"cannot open {format_url(scheme, bucket, '')}: this process was forked from one that had used a bucket, and its "
-            "requests would hang; start worker processes with 'spawn' "
-            "(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')))"
+        raise forked_error(
+            f"open {format_url(scheme, bucket, '')}", "a bucket", "its requests would hang"
         )
     try:
         from obstore import store
@@ -111,12 +145,20 @@ def new_client(
             bucket,
             config=config,
             client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
-            retry_config={
-                "max_retries": MAX_RETRIES if retries else 0,
-                "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
-            },
+            retry_config=_retry_config(settings, patience),
             **more,
         )
+
+
+def _retry_config(settings: BucketSettings, patience: Patience) -> RetryConfig:
+    timeout = timedelta(seconds=settings.retry_timeout_s)
+    match patience:
+        case "once":
+            return {"max_retries": 0, "retry_timeout": timeout}
+        case "short":
+            return {"max_retries": SHORT_RETRIES, "retry_timeout": timeout}
+        case "long":  # the time alone ends it
+            return {"max_retries": 1 << 20, "retry_timeout": timeout, "backoff": LONG_BACKOFF}
 
 
 def _client_options(
@@ -124,7 +166,7 @@ def _client_options(
 ) -> dict[str, Any]:
     from reshard.version import __version__
 
-    allow_http = endpoint.startswith("http://") or _is_on("AWS_ALLOW_HTTP")
+    allow_http = endpoint.startswith("http://") or is_on("AWS_ALLOW_HTTP")
     return {
         "timeout": timedelta(seconds=settings.request_timeout_s),
         "read_timeout": timedelta(seconds=min(READ_TIMEOUT_S, settings.request_timeout_s)),
@@ -136,60 +178,13 @@ def _client_options(
 
 
 def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
-    """Fills in what every upload needs, and finds credentials in the files of the AWS command line."""
+    """Fills in what every upload needs, and finds credentials."""
     config.setdefault("checksum_algorithm", "CRC64NVME")
     config.setdefault("copy_if_not_exists", "multipart")
     config.setdefault(
         "unsigned_payload", "true"
     )  # the CRC proves the payload, at a quarter of the CPU of SHA-256
-    profile = settings.profile or os.environ.get("AWS_PROFILE", "")
-    if not profile and (_has_own_s3_credentials(config) or not _has_aws_files()):
-        return {}
-    try:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        if not profile:
-            return {}
-        raise MissingPackageError(
-            f"the AWS profile {profile!r} needs the package boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY"
-        ) from None
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        session = boto3.Session(profile_name=profile or None)
-        if session.get_credentials() is None:
-            return {}
-        return {"credential_provider": Boto3CredentialProvider(session)}
-    except BotoCoreError as error:
-        problem = StorageError(
-            f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-        problem.fault, problem.finding = "refused", "the AWS profile gives no credentials"
-        raise problem from None
-
-
-def _has_own_s3_credentials(config: Mapping[str, str]) -> bool:
-    """Whether obstore finds credentials by itself: given, in the environment, or of a container or web identity."""
-    found = (
-        "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    )  # fmt: skip
-    return (
-        bool({"access_key_id", "aws_access_key_id", "skip_signature"} & set(config))
-        or _is_on("AWS_SKIP_SIGNATURE")
-        or any(os.environ.get(name) for name in found)
-    )
-
-
-def _has_aws_files() -> bool:
-    names = (
-        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-        ("AWS_CONFIG_FILE", "~/.aws/config"),
-    )
-    return any(os.path.exists(os.path.expanduser(os.environ.get(*name))) for name in names)  # noqa: PTH110, PTH111
+    return credentials(config, settings.profile or os.environ.get("AWS_PROFILE", ""))
 
 
 def _gs(config: dict[str, str]) -> dict[str, Any]:
@@ -228,12 +223,8 @@ _ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
     """The server that is named, "" for the cloud's own."""
-    if scheme == "az" and _is_on("AZURE_STORAGE_USE_EMULATOR"):
+    if scheme == "az" and is_on("AZURE_STORAGE_USE_EMULATOR"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
     options, variables = _ENDPOINTS[scheme]
     named = [config.get(name) for name in options] + [os.environ.get(name) for name in variables]
     return next((url for url in named if url), "")
-
-
-def _is_on(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")

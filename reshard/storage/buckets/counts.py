@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from reshard.storage.buckets.clients import note_answer
 from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _DELETED_AT_ONCE = {"S3Store": 1000, "AzureStore": 256}
 """How many objects one request deletes; Google Cloud takes one."""
 
 Part = bytes | memoryview
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _done = NONE
@@ -37,12 +39,17 @@ def add(requests: Requests) -> None:
         _done = _done + requests
 
 
+def _answered(client: ObjectStore, answer: T) -> T:
+    note_answer(client)
+    return answer
+
+
 def head(client: ObjectStore, path: str) -> ObjectMeta:
     """A look at an object."""
     import obstore
 
     add(Requests(head=1))
-    return obstore.head(client, path)
+    return _answered(client, obstore.head(client, path))
 
 
 def get(client: ObjectStore, path: str, options: Any = None) -> GetResult:
@@ -50,7 +57,7 @@ def get(client: ObjectStore, path: str, options: Any = None) -> GetResult:
     import obstore
 
     add(Requests(get=1))
-    return obstore.get(client, path, options=options)
+    return _answered(client, obstore.get(client, path, options=options))
 
 
 def received(nbytes: int) -> None:
@@ -67,18 +74,20 @@ def pages(
     add(Requests(list=1))
     found = 0
     for page in obstore.list(client, folder or None, chunk_size=chunk_size):
+        note_answer(client)
         found += len(page)
         while found > PAGE_OBJECTS:
             add(Requests(list=1))
             found -= PAGE_OBJECTS
         yield page
+    note_answer(client)  # there may be no page
 
 
 def names(client: ObjectStore, folder: str) -> ListResult[Sequence[ObjectMeta]]:
     """The objects and folders right below a folder."""
     import obstore
 
-    found = obstore.list_with_delimiter(client, folder or None)
+    found = _answered(client, obstore.list_with_delimiter(client, folder or None))
     count = len(found["objects"]) + len(found["common_prefixes"])
     add(Requests(list=max(1, -(-count // PAGE_OBJECTS))))
     return found
@@ -91,9 +100,10 @@ def put(
     import obstore
 
     add(Requests(put=1, sent_bytes=len(data)))
-    return obstore.put(
+    done = obstore.put(
         client, path, data, mode=mode, use_multipart=False, attributes=dict(attributes) or None
     )
+    return _answered(client, done)
 
 
 def put_parts(
@@ -117,9 +127,10 @@ def put_parts(
             yield part
 
     add(Requests(put=2))
-    return obstore.put(
+    done = obstore.put(
         client, path, counted(), use_multipart=True, chunk_size=part_bytes, max_concurrency=at_once
     )
+    return _answered(client, done)
 
 
 def _by_another_thread(parts: Iterable[Part]) -> Iterator[Part]:

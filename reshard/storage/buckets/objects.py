@@ -77,15 +77,14 @@ def put(
 
 
 def put_new(
-    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE, *, retries: bool = True
+    store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
 ) -> str:  # fmt: skip
     """Puts an object only if there is none; its version. Raises TargetExistsError where there is another one.
 
     If an answer is lost, the request is sent again and finds its own object; so an object with the same bytes counts as put.
-    Without ``retries`` the request is sent once: a store that knows no conditions is asked again in vain.
     """
     try:
-        return _put(store, path, data, "create", attributes, retries=retries)
+        return _put(store, path, data, "create", attributes)
     except TargetExistsError:
         found = store.status(path)
         if found is None or found.nbytes != len(data):
@@ -214,26 +213,36 @@ def _batches(paths: list[str]) -> Iterator[list[str]]:
 
 
 def _put(
-    store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes, *, retries: bool = True
+    store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
 ) -> str:  # fmt: skip
-    """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only."""
-    client = _writable(store, path, retries=retries)
-    for attempts_left in reversed(range(_ATTEMPTS)):
+    """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only.
+
+    With a condition the first attempt is one request: a store that knows no conditions would be asked for minutes.
+    """
+    is_first = mode != "overwrite"
+    for attempts_left in reversed(range(_ATTEMPTS + is_first)):
+        client = _writable(store, path, retries=not is_first)
         try:
             with bucket_errors("write", store.text(path)):
                 done = counts.put(client, path, data, mode, attributes)
         except StorageError as error:
-            is_damaged = isinstance(error, DamagedUploadError)
-            is_worth_it = is_damaged or (retries and error.fault == "slow")
-            if not attempts_left or not is_worth_it:
+            if not attempts_left or not _is_worth_it(error, was_repeated=not is_first):
                 raise
+            is_first = False
             continue
         version = version_of(done["e_tag"])
         if store.scheme != "gs" or has_arrived(store, path, data, version):
             return version
-        mode = _in_place_of(Known(done["e_tag"], done["version"]))
+        mode, is_first = _in_place_of(Known(done["e_tag"], done["version"])), False
     delete(store, [path])
     raise damaged_upload(store.text(path))
+
+
+def _is_worth_it(error: StorageError, *, was_repeated: bool) -> bool:
+    """Whether a put should be made again after an error; ``was_repeated``: obstore has made it again and again."""
+    if isinstance(error, DamagedUploadError):
+        return True
+    return error.fault == "slow" or (error.fault == "unavailable" and not was_repeated)
 
 
 def _writable(store: BucketStore, path: str, *, retries: bool = True) -> ObjectStore:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_CONDITIONS: set[tuple[Scheme, str]] = set()
-"""Buckets that have refused a condition; asking again would cost all retries."""
+"""Buckets that have refused a condition; asking again would be in vain."""
 
 
 class BucketStore(Struct, frozen=True):

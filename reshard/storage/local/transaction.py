@@ -7,7 +7,7 @@ rename of ``publishing``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from reshard.storage.local.staging import Staging, dissolve, emptied, held, iden
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import Earlier, Elsewhere
+from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
 
 PARTS_REQUEST = "parts/request"
 """What all parts of a conversion share; ``storage.parts`` writes it."""
@@ -161,7 +161,13 @@ class LocalTransaction:
         forget_cached(self._root)
         return self.root
 
-    def commit(self, *, overwrite: bool, check: Callable[[Location], None] | None = None) -> None:
+    def commit(
+        self,
+        *,
+        overwrite: bool,
+        check: Check | None = None,
+        prove: Prove | None = None,  # noqa: ARG002  files on a disk have no versions
+    ) -> None:
         publish(self._staging, overwrite=overwrite, check=check)
 
     def is_committed(self) -> bool:

@@ -12,11 +12,12 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, ReshardError, StorageError, TargetExistsError
+from reshard.storage.buckets.target import lease
 from reshard.storage.leftovers import remove_leftovers
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.apis.error_answers import ErrorAnswer
 from tests.emulators.buckets import SECRETS, Bucket
-from tests.emulators.faults import Call, Refuse
+from tests.emulators.faults import Refuse
 from tests.emulators.server import Options
 from tests.robustness.buckets.cases import (
     CASES,
@@ -157,6 +158,30 @@ def test_what_was_done_before_credentials_expired_is_not_done_again(
     assert is_taken_for_one(bucket, tiny)
 
 
+# A lease that is damaged.
+
+
+@pytest.mark.parametrize("way", ["resume", "restart", "clean"])
+def test_a_lease_that_is_damaged_does_not_bar_the_target(
+    way: str, bucket: Bucket, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.emulator.faults.add(Refuse(answers.EXPIRED_TOKEN), operation="put", key="rows/c")
+    refused(lambda: convert(bucket, tiny, "raw"))
+    (key,) = [key for key in keys(bucket) if key.endswith("/lease")]
+    data = bytearray(b"".join(bucket.emulator.objects.get(bucket.name, key).segments))
+    data[40] ^= 4
+    bucket.store().put(key, bytes(data))
+    monkeypatch.setattr(lease, "DEAD_S", 0.0)
+    if way == "clean":
+        assert reshard.clean(f"{bucket.url}/{TARGET}").is_removed
+        assert keys(bucket) == []
+        return
+    report = convert(bucket, tiny, "raw", restart=way == "restart")
+    assert bool(report.resumed_bytes) == (way == "resume")
+    assert is_taken_for_one(bucket, tiny)
+    nothing_is_left(bucket)
+
+
 # Stores without conditional writes.
 
 
@@ -245,24 +270,3 @@ def test_an_object_where_a_folder_should_be(bucket: Bucket, tiny: Path) -> None:
     assert "run/7 is an object and was left untouched; a checkpoint is a folder: choose another target, or remove it" in text  # fmt: skip
     assert keys(bucket) == ["run", "run/7"]
     emptied(bucket)
-
-
-@pytest.mark.parametrize("name", ["rows/zarr.json", "cols/c.0.0", "_METADATA"])
-@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "replaced"])
-def test_an_object_that_is_not_what_was_put_is_found_before_the_marker(
-    is_gone: bool, name: str, bucket: Bucket, tiny: Path
-) -> None:
-    """Somebody cleans up, or a deletion that the network held back comes late."""
-    key = f"{TARGET}/{name}"
-
-    def change() -> None:
-        if is_gone:
-            bucket.store().delete(key)
-        else:
-            bucket.store().put(key, b"other")
-
-    late = "slices.json" if name.startswith("_") else "_sharding"
-    bucket.emulator.faults.add(Call(change), operation="put", key=f"{TARGET}/{late}$")
-    expected = "it was put, but is not there now, or is another object; nothing was published; make sure that nothing else writes there"
-    assert expected in refused(lambda: convert(bucket, tiny, "raw"))
-    completes(bucket, tiny)

@@ -29,6 +29,7 @@ CHANGES = {
     "compression was raw[+]crc32c and is zstd:1[+]crc32c": {"compression": "zstd"},
     r"drop was \[\] and is \['small'\]": {"drop": ["small"]},
     r"cast was \[\] and is \['rows=bfloat16'\]": {"cast": [("rows", "bfloat16")]},
+    r"rename was \[\] and is \[\('\^rows', 'a=b'\)\]": {"rename": [("^rows", "a=b")]},
     "ocdbt was False and is True": {"ocdbt": True},
     "style was None and is v1": {"style": "v1"},
     "layout was .* and is as in the source": {"layout": None, "compression": "keep"},

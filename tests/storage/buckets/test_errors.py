@@ -176,18 +176,6 @@ def test_no_credentials(s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_
     )
 
 
-def test_a_profile_needs_boto3(s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    monkeypatch.setenv("AWS_PROFILE", "training")
-    text = refused(locate(f"{s3_bucket.url}/x").status, MissingPackageError)
-    assert text == (
-        "the AWS profile 'training' needs the package boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY"
-    )
-
-
 def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

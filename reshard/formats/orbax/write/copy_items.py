@@ -13,6 +13,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.copying import copy_file
+from reshard.storage.local.folding import refuse_folded
 from reshard.storage.location import Location, locate
 
 
@@ -68,6 +69,7 @@ def copy_item(source: Location, target: Location, name: str) -> None:
     found = dict(_found(folder, "", what))
     _refuse_without_space(found, source, target, what)
     target.make_folder()
+    refuse_folded(target, found)
     for path in sorted(found, key=COMMIT_MARKER.__eq__):
         status = found[path]
         if status.kind == "folder":

@@ -12,6 +12,7 @@ from typing import Any
 
 from reshard.errors import FormatError, StorageError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint
+from reshard.formats.codecs.tensorstore import tensorstore
 from reshard.formats.orbax.param_names import check_path
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import finish_checkpoint
@@ -113,8 +114,7 @@ class OcdbtWriter:
 
 
 def _open_database(folder: Path) -> Any:
-    import tensorstore as ts
-
+    ts = tensorstore(f"open an OCDBT database in {folder}")
     context = ts.Context({"file_io_sync": False})
     spec = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "config": _CONFIG}
     try:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 from reshard.errors import FormatError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, Writer
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.param_names import check_files
+from reshard.formats.orbax.param_names import ITEM_FILES, check_files
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
+from reshard.storage.local.folding import refuse_folded
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
 
@@ -49,6 +51,8 @@ class OrbaxWriter:
         """Make the folders, write each ``zarr.json``, copy the items that are not trees."""
         self._root = root
         root.make_folder()
+        own = (tree.below(name) for tree in self._trees for name in ITEM_FILES)
+        refuse_folded(root, chain(own, self._folders.values()))
         for tree in self._trees:
             _prepare_tree(root, tree, self._arrays[tree.item.name])
         copy_items(self._target, root)

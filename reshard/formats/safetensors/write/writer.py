@@ -42,6 +42,7 @@ from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
 from reshard.storage.local.files import open_new, storage_errors, write_all
+from reshard.storage.local.folding import refuse_folded
 from reshard.storage.location import Location, locate
 
 
@@ -96,6 +97,8 @@ class SafetensorsWriter:
 
         Where files are not written in place, each is begun with ``shared_file`` when its first chunk is written.
         """
+        carried = [locate(path).name for path in self._form.carried]
+        refuse_folded(root, [INDEX_NAME, FILE_NAME, *self._sizes, *carried])
         for file in self._files:
             if root.store.writes_in_place:
                 path = f"{root.path}/{file.name}"

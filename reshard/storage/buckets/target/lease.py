@@ -10,7 +10,8 @@ seen to be free or dead, with a greater fence: the time in milliseconds, so that
 lease to count from. Every renewal replaces the version that was put last, so that a run which lost its lease finds out.
 
 A lease is dead when its process is gone, or when its version stays the same for ``DEAD_S`` by the clock of the run that waits,
-whether or not that process is still there: it may stand still, or have failed to give the lease back.
+whether or not that process is still there: it may stand still, or have failed to give the lease back. So is one that is damaged:
+the run that has it, if it lives, finds out at its next renewal that it has lost it.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
 def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
     target, began_s = held.target, now_s()
     try:
-        _put_first(store, path, held)
+        objects.put_new(store, path, held.render())
     except TargetExistsError:
         return _taken_over(store, path, held)
     except NoConditionsError as error:
@@ -247,16 +248,6 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
             )
         objects.put(store, path, held.render())
     return Lease(store, path, held, began_s, is_conditional=is_conditional)
-
-
-def _put_first(store: BucketStore, path: str, held: Held) -> None:
-    """Puts a lease where there is none. A store that knows no conditions says so at the first try."""
-    try:
-        objects.put_new(store, path, held.render(), retries=False)
-    except (TargetExistsError, NoConditionsError):
-        raise
-    except StorageError:
-        objects.put_new(store, path, held.render())
 
 
 def _puts_taken(store: BucketStore, path: str) -> int:
@@ -326,12 +317,18 @@ def _refuse_live(now: Held | None, before: Held, target: str) -> None:
 
 
 def read_lease(store: BucketStore, path: str) -> Held | None:
-    """The lease at a path; None where there is none. Raises ResumeError for one of another version of this program."""
+    """The lease at a path; None where there is none. One that is damaged is of no run, and has no mark of a process.
+
+    Raises ResumeError for one of another version of this program.
+    """
     data = _read(store, path)
     if data is None:
         return None
+    line = _first_valid(data)
+    if not line:
+        return Held(target="", fence=0, run="", mark={})
     try:
-        document = json.loads(_first_valid(data))
+        document = json.loads(line)
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
         held = Held(**{name: document.pop(name) for name in names}, mark=document)

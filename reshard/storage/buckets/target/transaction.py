@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -41,7 +41,7 @@ from reshard.storage.commit_markers import (
 from reshard.storage.host import this_kernel
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.transaction import Earlier, Elsewhere
+from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
 
 _TICK_S = 0.5
 
@@ -198,35 +198,46 @@ class ObjectTransaction:
         self,
         *,
         overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
-        check: Callable[[Location], None] | None = None,  # noqa: ARG002
+        check: Check | None = None,  # noqa: ARG002
+        prove: Prove | None = None,
     ) -> None:
         self.check()
         self._refuse_marked()
         self._lease.renew()
         self._is_committing = True
         try:
-            for name, data in self._marks.items():
-                self._put_mark(name, data)
+            self._put_marks(prove)
         except StorageError:
             if not self.is_committed():
                 raise
         self._lease.check()  # the marker does not count if it came so late that another run had the target
         self._is_committed = True
 
-    def _put_mark(self, name: str, data: bytes) -> None:
-        """Puts a file that says that the target is whole; one that a run put which has lost the target is replaced."""
+    def _put_marks(self, prove: Prove | None) -> None:
+        """Puts the files that say that the target is whole: commit markers last, once ``prove`` has found all the others."""
+        markers = [name for name in self._marks if name.rpartition("/")[2] == COMMIT_MARKER]
+        others = [name for name in self._marks if name not in markers]
+        put = {f"{self._target.path}/{name}": self._put_mark(name) for name in others}
+        if prove is not None:
+            prove(put)
+            self.check()  # a listing may take long
+        for name in markers:
+            self._put_mark(name)
+
+    def _put_mark(self, name: str) -> str:
+        """Puts one of these files, in place of one of a run that has lost the target; its version."""
         path, number = f"{self._target.path}/{name}", numbered(self._lease.fence)
+        data = self._marks[name]
         if not self._lease.is_conditional:
-            objects.put(self._store, path, data, number)
-            return
+            return objects.put(self._store, path, data, number)
         try:
-            objects.put_new(self._store, path, data, number)
+            return objects.put_new(self._store, path, data, number)
         except TargetExistsError:
             known = objects.look(self._store, path)
             if known is None:
                 raise
             self._refuse_marked()
-            objects.replace(self._store, path, data, known, number)
+            return objects.replace(self._store, path, data, known, number)
 
     def _refuse_marked(self) -> None:
         """Nobody else may say that the target is whole: whoever does would be believed, whatever it is.

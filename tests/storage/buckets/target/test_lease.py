@@ -13,6 +13,7 @@ from reshard.errors import ResumeError, StorageError, TargetBusyError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target import lease as leases
+from reshard.storage.buckets.target.check_lease import check_held
 from reshard.storage.buckets.target.lease import Held, Lease, read_lease, take
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
@@ -261,14 +262,57 @@ def test_a_bit_that_flips_while_a_lease_is_read_changes_nothing(
     assert not lease.is_lost
 
 
-@pytest.mark.parametrize("byte", [0, 12, 40, 90])
-def test_a_lease_that_is_damaged_is_refused(store: BucketStore, lease: Lease, byte: int) -> None:
+def damage(store: BucketStore, byte: int) -> None:
     data = bytearray(store.open(PATH).read(0, 1 << 16))
     data[byte] ^= 4
     objects.put(store, PATH, bytes(data))
-    with pytest.raises(ResumeError, match=r"lease is no lease that this version of reshard knows; end the run that wrote it with that version, or remove the folder"):  # fmt: skip
+
+
+@pytest.mark.parametrize("byte", [0, 12, 40, 90])
+def test_a_lease_that_is_damaged_is_taken_over_as_one_that_nobody_renews(
+    store: BucketStore, lease: Lease, byte: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that has it, if it lives, finds out."""
+    damage(store, byte)
+    monkeypatch.setattr(leases, "DEAD_S", 0.0)
+    second = take(store, PATH, TARGET)
+    assert read_lease(store, PATH).run == second._held.run  # type: ignore[union-attr]
+    with pytest.raises(TargetBusyError, match="this run lost run/7: another run took "):
+        lease.renew()
+    second.release()
+
+
+def test_a_lease_that_was_cut_to_nothing_is_taken_over(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects.put(store, PATH, b"")
+    monkeypatch.setattr(leases, "DEAD_S", 0.0)
+    taken = take(store, PATH, TARGET)
+    taken.renew()
+    taken.release()
+
+
+@pytest.mark.usefixtures("lease")
+def test_a_damaged_lease_that_changes_meanwhile_is_not_taken(
+    store: BucketStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(store, 40)
+    looks = 2 + bucket.emulator.log.count("head")
+    monkeypatch.setattr(leases, "DEAD_S", 1e6)
+    monkeypatch.setattr(leases, "LOOK_S", 0.0)
+    bucket.emulator.faults.add(Call(lambda: steal(store)), operation="head", key=PATH, nth=3)
+    with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now"):  # fmt: skip
         take(store, PATH, TARGET)
-    assert not lease.is_lost
+    assert bucket.emulator.log.count("head") > looks
+    assert read_lease(store, PATH) == held("another")
+
+
+def test_a_task_does_not_go_on_under_a_lease_that_is_damaged(
+    store: BucketStore, lease: Lease
+) -> None:
+    damage(store, 12)
+    with pytest.raises(TargetBusyError, match="the run that began this task is over"):
+        check_held(store, PATH, lease.mark[1])
 
 
 def test_a_lease_of_another_version_is_refused(store: BucketStore) -> None:
