@@ -87,14 +87,14 @@ def _array(cursor: MsgpackCursor) -> ArrayBytes:
     dtype = _dtype(cursor)
     header = cursor.header()
     if header.kind not in ("bin", "str"):
-        raise cursor.corrupt(f"expected the bytes of an array, found a {header.kind}")
+        raise cursor.corrupt(f"expected the bytes of an array, found the type {header.kind}")
     return _checked(cursor, dtype, shape, ((cursor.skip(header.size), header.size),))
 
 
 def _shape(cursor: MsgpackCursor) -> tuple[int, ...]:
     header = cursor.header()
     if header.kind != "array":
-        raise cursor.corrupt(f"expected the shape of an array, found a {header.kind}")
+        raise cursor.corrupt(f"expected the shape of an array, found the type {header.kind}")
     _refuse_rank(cursor, header.size)
     return tuple(_size(cursor) for _ in range(header.size))
 
@@ -117,7 +117,7 @@ def _dtype(cursor: MsgpackCursor) -> str:
     header = cursor.header()
     if header.kind not in ("str", "bin") or header.size > _MAX_DTYPE_BYTES:
         raise cursor.corrupt(
-            f"expected the name of a dtype, found a {header.kind} of {header.size:,} bytes"
+            f"expected the name of a dtype, found the type {header.kind} of {header.size:,} bytes"
         )
     name = cursor.text(header.size)
     if name not in STORED_DTYPES:
@@ -154,6 +154,8 @@ def read_chunked(cursor: MsgpackCursor, entries: int) -> ArrayBytes:
             shape = _numbered_shape(cursor)
         elif name == "chunks" and chunks is None:
             chunks = _chunks(cursor)
+        else:
+            break
     if shape is None or not chunks:
         raise cursor.corrupt("an array in pieces should have a shape and chunks, but has not")
     dtypes = {chunk.dtype for chunk in chunks}
@@ -167,7 +169,7 @@ def read_chunked(cursor: MsgpackCursor, entries: int) -> ArrayBytes:
 def _key(cursor: MsgpackCursor) -> str:
     header = cursor.header()
     if header.kind != "str" or header.size > _MAX_DTYPE_BYTES:
-        raise cursor.corrupt(f"expected a key of an array in pieces, found a {header.kind}")
+        raise cursor.corrupt(f"expected a key of an array in pieces, found the type {header.kind}")
     return cursor.text(header.size)
 
 
@@ -175,7 +177,9 @@ def _numbered(cursor: MsgpackCursor) -> int:
     """The number of entries of the map here, whose keys are 0, 1, … as text."""
     header = cursor.header()
     if header.kind != "map":
-        raise cursor.corrupt(f"expected the pieces of an array by number, found a {header.kind}")
+        raise cursor.corrupt(
+            f"expected the pieces of an array by number, found the type {header.kind}"
+        )
     return header.size
 
 

@@ -108,7 +108,9 @@ class MsgpackTree:
             end, kind = self._cursor.at + header.size, "tuple"
             header = self._cursor.header()
             if header.kind != "array":
-                raise self._cursor.corrupt(f"a tuple should be an array, but is a {header.kind}")
+                raise self._cursor.corrupt(
+                    f"a tuple should be an array, but is of the type {header.kind}"
+                )
         if kind not in ("map", "array", "tuple"):
             yield path, self._leaf(path, header)
         elif header.size:
