@@ -8,7 +8,7 @@ There are three kinds, recognised by their marker files as in Orbax 0.12
     v0, step       _CHECKPOINT_METADATA with a map of handlers, <item>/_METADATA
 
 Before Orbax 0.4.2 there was no ``_METADATA``: a msgpack file ``checkpoint`` with the tree is in its place (``aggregate_file``).
-Before 0.5.10 there was no ``_CHECKPOINT_METADATA``.
+Orbax 0.5.9 and older wrote no ``_CHECKPOINT_METADATA``.
 
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
