@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import flax.serialization
 import jax
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ def test_a_changed_value_is_found(name: str, old: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(old / name, tmp_path / "c"))
     reshard.fingerprint(path)
     assert reshard.verify(path).differences == 0
+    same_types(stock_restore(item_folder(path)), stock_restore(item_folder(old / name)))
     file = item_folder(path) / "checkpoint"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))  # the step, which is the last leaf
@@ -121,6 +123,22 @@ def test_a_changed_value_is_found(name: str, old: Path, tmp_path: Path) -> None:
     assert [f.name for f in verified.files if f.is_difference] == [str(file.relative_to(path))]
     folders = json.loads((item_folder(path) / "slices.json").read_text())
     assert "checkpoint" in folders["data_files"]
+
+
+def test_of_large_arrays_in_buckets_little_is_asked(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    """Six of 2 MiB each, among small ones: a request behind each large one, none for each small one."""
+    small = {f"s{i}": np.ones(100, np.float32) for i in range(300)}
+    large = {f"w{i}": np.full(1 << 19, i, np.float32) for i in range(6)}
+    (tmp_path / "c").mkdir()
+    data = flax.serialization.msgpack_serialize({"a": small, "b": large, "c": small})
+    (tmp_path / "c" / "checkpoint").write_bytes(data)
+    url = upload(gcs_bucket, tmp_path / "c", "c")
+    gcs_bucket.emulator.log.clear()
+    assert len(reshard.inspect(url).tensors) == 606
+    asked = [one for one in gcs_bucket.emulator.log.requests if one.operation == "get"]
+    assert len(asked) <= 9
+    assert sum(one.bytes_out for one in asked) < 3 << 20
+    assert_same_trees(reshard.restore(url), {"a": small, "b": large, "c": small})
 
 
 def test_a_run_of_flax_has_steps(old: Path) -> None:

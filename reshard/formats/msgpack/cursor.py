@@ -22,6 +22,10 @@ Kind = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map
 WINDOW_BYTES = 64 << 10
 """Read at once where short reads are cheap."""
 
+FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES = 256 << 10, 4 << 20
+"""Asked for at once where requests take long: little behind a large array, more and more where nothing is passed over.
+``recent_reads`` keeps up to the second."""
+
 _NUMBERS: dict[int, tuple[Kind, struct.Struct]] = {
     0xCA: ("float", struct.Struct(">f")), 0xCB: ("float", struct.Struct(">d")),
     0xCC: ("int", struct.Struct(">B")), 0xCD: ("int", struct.Struct(">H")),
@@ -74,8 +78,8 @@ class MsgpackCursor:
         self.at = 0
         self.end = found.nbytes
         self._file, self._found = file, found
-        self._window_bytes = max(WINDOW_BYTES, file.store.range_bytes)
-        self._window, self._start = b"", 0
+        self._least, self._most = _window_sizes(file)
+        self._window, self._start, self._window_bytes = b"", 0, self._least
 
     def header(self) -> Header:
         """The header here. Raises CorruptError for a byte that begins no value, and for a size beyond the file's end."""
@@ -127,11 +131,13 @@ class MsgpackCursor:
         return self._window[at : at + nbytes]
 
     def _read_window(self, nbytes: int) -> None:
+        passed = self.at - self._start - len(self._window)
+        if self._window:
+            is_near = passed <= self._window_bytes
+            self._window_bytes = min(2 * self._window_bytes, self._most) if is_near else self._least
         wanted = min(max(nbytes, self._window_bytes), self.end - self.at)
-        self._window, self._start = (
-            read_part(self._file, self._found, self.at, wanted, self.where),
-            self.at,
-        )
+        self._window = read_part(self._file, self._found, self.at, wanted, self.where)
+        self._start = self.at
         if len(self._window) < nbytes:
             raise self.corrupt("the file became shorter while it was read")
 
@@ -161,5 +167,10 @@ class MsgpackCursor:
 
 def first_bytes(file: Location, found: FileStatus) -> bytes:
     """The first bytes of a file, which a cursor then need not read again."""
-    wanted = min(max(WINDOW_BYTES, file.store.range_bytes), found.nbytes)
-    return read_part(file, found, 0, wanted, str(file))
+    return read_part(file, found, 0, min(_window_sizes(file)[0], found.nbytes), str(file))
+
+
+def _window_sizes(file: Location) -> tuple[int, int]:
+    """How much is read at once at first, and at most."""
+    is_near = not file.store.range_bytes
+    return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)

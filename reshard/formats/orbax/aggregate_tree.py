@@ -47,11 +47,11 @@ class OpenTree(Struct, frozen=True):
     """The leaves of an item.
 
     Attributes:
-        kept: the values in ``aggregate``, by param name: arrays, numbers and strings.
+        values: those in ``aggregate``, by param name: arrays, numbers and strings.
     """
 
     tree: TreeMetadata
-    kept: Mapping[str, Value]
+    values: Mapping[str, Value]
     aggregate: Aggregate | None = None
 
 
@@ -144,10 +144,11 @@ def _by_keys(aggregate: Aggregate) -> Iterator[tuple[tuple[str, ...], Value]]:
 
 
 def _nowhere(leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | None) -> CorruptError:
-    file = files.where(AGGREGATE)
-    found = "but that file is not there" if aggregate is None else "but it has no value of it"
+    file = files.folder / AGGREGATE
+    missing = "it holds no tree" if file.is_file() else "that file is not there"
+    found = "it has no value of it" if aggregate is not None else missing
     return CorruptError(
         f"{files.where(TREE_METADATA)}: the leaf {leaf.name!r} ({leaf.value['value_type']}) has no array of its own (skip_deserialize), so "
-        f"that its value should be in the msgpack file {file}, {found}; restore that file from a copy, or save the "
+        f"that its value should be in the msgpack file {file}, but {found}; restore that file from a copy, or save the "
         "checkpoint again"
     )

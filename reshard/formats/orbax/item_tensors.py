@@ -13,7 +13,7 @@ from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS
 from reshard.formats.orbax.aggregate_tree import read_tree
-from reshard.formats.orbax.aggregate_values import kept_arrays
+from reshard.formats.orbax.aggregate_values import KeptValues, kept_arrays
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
@@ -61,7 +61,7 @@ def open_item(
     """
     directory = files.folder
     opened = read_tree(files)
-    tree, kept = opened.tree, opened.kept
+    tree, kept = opened.tree, opened.values
     strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
     strings |= {name: value for name, value in kept.items() if isinstance(value, str)}
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
@@ -184,7 +184,7 @@ class _TensorAssembly:
         if encoding is None:
             encoding = self._encodings[zarr.encoding] = read_ahead(zarr.encoding, self._store)
         is_key = _KEY_IMPLEMENTATION in (self._ext.get(leaf.param_name) or {})
-        may_be_missing = not self._tree.stores_fill
+        may_be_missing = not (self._tree.stores_fill or isinstance(array.values, KeptValues))
         return StoredTensor(spec, encoding, zarr.fill, may_be_missing, digest, is_key, partition)
 
     def _grid(self, name: str, zarr: ZarrArray) -> Grid:

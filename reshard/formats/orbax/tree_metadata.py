@@ -52,6 +52,7 @@ class MetadataLeaf(Struct, frozen=True):
 
     @property
     def is_tensor(self) -> bool:
+        """Whether it is an array or a number; ``aggregate_tree`` makes sure that what is skipped has no value."""
         return not self.value["skip_deserialize"] and not self.is_string
 
 

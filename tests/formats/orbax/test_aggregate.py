@@ -121,6 +121,14 @@ def test_a_value_that_is_nowhere_is_an_error(tmp_path):
         )
 
 
+def test_a_file_that_holds_no_tree_has_no_value(tmp_path):
+    source = write(tmp_path / "src", {"a": 1}, {"a": ("scalar", True)})
+    (source / "checkpoint").write_bytes(b"\0" * 100)
+    refused(
+        source, CorruptError, f"the msgpack file {source}/checkpoint, but it holds no tree; restore"
+    )
+
+
 def test_a_value_that_is_no_leaf_is_an_error(tmp_path):
     source = write(tmp_path / "src", {"a": 1, "b": {"c": 2}}, {"a": ("scalar", True)})
     refused(
