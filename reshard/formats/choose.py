@@ -17,7 +17,8 @@ from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanE
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
-from reshard.formats.steps import LARGEST_STEP, StepName, run_steps, steps_text, uncommitted
+from reshard.formats.step_names import StepName
+from reshard.formats.steps import LARGEST_STEP, run_steps, steps_text, uncommitted
 from reshard.storage.location import Location
 
 Step = int | Literal["latest"]

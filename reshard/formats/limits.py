@@ -30,6 +30,13 @@ MAX_PATH_KEYS = 256
 MAX_NAME_CHARACTERS = 4096
 """Characters of a tensor's name; a file's path may have as many bytes."""
 
+MAX_ALL_NAMES_CHARACTERS = 64 << 20
+"""Characters of all names of a tree whose file has each key once, however many names begin with it, and of its strings;
+100,000 leaves have 10 million. Each key of a path takes 8 bytes of memory besides."""
+
+MAX_ARRAY_PIECES = 1 << 16
+"""Pieces of an array in a msgpack file; real ones have 1 GiB each."""
+
 MAX_ZARR_BYTES = 1 << 20
 """An array's metadata file takes some hundred bytes."""
 

@@ -9,46 +9,17 @@ Training runs save Orbax checkpoints, so that steps are looked for in that forma
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
-
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
+from reshard.formats.step_names import StepName, step_name
 from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
 
-_STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
-_USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)
-
 LARGEST_STEP = 10**18 - 1
 
 _SHOWN = 10
-
-
-class StepName(Struct, frozen=True, order=True):
-    """The name of a folder that may be a step; ``prefix`` is "" for a number alone."""
-
-    prefix: str
-    step: int
-    name: str
-
-    @property
-    def number(self) -> str:
-        """The number as it is written."""
-        return self.name[len(self.prefix) + 1 :] if self.prefix else self.name
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether it can only be a step."""
-        return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
-
-
-def step_name(name: str) -> StepName | None:
-    """The parsed name of a folder; None if it does not end with a number."""
-    match = _STEP.fullmatch(name)
-    return StepName(match[1] or "", int(match[2]), name) if match else None
 
 
 def committed_steps(folder: Location) -> dict[int, str]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.registry import is_checkpoint
-from reshard.formats.steps import StepName, run_steps
+from reshard.formats.step_names import StepName
+from reshard.formats.steps import run_steps
 from reshard.storage.location import Location
 
 

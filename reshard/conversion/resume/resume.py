@@ -32,7 +32,7 @@ from reshard.conversion.resume.journaled_chunks import (
 from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Finished
 from reshard.errors import ResumeError
-from reshard.formats.steps import step_name
+from reshard.formats.step_names import step_name
 from reshard.storage.transaction import Transaction
 
 

@@ -7,6 +7,9 @@ There are three kinds, recognised by their marker files as in Orbax 0.12
     v0, one item   _METADATA                               (_CHECKPOINT_METADATA is optional)
     v0, step       _CHECKPOINT_METADATA with a map of handlers, <item>/_METADATA
 
+Before Orbax 0.4.2 there was no ``_METADATA``: a msgpack file ``checkpoint`` with the tree is in its place (``aggregate_file``).
+Orbax 0.5.9 and older wrote no ``_CHECKPOINT_METADATA``.
+
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
 ``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only what has
@@ -24,7 +27,9 @@ from typing import Any
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
+from reshard.formats.orbax.aggregate_file import is_aggregate
 from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.step_names import is_step_name
 from reshard.storage.base import Entry
 from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.location import Location
@@ -43,15 +48,20 @@ _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 def is_orbax(folder: Location) -> bool:
     """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
-    if (folder / TREE_METADATA).exists():
+    if has_tree(folder):
         return True
     entries = _entries(folder)
     return _has_marker(entries) or bool(_unnamed_items(folder, entries))
 
 
+def has_tree(folder: Location) -> bool:
+    """Whether a folder has a file that lists the leaves of a tree."""
+    return (folder / TREE_METADATA).exists() or is_aggregate(folder)
+
+
 def is_marked(folder: Location) -> bool:
     """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    return (folder / TREE_METADATA).exists() or _has_marker(_entries(folder))
+    return has_tree(folder) or _has_marker(_entries(folder))
 
 
 def _entries(folder: Location) -> Sequence[Entry]:
@@ -89,7 +99,7 @@ def read_container(files: MetadataFiles) -> Container:
     handlers = record.get("item_handlers")
     if (root / V1_MARKER).exists():
         return Container("v1", _items(root, _named(handlers, root)), kept)
-    if (root / TREE_METADATA).exists():
+    if has_tree(root):
         handler = handlers if isinstance(handlers, str) else ""
         return Container("v0", (Item("", "", is_tree=True, handler=handler),), kept)
     if isinstance(handlers, str):
@@ -176,7 +186,7 @@ def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
 
 
 def _item(root: Location, name: str, handler: str) -> Item:
-    is_tree = (root / name / TREE_METADATA).exists()
+    is_tree = has_tree(root / name)
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
             f"{root / name} should contain {TREE_METADATA}, since it was saved by {handler}, but has "
@@ -201,13 +211,13 @@ def _stores_tree(handler: str) -> bool:
 def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
     """Items of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
 
-    A folder with that file is a checkpoint of its own, and one with a number for a name is a step.
+    A folder with that file is a checkpoint of its own, and one with the name of a step is a step.
     """
     return [
         name
         for name in _subdirectories(entries)
-        if not name.isdigit()
-        and (root / name / TREE_METADATA).exists()
+        if not (name.isdigit() or is_step_name(name))
+        and has_tree(root / name)
         and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
     ]
 

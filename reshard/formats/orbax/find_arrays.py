@@ -12,7 +12,6 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Extent
 from reshard.formats.limits import MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
-from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
@@ -90,7 +89,7 @@ def _look_up(
             )
         elif must:
             raise CorruptError(
-                f"{directory}: the tensor {leaf.name!r} is in {TREE_METADATA}, but its metadata "
+                f"{directory}: the tensor {leaf.name!r} is in {tree.file}, but its metadata "
                 f"({leaf.param_name}/{ZARR2_FILE} or {ZARR3_FILE}) is not stored; restore the folder "
                 "from a copy"
             )

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from reshard.errors import CorruptError
 from reshard.formats.ocdbt.index import PROCESS_PREFIX
 from reshard.formats.ocdbt.manifest import MANIFEST
+from reshard.formats.orbax.aggregate_file import AGGREGATE
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
 from reshard.formats.slices.file_digests import REMEDY, files_below
 from reshard.formats.slices.slice_file import SliceFile
 from reshard.storage.location import Location
 
-_ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", MANIFEST)
+_ITEM_FILES = ("_METADATA", "_sharding", "_strings.json", AGGREGATE, MANIFEST)
 
 
 def refuse_unrecorded(folder: Location, record: SliceFile) -> None:
@@ -33,7 +34,7 @@ def refuse_unrecorded(folder: Location, record: SliceFile) -> None:
 
 
 def _files_in_use(folder: Location) -> Iterator[str]:
-    yield from (name for name in _ITEM_FILES if (folder / name).exists())
+    yield from (name for name in _ITEM_FILES if (folder / name).is_file())
     if (folder / ARRAY_METADATAS).is_folder():
         yield from (f"{ARRAY_METADATAS}/{n}" for n in files_below(folder / ARRAY_METADATAS))
     for entry in folder.entries():

@@ -7,6 +7,8 @@ from typing import cast
 
 from reshard.formats.base import Reader
 from reshard.formats.ocdbt.index import find_databases
+from reshard.formats.orbax.aggregate_file import AGGREGATE
+from reshard.formats.orbax.aggregate_values import KeptValues
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.item_tensors import OpenItem
@@ -33,7 +35,13 @@ def _item_folder(root: Location, item: OpenItem, chunks: ChunkFiles) -> Recorded
     files = tuple(_item_files(root, item, chunks))
     in_database = filter(is_data_file, files) if find_databases(root / folder) else ()
     tree = TensorTree(item.leaves, item.tensors)
-    return RecordedFolder(folder, tree, files, frozenset(in_database))
+    return RecordedFolder(folder, tree, files, frozenset([*in_database, *_with_values(item)]))
+
+
+def _with_values(item: OpenItem) -> tuple[str, ...]:
+    """The file that keeps values; it may be large, so that it is not compared whenever the checkpoint is opened."""
+    keeps = any(isinstance(array.values, KeptValues) for array in item.arrays.values())
+    return (AGGREGATE,) if keeps else ()
 
 
 def _item_files(root: Location, item: OpenItem, chunks: ChunkFiles) -> Iterator[str]:

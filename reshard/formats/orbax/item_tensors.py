@@ -12,7 +12,8 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS
-from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.aggregate_tree import read_tree
+from reshard.formats.orbax.aggregate_values import KeptValues, kept_arrays
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
@@ -21,7 +22,6 @@ from reshard.formats.orbax.tree_metadata import (
     TreeMetadata,
     read_ext_metadata,
     read_strings,
-    read_tree_metadata,
 )
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
@@ -60,14 +60,18 @@ def open_item(
         check: whether each array's metadata must have its recorded digest.
     """
     directory = files.folder
-    tree = read_tree_metadata(files, TREE_METADATA)
-    strings = read_strings(files, tree.leaves)
+    opened = read_tree(files)
+    tree, kept = opened.tree, opened.values
+    strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
+    strings |= {name: value for name, value in kept.items() if isinstance(value, str)}
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
     ext = read_ext_metadata(files, wanted)
     digests = recorded.files if recorded is not None and check else {}
-    stored = [leaf for leaf in tree.leaves if leaf.is_tensor]
+    stored = [leaf for leaf in tree.leaves if leaf.is_tensor and leaf.param_name not in kept]
     found = find_arrays(directory, stored, tree, digests)
-    shardings = read_shardings(files)
+    if opened.aggregate is not None:
+        found |= kept_arrays(kept, opened.aggregate)
+    shardings = read_shardings(files, wanted)
     entries = recorded.tensors if recorded is not None else {}
     assemble = _TensorAssembly(tree, shardings, ext, entries, directory).assemble
     tensors, arrays = {}, {}
@@ -180,7 +184,7 @@ class _TensorAssembly:
         if encoding is None:
             encoding = self._encodings[zarr.encoding] = read_ahead(zarr.encoding, self._store)
         is_key = _KEY_IMPLEMENTATION in (self._ext.get(leaf.param_name) or {})
-        may_be_missing = not self._tree.stores_fill
+        may_be_missing = not (self._tree.stores_fill or isinstance(array.values, KeptValues))
         return StoredTensor(spec, encoding, zarr.fill, may_be_missing, digest, is_key, partition)
 
     def _grid(self, name: str, zarr: ZarrArray) -> Grid:

@@ -1,12 +1,14 @@
 """Estimates the memory of opening an Orbax checkpoint, before it is opened.
 
-The leaves are counted in ``_METADATA``, read piece by piece: each has one list of keys.
+The leaves are counted in ``_METADATA``, read piece by piece: each has one list of keys. Where there is none, they are counted
+in the file ``checkpoint``, whose arrays are passed over.
 """
 
 from __future__ import annotations
 
 from reshard.errors import ReshardError
 from reshard.formats.limits import MAX_JSON_BYTES
+from reshard.formats.orbax.aggregate_file import count_values
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.storage.location import Location
 from reshard.storage.recent_reads import read_part
@@ -30,9 +32,14 @@ def leaf_count(root: Location) -> int:
     """
     try:
         folders = [root, *(root / entry.name for entry in root.entries() if entry.is_folder)]
-        return sum(_count(folder / TREE_METADATA) for folder in folders)
+        return sum(map(_count_tree, folders))
     except ReshardError:
         return 0
+
+
+def _count_tree(folder: Location) -> int:
+    metadata = folder / TREE_METADATA
+    return _count(metadata) if metadata.exists() else count_values(folder)
 
 
 def _count(file: Location) -> int:

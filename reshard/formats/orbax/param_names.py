@@ -22,7 +22,7 @@ _CHUNK_FILE = re.compile(r"(c(\.[0-9]+)*|zarr\.json)\Z")
 ITEM_FILES = frozenset(
     {
         "_METADATA", "_sharding", "_strings.json", "array_metadatas", "slices.json",
-        "_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "manifest.ocdbt",
+        "_CHECKPOINT_METADATA", "checkpoint", "commit_success.txt", "orbax.checkpoint", "manifest.ocdbt",
         "zarr.json", ".zarray",
     }
 )  # fmt: skip

@@ -8,8 +8,8 @@ A JSON object from urlsafe-base64 of the param name to *text* that is JSON again
      "device_mesh": {"mesh": [[{"id": 0}, {"id": 1}], ...]}}
     {"sharding_type": "SingleDeviceSharding", "device_str": "cpu:3"}
 
-``device_mesh`` is optional. A ``SingleDeviceSharding`` is not a layout; its text is kept, and written again if the
-array stays on its device. Orbax restores no other kinds, so they are left out.
+Orbax 0.4.1 wrote the param name itself as the key. ``device_mesh`` is optional. A ``SingleDeviceSharding`` is not a layout; its
+text is kept, and written again if the array stays on its device. Orbax restores no other kinds, so they are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -48,8 +48,10 @@ class OneDevice(Struct, frozen=True):
 Sharding = TensorLayout | OneDevice
 
 
-def read_shardings(files: MetadataFiles) -> Mapping[str, Sharding]:
+def read_shardings(files: MetadataFiles, names: Container[str] = ()) -> Mapping[str, Sharding]:
     """The sharding of each array that has one, by param name; empty if there is no ``_sharding``.
+
+    ``names`` are the param names of the item, which old versions wrote as they are.
 
     Equal shardings and meshes are one object, so 100,000 arrays on one mesh cost little memory.
     """
@@ -61,7 +63,7 @@ def read_shardings(files: MetadataFiles) -> Mapping[str, Sharding]:
     meshes: dict[DeviceMesh, DeviceMesh] = {}
     shardings: dict[str, Sharding] = {}
     for key in cursor.members():
-        name = _param_name(key, cursor.where)
+        name = _param_name(key, names, cursor.where)
         text = expect(cursor.value(), str, f"the sharding of {name!r}", cursor.where)
         if text not in known:
             known[text] = _shared(parse_sharding(text, name, cursor.where), meshes)
@@ -78,20 +80,31 @@ def _shared(sharding: Sharding | None, meshes: dict[DeviceMesh, DeviceMesh]) -> 
     return sharding if mesh is sharding.device_mesh else TensorLayout(sharding.axes, mesh)
 
 
-def _param_name(key: str, where: str) -> str:
+def _param_name(key: str, names: Container[str], where: str) -> str:
+    name = _decoded(key)
+    if key in names and name not in names:
+        return key
+    if name is None:
+        raise CorruptError(
+            f"{where}: the key {shorten(key)} should be the base64 of an array's name, but is not"
+        )
+    return name
+
+
+def _decoded(key: str) -> str | None:
     try:
         return base64.b64decode(key, altchars=b"-_", validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
-        raise CorruptError(
-            f"{where}: the key {shorten(key)} should be the base64 of an array's name, but is not"
-        ) from None
+        return None
 
 
 def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
-    """The sharding in one entry's text; None for another kind of sharding.
+    """The sharding in one entry's text; None for another kind of sharding, for which Orbax 0.4.1 wrote an empty text.
 
     Raises CorruptError naming the array if the entry contradicts itself.
     """
+    if not text:
+        return None
     what = f"the sharding of {name!r}"
     place = f"{where}, {what}"
     fields = expect(parse_json(text.encode("utf-8", "surrogatepass"), place), dict, what, where)

@@ -33,7 +33,7 @@ _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
 
 
 class MetadataLeaf(Struct, frozen=True):
-    """One entry of ``_METADATA``.
+    """One entry of ``_METADATA``, or of the file that has the tree in its place (``aggregate_tree``).
 
     Attributes:
         name: keys joined with slashes.
@@ -52,6 +52,7 @@ class MetadataLeaf(Struct, frozen=True):
 
     @property
     def is_tensor(self) -> bool:
+        """Whether it is an array or a number; ``aggregate_tree`` makes sure that what is skipped has no value."""
         return not self.value["skip_deserialize"] and not self.is_string
 
 
@@ -64,12 +65,14 @@ class TreeMetadata(Struct, frozen=True):
             is not recorded.
         kept: metadata of the whole tree that is copied: ``custom_metadata``, and ``value_metadata_tree`` (rich types)
             if there is one.
+        file: the name of the file that lists the leaves.
     """
 
     leaves: tuple[MetadataLeaf, ...]
     uses_zarr3: bool
     stores_fill: bool
     kept: Mapping[str, Any]
+    file: str
 
 
 def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
@@ -97,7 +100,7 @@ def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
     refuse_collisions(leaves, path)
     uses_zarr3 = _flag(fields, "use_zarr3", path)
     stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", path)
-    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields))
+    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields), name)
 
 
 def _flag(fields: Mapping[str, Any], name: str, where: str) -> bool:

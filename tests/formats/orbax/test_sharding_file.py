@@ -168,3 +168,18 @@ def test_layout_that_does_not_fit_its_tensor(tmp_path):
             CorruptError, match="the layout recorded for 'x' contradicts its shape: .*" + message
         ):
             open_orbax(locate(root).view())
+
+
+def test_names_as_orbax_0_4_1_wrote_them(tmp_path):
+    """Later the key is the base64 of the name; a name may look like base64, and what it decodes to is then no name."""
+    text = json.dumps(NAMED)
+    encoded = base64.urlsafe_b64encode(b"d.e").decode()
+    document = {"a.b": text, "step": text, "empty": "", encoded: text}
+    (tmp_path / "_sharding").write_text(json.dumps(document))
+    files = MetadataFiles(locate(tmp_path))
+    found = read_shardings(files, {"a.b", "step", "empty", "d.e"})
+    assert sorted(found) == ["a.b", "d.e", "step"]
+    with pytest.raises(
+        CorruptError, match=r"the key 'a\.b' should be the base64 of an array's name, but is not"
+    ):
+        read_shardings(files, {"step"})

@@ -69,8 +69,9 @@ def _holds_json(path: Path) -> bool:
 
 def _bytes(rng: random.Random, root: Path) -> str:
     found = files_of(root)
-    kinds = sorted({p.name for p in found})
-    kind = rng.choice(kinds)
+    if not found:  # the only file is gone
+        return "nothing"
+    kind = rng.choice(sorted({p.name for p in found}))
     path = rng.choice([p for p in found if p.name == kind])
     if path.stat().st_size < 1 << 24:
         path.write_bytes(damage_bytes(rng, path.read_bytes(), rng.choice((1, 2, 10))))

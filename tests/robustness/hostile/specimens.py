@@ -1,7 +1,8 @@
-"""Small real checkpoints to damage: by stock Orbax in all its forms, and one by this project."""
+"""Small real checkpoints to damage: by stock Orbax in all its forms, by old versions of it, and by this project."""
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import reshard
+from tests.old_orbax import unpack
 from tests.orbax_trees import (
     mesh,
     put,
@@ -35,6 +37,14 @@ FORMS = {
     "v1": save_v1,
 }
 """Ways of saving, by name."""
+
+OLD = {
+    "old-msgpack": "o023/flaxargs",
+    "old-placeholders": "o023/plain",
+    "old-both": "agg_0.5.9/flaxargs",
+    "old-items": "o041/run2/3",
+}
+"""Checkpoints of old versions, with their paths in ``tests/old_orbax.tgz``."""
 
 TENSORS = {"drop": ["key", "none", "empty", "name"]}
 """Safetensors files hold nothing else."""
@@ -62,9 +72,12 @@ def make_specimens(root: Path) -> list[str]:
                 left.rmdir() if left.is_dir() else left.unlink()
             (root / name).rmdir()
             moved.rename(root / name)
+    unpacked = unpack(root.with_name(f"{root.name}-old"))
+    for name, path in OLD.items():
+        shutil.copytree(unpacked / path, root / name)
     for name, options in OURS.items():
         reshard.convert(root / "raw-zarr2", root / name, **options)
-    return [*FORMS, *OURS]
+    return [*FORMS, *OLD, *OURS]
 
 
 def _tree(*, strings: bool) -> dict[str, Any]:

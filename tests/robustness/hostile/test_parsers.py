@@ -23,6 +23,8 @@ from reshard.formats.contents import Encoding, Extent
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import parse_json
 from reshard.formats.ocdbt.index import OcdbtIndex
+from reshard.formats.orbax.aggregate_file import read_aggregate
+from reshard.formats.orbax.aggregate_tree import read_tree
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.sharding_file import read_shardings
 from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
@@ -91,6 +93,21 @@ def test_tree_metadata(specimens, tmp_path, seed):
         files = MetadataFiles(locate(tmp_path))
         tree = read_tree_metadata(files, "_METADATA")
         read_strings(files, tree.leaves)
+
+
+@some
+@given(SEEDS)
+def test_values_that_are_kept_in_the_tree(specimens, tmp_path, seed):
+    rng = random.Random(seed)
+    for name in ("old-msgpack", "old-placeholders", "old-both"):
+        data = (specimens / name / "checkpoint").read_bytes()
+        (tmp_path / "checkpoint").write_bytes(damage_bytes(rng, data, rng.choice((1, 1, 3))))
+        with only_ours():
+            read_aggregate(locate(tmp_path))
+    (tmp_path / "_METADATA").write_bytes((specimens / "old-both" / "_METADATA").read_bytes())
+    with only_ours():
+        read_tree(MetadataFiles(locate(tmp_path)))
+    (tmp_path / "_METADATA").unlink()
 
 
 @some

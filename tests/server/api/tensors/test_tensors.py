@@ -38,6 +38,15 @@ def test_every_tensor_of_a_stock_checkpoint(client: httpx.Client) -> None:
         assert int(found.headers["Content-Length"]) == array.nbytes
 
 
+def test_values_that_old_orbax_kept_in_its_msgpack_file(client: httpx.Client) -> None:
+    for version in ("o023", "o041", "o048", "agg_0.5.9"):
+        query = {"checkpoint": f"data/old/{version}/flaxargs", "name": "params/emb", "slice": "2:5"}
+        found = client.get(URL, params=query)
+        assert (found.status_code, found.content) == (200, np.arange(2, 5, dtype="<i4").tobytes())
+        step = client.get(URL, params={**query, "name": "step", "slice": ""})
+        assert step.content == np.int64(7).tobytes()
+
+
 def test_a_slice_in_another_dtype(client: httpx.Client) -> None:
     found = client.get(URL, params={**RAW, "slice": "128:256,:10", "dtype": "bfloat16"})
     expected = LARGE[128:256, :10].astype(ml_dtypes.bfloat16)

@@ -1,0 +1,154 @@
+"""The leaves of an item: those of ``_METADATA`` with the values that the file ``checkpoint`` keeps, or those of that file alone.
+
+As stock Orbax 0.12 restores them (``PyTreeCheckpointHandler._get_internal_metadata``), a value that the file keeps counts more than
+what ``_METADATA`` says of the leaf: it comes back as a numpy array, a Python number or text. A leaf that has a value, but
+neither there nor in an array of its own, is an error here; stock Orbax gives its metadata in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.msgpack.arrays import ArrayBytes
+from reshard.formats.msgpack.tree import Path, Value
+from reshard.formats.orbax.aggregate_file import (
+    AGGREGATE,
+    Aggregate,
+    placeholder_name,
+    read_aggregate,
+)
+from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.tree_metadata import (
+    MetadataLeaf,
+    TreeMetadata,
+    read_tree_metadata,
+    refuse_collisions,
+    refuse_unsafe,
+)
+from reshard.formats.slices.metadata_files import MetadataFiles
+
+EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})
+"""The types of leaves without a value, as in Orbax (``_src/metadata/empty_values.py``)."""
+
+_ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
+_NUMBER = {"value_type": "scalar", "skip_deserialize": False}
+_TEXT = {"value_type": "string", "skip_deserialize": False}
+_EMPTY = {
+    name: {"value_type": name, "skip_deserialize": True} for name in ("None", "Dict", "List", "Tuple")
+}  # fmt: skip
+
+
+class OpenTree(Struct, frozen=True):
+    """The leaves of an item.
+
+    Attributes:
+        values: those in ``aggregate``, by param name: arrays, numbers and strings.
+    """
+
+    tree: TreeMetadata
+    values: Mapping[str, Value]
+    aggregate: Aggregate | None = None
+
+
+def read_tree(files: MetadataFiles) -> OpenTree:
+    """The leaves of the item in a folder, each with where its value is.
+
+    Raises CorruptError for a leaf whose value is nowhere, and as ``read_tree_metadata`` and ``read_aggregate``.
+    """
+    aggregate = read_aggregate(files.folder)
+    if aggregate is not None and not (files.folder / TREE_METADATA).exists():
+        return _tree_of(aggregate)
+    tree = read_tree_metadata(files, TREE_METADATA)
+    kept = _kept(tree, aggregate)
+    leaves = tuple(_with_value(leaf, kept) for leaf in tree.leaves)
+    for leaf in leaves:
+        if leaf.value["skip_deserialize"] and leaf.value["value_type"] not in EMPTY_TYPES:
+            raise _nowhere(leaf, files, aggregate)
+    return OpenTree(replace(tree, leaves=leaves), kept, aggregate)
+
+
+def _tree_of(aggregate: Aggregate) -> OpenTree:
+    leaves = tuple(_leaf(path, value, aggregate.file) for path, value in aggregate.values.items())
+    refuse_collisions(leaves, aggregate.file)
+    kept = {
+        leaf.param_name: value
+        for leaf, value in zip(leaves, aggregate.values.values(), strict=True)
+        if _is_kept(value)
+    }
+    tree = TreeMetadata(leaves, uses_zarr3=False, stores_fill=False, kept={"custom_metadata": None}, file=AGGREGATE)  # fmt: skip
+    return OpenTree(tree, kept, aggregate)
+
+
+def _leaf(path: Path, value: Value, where: str) -> MetadataLeaf:
+    keys = [key.key for key in path]
+    param_name = ".".join(keys)
+    refuse_unsafe(param_name, where)
+    stored = placeholder_name(value)
+    if stored is not None and stored != param_name:
+        raise FormatError(
+            f"{where}: the leaf {'/'.join(keys)!r} should be stored under the name {param_name!r}, as stock Orbax looks for it, but the file "
+            f"says {stored!r}; restore it with the version of Orbax that saved it, and save it with Orbax 0.12"
+        )
+    return MetadataLeaf("/".join(keys), path, param_name, _metadata_of(value))
+
+
+def _metadata_of(value: Value) -> dict[str, Any]:
+    """The ``value_metadata`` of a leaf. What an array in a folder was before it was saved is not known: stock Orbax gives a
+    numpy array."""
+    if isinstance(value, ArrayBytes) or placeholder_name(value) is not None:
+        return _ARRAY
+    if isinstance(value, str):
+        return _TEXT
+    if value is None:
+        return _EMPTY["None"]
+    if isinstance(value, dict | list | tuple):
+        return _EMPTY[type(value).__name__.capitalize()]
+    return _NUMBER
+
+
+def _is_kept(value: Value) -> bool:
+    is_empty = value is None or isinstance(value, dict | list | tuple)
+    return not is_empty and placeholder_name(value) is None
+
+
+def _with_value(leaf: MetadataLeaf, kept: Mapping[str, Value]) -> MetadataLeaf:
+    if leaf.param_name not in kept:
+        return leaf
+    return replace(leaf, value=_metadata_of(kept[leaf.param_name]))
+
+
+def _kept(tree: TreeMetadata, aggregate: Aggregate | None) -> dict[str, Value]:
+    """The kept values by param name. Raises CorruptError for one that is no leaf: it would be lost without a word."""
+    if aggregate is None:
+        return {}
+    found = dict(_by_keys(aggregate))
+    leaves = {tuple(key.key for key in leaf.path): leaf.param_name for leaf in tree.leaves}
+    for keys in found:
+        if keys not in leaves:
+            raise CorruptError(
+                f"{aggregate.file} keeps a value of {'/'.join(keys)!r}, which is no leaf in {TREE_METADATA}; restore both files from a "
+                "copy"
+            )
+    return {leaves[keys]: value for keys, value in found.items()}
+
+
+def _by_keys(aggregate: Aggregate) -> Iterator[tuple[tuple[str, ...], Value]]:
+    for path, value in aggregate.values.items():
+        if _is_kept(value):
+            yield tuple(key.key for key in path), value
+
+
+def _nowhere(leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | None) -> CorruptError:
+    file = files.folder / AGGREGATE
+    missing = "it holds no tree" if file.is_file() else "that file is not there"
+    found = "it has no value of it" if aggregate is not None else missing
+    return CorruptError(
+        f"{files.where(TREE_METADATA)}: the leaf {leaf.name!r} ({leaf.value['value_type']}) has no array of its own (skip_deserialize), so "
+        f"that its value should be in the msgpack file {file}, but {found}; restore that file from a copy, or save the "
+        "checkpoint again"
+    )
