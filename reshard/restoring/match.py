@@ -20,6 +20,10 @@ from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
 
+_WITHOUT_DATA = {
+    "None": "None", "Dict": "an empty dict", "List": "an empty list", "Tuple": "an empty tuple",
+}  # fmt: skip
+
 
 class SourceLeaf(Struct, frozen=True):
     """A leaf of the checkpoint that the rules keep.
@@ -69,9 +73,9 @@ class SourceLeaf(Struct, frozen=True):
         if self.stored is not None:
             keys = "PRNG keys with data " if self.stored.is_key else ""
             return f"{keys}{self.stored.spec.dtype} of shape {list(self.stored.spec.shape)}"
-        return (
-            "a string" if self.text is not None else f"without data ({self.value_type or 'empty'})"
-        )
+        if self.text is not None:
+            return "a string"
+        return _WITHOUT_DATA.get(self.value_type, f"no data ({self.value_type or 'empty'})")
 
     @property
     def key_implementation(self) -> str | None:
@@ -91,12 +95,12 @@ def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
 
 
 def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
-    """Adds every difference between a leaf and its target to ``found``."""
-    if target.kind == "string" or leaf.stored is None:
-        if (target.kind == "string") != (leaf.text is not None):
-            found.add(
-                "kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for"
-            )
+    """Adds every difference between a leaf that has data and its target to ``found``."""
+    if leaf.stored is None:
+        if target.kind != "string":
+            _add_other_kind(leaf, target, found)
+    elif target.kind == "string":
+        _add_other_kind(leaf, target, found)
     elif target.kind == "scalar":
         _check_scalar(leaf, leaf.stored, target, found)
     elif target.kind == "key":
@@ -120,10 +124,8 @@ def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches
         )
 
 
-def _description(target: TargetLeaf) -> str:
-    if target.kind in ("string", "scalar"):
-        return f"a {type(target.leaf).__name__}"
-    return f"{target.dtype} of shape {list(target.shape)}"
+def _add_other_kind(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
+    found.add("kind", f"{leaf.name} is {leaf.what}, but {target.what} is asked for")
 
 
 def _check_shape(
@@ -140,7 +142,7 @@ def _check_dtype(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> Non
     if leaf.cast is not None and leaf.cast != dtype:
         found.add("dtype", f"{leaf.name} is cast to {leaf.cast}, but {dtype} is asked for")
     elif leaf.stored is not None and leaf.stored.is_key and dtype != stored:
-        found.add("dtype", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
+        found.add("dtype", f"{leaf.name} is {leaf.what}, but {target.what} is asked for")
     elif leaf.cast is None and not is_lossless(stored, dtype):
         found.add(
             "dtype",
@@ -153,11 +155,11 @@ def _check_scalar(
 ) -> None:
     kind = kind_of(leaf.cast or stored.spec.dtype)
     if math.prod(stored.spec.shape) != 1 or stored.spec.shape or stored.is_key:
-        found.add("kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
+        _add_other_kind(leaf, target, found)
     elif kind != type(target.leaf).__name__:
         found.add(
             "dtype",
-            f"{leaf.name} is {leaf.cast or stored.spec.dtype}, but {_description(target)} is asked for",
+            f"{leaf.name} is {leaf.cast or stored.spec.dtype}, but {target.what} is asked for",
         )
 
 

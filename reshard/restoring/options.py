@@ -37,8 +37,8 @@ class RestoreOptions(TypedDict, total=False):
         into: a tree of writable numpy arrays, or a dict of them by name, to be filled in place instead of new arrays;
             the same tree is returned. Shapes and dtypes must fit as for ``like``. It excludes ``like``, ``layout``,
             ``partition`` and the options for these. After an error the arrays may have new and old values.
-        missing: ``"keep"`` keeps leaves of ``like`` or ``into`` that the checkpoint lacks; ``"error"``, the default,
-            refuses them.
+        missing: ``"keep"`` keeps leaves of ``like`` or ``into`` that the checkpoint lacks, or for which it has None or an
+            empty container; ``"error"``, the default, refuses them.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` or ``into`` lacks; ``"error"``, the default,
             refuses them.
         max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
