@@ -34,7 +34,7 @@ def verify(
     """Compares two checkpoints bit by bit, or one checkpoint with the digests that it recorded when it was written.
 
     ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and the result
-    lists all damage. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
+    lists all damage. Strings, None and empty containers are compared too, unless a format has no place for them. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
     the tensor that it was made from, and if it was cast, with the result of the same cast.
 
     Args:

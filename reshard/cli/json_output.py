@@ -297,6 +297,7 @@ def verification(found: Verification) -> Document:
         "dropped": found.dropped,
         "files": [to_builtins(f) for f in found.files],
         "tensors": [to_builtins(t) for t in found.tensors],
+        "leaves": [to_builtins(x) for x in found.leaves],
     }
 
 
@@ -308,6 +309,7 @@ def diff_document(found: DiffReport) -> Document:
         "b": found.b,
         "equal": not found.differences,
         "differences": found.differences,
+        "warnings": found.warnings,
         "tensors": [to_builtins(t) for t in found.tensors.values()],
         "leaves": [to_builtins(x) for x in found.leaves.values()],
         "seconds": found.seconds,

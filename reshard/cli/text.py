@@ -120,6 +120,12 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def and_text(parts: Sequence[str]) -> str:
+    """``one``, ``one and two``, ``one, two and three``; empty parts are left out."""
+    *first, last = filter(None, parts)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def some_text(names: Sequence[str], most: int = 5) -> str:
     """The first few names, and the number of the others."""
     shown = ", ".join(map(safe, names[:most]))

@@ -20,10 +20,6 @@ from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
 
-_WITHOUT_DATA = {
-    "None": "None", "Dict": "an empty dict", "List": "an empty list", "Tuple": "an empty tuple",
-}  # fmt: skip
-
 
 class SourceLeaf(Struct, frozen=True):
     """A leaf of the checkpoint that the rules keep.
@@ -73,9 +69,7 @@ class SourceLeaf(Struct, frozen=True):
         if self.stored is not None:
             keys = "PRNG keys with data " if self.stored.is_key else ""
             return f"{keys}{self.stored.spec.dtype} of shape {list(self.stored.spec.shape)}"
-        if self.text is not None:
-            return "a string"
-        return _WITHOUT_DATA.get(self.value_type, f"no data ({self.value_type or 'empty'})")
+        return self.leaf.kind
 
     @property
     def key_implementation(self) -> str | None:
