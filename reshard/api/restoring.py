@@ -29,7 +29,7 @@ def restore(
 ) -> Any:
     """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
 
-    Without like, layout and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
+    Without like, layout, mesh and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
     containers are as they were saved, and PRNG keys are jax's.
 
     Args:
@@ -46,7 +46,7 @@ def restore(
         select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an
             int becomes a float only if the rule has its full name.
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        options: drop, rename, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
+        options: drop, rename, mesh, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
             With ``into`` existing arrays are filled and returned.
 
     Before a tensor is read, it raises one TreeError that names every tensor that is missing, unexpected, or has another

@@ -162,11 +162,22 @@ def _layout(
 ) -> TensorLayout:
     if is_from_jax(place, "SingleDeviceSharding"):
         return TensorLayout((), DeviceMesh((1,), ("device",), list(place.device_set)).recorded)
+    return layout_over(place, mesh, missing_axes, lacking).recorded
+
+
+def layout_over(
+    place: Any, mesh: DeviceMesh | None, missing_axes: str, lacking: dict[str, None]
+) -> TensorLayout:
+    """The layout of a leaf that names axes, over its own mesh or the given one.
+
+    Adds to ``lacking`` the axes that are replicated because the given mesh lacks them. Raises LayoutError for a leaf with two
+    meshes, or with none.
+    """
     found = place if isinstance(place, TensorLayout) else layout_from_sharding(place)
     if found.device_mesh is not None:
         if mesh is not None:
             raise LayoutError(f"it has {found.device_mesh} of its own; leave 'mesh' out")
-        return found.recorded
+        return found
     if mesh is None:
         raise LayoutError(
             f"{show_axes(found.axes)} has no mesh; give one (mesh), or a NamedSharding"
