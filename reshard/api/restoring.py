@@ -8,7 +8,7 @@ from reshard.restoring.options import RestoreArguments
 from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Path, Rules
+    from reshard.arguments import CastRules, Path, Rules
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.formats.choose import Step
     from reshard.restoring.options import RestoreOptions
@@ -21,7 +21,7 @@ def restore(
     layout: Any = None,
     partition: Any = None,
     select: Rules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,

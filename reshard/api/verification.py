@@ -9,7 +9,7 @@ from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Path, Rules
+    from reshard.arguments import CastRules, PairRules, Path, Rules
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.verification.compare import Verification
@@ -26,7 +26,7 @@ def verify(
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,

@@ -17,7 +17,7 @@ from reshard.restoring.shardings import Shardings, shardings_of
 from reshard.restoring.target_tree import TargetTree, read_target
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import CastRules, Rules
 
 
 class RestoreRequest(Struct, frozen=True):
@@ -46,7 +46,7 @@ def restore_request(
     layout: Any,
     partition: Any,
     select: Rules | None,
-    cast: PairRules | None,
+    cast: CastRules | None,
     options: RestoreArguments,
 ) -> RestoreRequest:
     """The request for these arguments of ``restore``.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard import LayoutMap
+from reshard.arguments import cast_pairs
 
 
 def layout_of(layout: Any) -> Any:
@@ -19,8 +20,10 @@ def layout_of(layout: Any) -> Any:
 
 
 def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a conversion, with the layout as the API takes it."""
+    """The options of a conversion, with the layout and the casts as the API takes them."""
     given = dict(options)
     if "layout" in given:
         given["layout"] = layout_of(given["layout"])
+    if given.get("cast") is not None:
+        given["cast"] = cast_pairs(given["cast"])
     return given
