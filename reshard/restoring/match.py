@@ -15,7 +15,8 @@ from msgspec import Struct
 from reshard.errors import MissingPackageError
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.layout.changes import kind_of, left_side_for
+from reshard.layout.changes import kind_of
+from reshard.restoring.cast_advice import WantedDtype
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
@@ -89,7 +90,7 @@ def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
 
 
 def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
-    """Adds every difference between a leaf that has data and its target to ``found``."""
+    """Adds every difference between a leaf that has data and its target to ``found``, but what a cast could convert."""
     if leaf.stored is None:
         if target.kind != "string":
             _add_other_kind(leaf, target, found)
@@ -104,17 +105,36 @@ def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
         _check_dtype(leaf, target, found)
 
 
+def wanted_dtype(
+    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf | None, becomes_jax: bool
+) -> WantedDtype:
+    """The dtype that a tensor without a cast rule must get, and whether only such a rule converts it: because values could
+    change, or because jax would silently narrow it."""
+    dtype = stored.spec.dtype
+    is_array = target is not None and target.kind not in ("string", "scalar", "key")
+    wanted = str(target.dtype) if target is not None and is_array else dtype
+    narrowed = narrowed_by_jax(numpy_dtype(dtype)) if becomes_jax and wanted == dtype else None
+    if narrowed is not None:
+        words = _OUT_OF_LAYOUT if target is None and leaf.is_numpy else _AS_NUMPY
+        return WantedDtype(leaf.name, dtype, str(narrowed), words, needs_cast=True)
+    return WantedDtype(leaf.name, dtype, wanted, needs_cast=not is_lossless(dtype, wanted))
+
+
+_AS_NUMPY = "set jax_enable_x64, restore {them} as {a}numpy array{s}"
+_OUT_OF_LAYOUT = (
+    "set jax_enable_x64, take {them} out of the layout, so that {stay} {a}numpy array{s}"
+)
+
+
 def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches) -> None:
-    """Adds a tensor whose dtype jax would silently narrow."""
+    """Adds a tensor that is converted to a dtype which jax would silently narrow."""
     dtype = restored_dtype(leaf, target)
     narrowed = narrowed_by_jax(numpy_dtype(dtype))
-    if narrowed is not None:
-        is_free = target is None and leaf.is_numpy
-        numpy = "take it out of the layout, so that it stays" if is_free else "restore it as"
+    if narrowed is not None and dtype != _spec_dtype(leaf):
         found.add(
             "dtype",
-            f"{leaf.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, {numpy}"
-            f" a numpy array, or cast=[({left_side_for(leaf.name)!r}, {narrowed!r})]",
+            f"{leaf.name} becomes {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, restore it as a "
+            f"numpy array, or ask for {narrowed}",
         )
 
 
@@ -137,11 +157,6 @@ def _check_dtype(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> Non
         found.add("dtype", f"{leaf.name} is cast to {leaf.cast}, but {dtype} is asked for")
     elif leaf.stored is not None and leaf.stored.is_key and dtype != stored:
         found.add("dtype", f"{leaf.name} is {leaf.what}, but {target.what} is asked for")
-    elif leaf.cast is None and not is_lossless(stored, dtype):
-        found.add(
-            "dtype",
-            f"{leaf.name} is {stored}, but {dtype} is asked for; cast=[({left_side_for(leaf.name)!r}, {dtype!r})] converts it",
-        )
 
 
 def _check_scalar(

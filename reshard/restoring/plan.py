@@ -15,8 +15,15 @@ from reshard.formats.leaf_paths import renamed_leaves
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
+from reshard.restoring.cast_advice import WantedDtype, cast_lines
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
-from reshard.restoring.match import SourceLeaf, check_fit, check_for_jax, restored_dtype
+from reshard.restoring.match import (
+    SourceLeaf,
+    check_fit,
+    check_for_jax,
+    restored_dtype,
+    wanted_dtype,
+)
 from reshard.restoring.mismatches import Mismatches, layout_hint, target_hint
 from reshard.restoring.partitions import Partitions
 from reshard.restoring.request import RestoreRequest
@@ -96,12 +103,18 @@ def _check(
     found = Mismatches(reader.uri)
     if request.like is not None:
         _check_names(leaves, request.like, request, found, reader.container.naming_items)
+    dtypes: list[WantedDtype] = []
     for leaf in wanted:
         target = target_leaf(leaf, request)
         if target is not None:
             check_fit(leaf, target, found)
-        if leaf.stored is not None and becomes_jax(leaf, target, request):
+        is_jax = leaf.stored is not None and becomes_jax(leaf, target, request)
+        if is_jax:
             check_for_jax(leaf, target, found)
+        if leaf.stored is not None and leaf.cast is None and not leaf.stored.is_key:
+            dtypes.append(wanted_dtype(leaf, leaf.stored, target, is_jax))
+    for line, count in cast_lines(dtypes):
+        found.add("dtype", line, count)
     if request.shardings is not None:
         _check_shardings(wanted, request, request.shardings, found)
     found.refuse()
