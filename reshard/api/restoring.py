@@ -30,7 +30,7 @@ def restore(
     """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
 
     Without like, layout, mesh and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
-    containers are as they were saved, and PRNG keys are jax's.
+    containers are as they were saved, and PRNG keys are jax's, or uint32 arrays of their data if jax is not installed.
 
     Args:
         like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and strings. The result

@@ -11,7 +11,7 @@ from typing import Any
 from reshard.errors import LayoutError
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.restoring.match import SourceLeaf, key_type, restored_dtype
+from reshard.restoring.match import SourceLeaf, has_jax, key_type, restored_dtype
 from reshard.restoring.outputs import (
     HostMemory,
     JaxArray,
@@ -63,7 +63,7 @@ def choose_output(
         return _partitioned_by_file(leaf.name, stored, dtype, sharding.rows, request.partitions)
     if target is not None:
         return _like_target(leaf, stored, dtype, target, sharding, request.partitions)
-    if leaf.key_implementation is not None:
+    if leaf.key_implementation is not None and has_jax():  # else the array of their data
         rank = len(_outer_shape(leaf, stored))
         data = _on_devices(leaf.name, shape, dtype, sharding, rank)
         return Key(leaf.name, leaf.key_implementation, data)

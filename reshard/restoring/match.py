@@ -187,19 +187,25 @@ def _check_key(
         found.add("dtype", f"{leaf.name} has PRNG keys {dtype}, but {target.dtype} is asked for")
 
 
-def require_jax(why: str) -> None:
-    """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
+def has_jax() -> bool:
+    """Whether jax is installed."""
     try:
         import jax  # noqa: F401
-    except ImportError as error:
+    except ImportError:
+        return False
+    return True
+
+
+def require_jax(why: str) -> None:
+    """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
+    if not has_jax():
         raise MissingPackageError(
             f"{why}; install reshard[jax], or leave out the arguments that need it (numpy arrays do not)"
-        ) from error
+        )
 
 
 def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the keys with this data; an implementation unknown to jax keeps its name and shape."""
-    require_jax(f"{stored.spec.name!r} has PRNG keys, which are restored as jax's own")
     import jax
 
     data = jax.ShapeDtypeStruct(stored.spec.shape, jax.numpy.uint32)
