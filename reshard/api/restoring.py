@@ -38,9 +38,9 @@ def restore(
             dtype is converted to one that loses nothing, such as bfloat16 to float32. An array goes where the
             sharding of its struct says, or else to jax's default device.
         layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts, jax shardings or structs
-            with shardings, in which a leaf applies to everything below it. The tensors that it names become jax
-            arrays, whatever sharding ``like`` gives them; a tensor that was saved as a numpy array and is not named
-            stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
+            with shardings, in which a leaf applies to everything below it. LayoutMaps and TensorLayouts may be those of
+            Keras. The tensors that it names become jax arrays, whatever sharding ``like`` gives them; a tensor that was
+            saved as a numpy array and is not named stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to these. The tensors become
             ShardedVariables; a tensor that no expression matches stays whole.
         select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an

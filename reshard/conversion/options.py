@@ -37,9 +37,9 @@ class ConvertOptions(TypedDict, total=False):
 
     Attributes:
         layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
-            PartitionSpecs or ``jax.ShapeDtypeStruct``s, in which a leaf applies to everything below it.
-            None, the default, keeps the source's layouts.
-        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
+            PartitionSpecs or ``jax.ShapeDtypeStruct``s, in which a leaf applies to everything below it. LayoutMaps and
+            TensorLayouts may be those of Keras. None, the default, keeps the source's layouts.
+        mesh: a DeviceMesh, also of Keras, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
             the mesh of a tree's PartitionSpecs. Without a layout every tensor keeps the source's axes, over this
             mesh.
         missing_axes: what to do with axes of the source or of a layout file that ``mesh`` lacks. ``"error"``, the default, refuses

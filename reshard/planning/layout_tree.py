@@ -12,6 +12,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError, MissingPackageError
 from reshard.formats.limits import MAX_PATH_KEYS
 from reshard.layout.axes import known_axes, show_axes, used_axes
+from reshard.layout.bridges.from_keras import is_from_keras, own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax, layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile
@@ -101,6 +102,7 @@ def is_place(node: object) -> bool:
     """Whether it places one tensor, or may do so: a layout, sharding, spec, struct or array."""
     return (
         isinstance(node, TensorLayout)
+        or is_from_keras(node, "TensorLayout")
         or is_from_jax(node, "Sharding", "PartitionSpec")
         or is_struct(node)
     )
@@ -173,6 +175,7 @@ def layout_over(
     Adds to ``lacking`` the axes that are replicated because the given mesh lacks them. Raises LayoutError for a leaf with two
     meshes, or with none.
     """
+    place = own_layout(place)
     found = place if isinstance(place, TensorLayout) else layout_from_sharding(place)
     if found.device_mesh is not None:
         if mesh is not None:

@@ -12,7 +12,8 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
-from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_jax_mesh, parse_mesh
+from reshard.layout.bridges.from_keras import own_layout
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
 from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
@@ -62,6 +63,7 @@ def layout_of(
     found = mesh_of(mesh)
     found = found if found is None or keeps_devices else found.recorded
     check_missing_axes(missing_axes)
+    layout = own_layout(layout)
     if isinstance(layout, LayoutMap):
         if found is not None:
             raise LayoutError(
@@ -86,7 +88,7 @@ def mesh_of(mesh: str | MeshLike | None) -> DeviceMesh | None:
     """The mesh that the user gave, with its devices; LayoutError for anything else."""
     if isinstance(mesh, str):
         return parse_mesh(mesh)
-    if not (mesh is None or isinstance(mesh, DeviceMesh) or is_jax_mesh(mesh)):
+    if not (mesh is None or isinstance(mesh, DeviceMesh) or is_other_mesh(mesh)):
         raise LayoutError(
             f"mesh is {mesh!r}; expected a DeviceMesh, a jax.sharding.Mesh or text such as 'data=4,model=2'"
         )

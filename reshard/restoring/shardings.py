@@ -15,6 +15,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
 from reshard.layout.axes import Axis
+from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike
@@ -113,6 +114,7 @@ def shardings_of(
 
     None without a layout and a mesh. LayoutError for anything that is not a layout or a mesh.
     """
+    layout = own_layout(layout)
     if not _is_file_or_map(layout):
         check_missing_axes(missing_axes)
         return _FromTree.read(layout, mesh_of(mesh), missing_axes), Changes()
@@ -302,7 +304,7 @@ def _place(
     anything else."""
     import jax
 
-    place = getattr(leaf, "sharding", None) if is_struct(leaf) else leaf
+    place = getattr(leaf, "sharding", None) if is_struct(leaf) else own_layout(leaf)
     if place is None:
         return None
     if not is_place(place):

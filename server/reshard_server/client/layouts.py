@@ -7,6 +7,7 @@ from typing import Any
 
 from reshard import LayoutMap
 from reshard.arguments import cast_pairs
+from reshard.layout.bridges.from_keras import own_layout
 
 
 def layout_of(layout: Any) -> Any:
@@ -14,6 +15,7 @@ def layout_of(layout: Any) -> Any:
 
     Raises LayoutError for a LayoutMap with keys that the server would refuse.
     """
+    layout = own_layout(layout)
     if isinstance(layout, LayoutMap):
         return layout.to_mapping()
     return dict(layout) if isinstance(layout, Mapping) else layout

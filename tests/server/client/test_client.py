@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
 from reshard_server.client.failures import error_of
+from reshard_server.client.layouts import layout_of
 from reshard_server.client.transport import Transport
 from reshard_server.schemas.problem import Problem
 
@@ -109,6 +110,12 @@ def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) ->
     layouts["kernel(?!_scale)"] = (None, "x")
     with pytest.raises(LayoutError, match="look-ahead and look-behind"):
         client.convert("data/run", "data/none", layout=layouts)
+
+
+def test_a_layout_map_of_keras_is_sent_in_the_same_way() -> None:
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layouts["kernel"] = (None, "x")
+    assert layout_of(layouts.to_keras()) == layout_of(layouts)
 
 
 def test_refusals_are_the_librarys_errors(client: Client, served: Live) -> None:
