@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, PlanError, StorageError
+from reshard.geometry.dtypes import dtype_name
 from reshard.geometry.sizes import parse_bytes
-from reshard.layout.changes import Changes
+from reshard.layout.changes import Changes, full_name
 
 if TYPE_CHECKING:
+    import numpy as np
+
     Path = str | os.PathLike[str]
     Rules = Sequence[str]
     PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
+    DTypeLike = str | type[Any] | np.dtype[Any]
+    """A name, or a dtype or scalar type of numpy, ml_dtypes or jax."""
+    CastRules = Sequence[tuple[DTypeLike, DTypeLike]] | Mapping[Any, DTypeLike]
+    """From patterns, or dtypes, to dtypes."""
 
 
 def path_of(what: str, path: Path) -> str:
@@ -24,15 +31,21 @@ def path_of(what: str, path: Path) -> str:
 
 
 def changes_of(
-    select: Rules | None, drop: Rules | None, rename: PairRules | None, cast: PairRules | None
+    select: Rules | None, drop: Rules | None, rename: PairRules | None, cast: CastRules | None
 ) -> Changes:
     """The rules as one record; PlanError for rules of the wrong form. The patterns are checked later."""
     return Changes(
         _patterns("select", select),
         _patterns("drop", drop),
-        _pairs("rename", rename, "a replacement"),
-        _pairs("cast", cast, "a dtype"),
+        _pairs("rename", rename, "a replacement", _is_text),
+        cast_pairs(cast),
     )
+
+
+def cast_pairs(cast: CastRules | None) -> tuple[tuple[str, str], ...]:
+    """The cast rules as text, with the full names of dtypes; PlanError for rules of the wrong form."""
+    pairs = _pairs("cast", cast, "a dtype", _is_text_or_dtype)
+    return tuple((full_name(what), full_name(to)) for what, to in pairs)
 
 
 def _patterns(kind: str, rules: Rules | None) -> tuple[str, ...]:
@@ -46,24 +59,30 @@ def _patterns(kind: str, rules: Rules | None) -> tuple[str, ...]:
     return given
 
 
-def _pairs(kind: str, rules: PairRules | None, to: str) -> tuple[tuple[str, str], ...]:
+def _pairs(
+    kind: str, rules: CastRules | None, to: str, is_part: Callable[[object], bool]
+) -> tuple[tuple[Any, Any], ...]:
     if rules is None:
         return ()
     items = rules.items() if isinstance(rules, Mapping) else rules
     pairs = () if isinstance(items, str) or not isinstance(items, Iterable) else tuple(items)
-    if (rules and not pairs) or not all(map(_is_pair, pairs)):
+    if (rules and not pairs) or not all(_is_pair(pair, is_part) for pair in pairs):
         raise PlanError(
             f"{kind} is {rules!r}; expected pairs of a regular expression and {to}, such as [('^a/', ...)]"
         )
     return tuple((pattern, new) for pattern, new in pairs)
 
 
-def _is_pair(rule: object) -> bool:
-    return (
-        isinstance(rule, tuple | list)
-        and len(rule) == 2
-        and all(isinstance(part, str) for part in rule)
-    )
+def _is_pair(rule: object, is_part: Callable[[object], bool]) -> bool:
+    return isinstance(rule, tuple | list) and len(rule) == 2 and all(map(is_part, rule))
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, str)
+
+
+def _is_text_or_dtype(part: object) -> bool:
+    return isinstance(part, str) or dtype_name(part) is not None
 
 
 def bytes_of(name: str, size: int | str | None) -> int | None:

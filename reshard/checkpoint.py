@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from reshard.arguments import changes_of
 from reshard.engine.limits import limits_of
@@ -14,6 +14,7 @@ from reshard.errors import StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.registry import files_of, open_reader
+from reshard.layout.changes import full_name
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
@@ -26,13 +27,15 @@ from reshard.streaming.slice_text import box_of
 from reshard.streaming.tensor_stream import TensorStream
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import CastRules, DTypeLike, PairRules, Rules
     from reshard.conversion.options import LayoutLike
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.geometry.box import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec
     from reshard.restoring.options import RestoreOptions
+
+Tree = TypeVar("Tree")
 
 
 class OpenedCheckpoint:
@@ -56,6 +59,26 @@ class OpenedCheckpoint:
         """Shape, dtype, chunks and layout of every tensor, by name."""
         return MappingProxyType({n: t.spec for n, t in self._reader.tensors.items()})
 
+    @overload
+    def restore(
+        self,
+        like: Tree,
+        layout: Any = None,
+        partition: Any = None,
+        select: Rules | None = None,
+        cast: CastRules | None = None,
+        **options: Unpack[RestoreOptions],
+    ) -> Tree: ...
+    @overload
+    def restore(
+        self,
+        like: None = None,
+        layout: Any = None,
+        partition: Any = None,
+        select: Rules | None = None,
+        cast: CastRules | None = None,
+        **options: Unpack[RestoreOptions],
+    ) -> Any: ...
     @takes_options(RestoreArguments)
     def restore(
         self,
@@ -63,7 +86,7 @@ class OpenedCheckpoint:
         layout: Any = None,
         partition: Any = None,
         select: Rules | None = None,
-        cast: PairRules | None = None,
+        cast: CastRules | None = None,
         **options: Unpack[RestoreOptions],
     ) -> Any:
         """Restores the tensors, as ``reshard.restore`` with the same arguments.
@@ -79,7 +102,7 @@ class OpenedCheckpoint:
         self,
         name: str,
         box: Box | str | None = None,
-        dtype: str | None = None,
+        dtype: DTypeLike | None = None,
         *,
         max_memory: int | str | None = None,
     ) -> TensorStream:
@@ -91,7 +114,8 @@ class OpenedCheckpoint:
         Args:
             name: of a tensor of this checkpoint.
             box: ``"0:128,:"``, or a box; None for the whole tensor.
-            dtype: the dtype to cast to, by the rules of ``convert``; None for the stored one.
+            dtype: the dtype to cast to, by the rules of ``convert``: a name, or a dtype of numpy or jax. None for the stored
+                one.
             max_memory: bytes, or text such as ``"64MiB"``, of all buffers; the default is that of ``restore``.
 
         Raises TreeError if there is no such tensor, LayoutError for a box outside of it, PlanError for a cast that is not
@@ -118,7 +142,7 @@ class OpenedCheckpoint:
         select: Rules = (),
         drop: Rules = (),
         rename: PairRules = (),
-        cast: PairRules = (),
+        cast: CastRules = (),
         max_memory: int | str | None = None,
     ) -> ShardStream:
         """The slices of all tensors that one device of a layout holds, as one safetensors file.
@@ -168,9 +192,9 @@ def _identity(root: Location) -> tuple[object, ...] | None:
     return identity(root) if files is None else tuple(map(identity, files))
 
 
-def _cast(stored: StoredTensor, dtype: str) -> Rewrite:
+def _cast(stored: StoredTensor, asked: DTypeLike) -> Rewrite:
     """The cast of one tensor; PlanError for a cast that makes no sense."""
-    spec = stored.spec
+    spec, dtype = stored.spec, full_name(asked)
     pattern = f"^{re.escape(spec.name)}$"
     keys = [spec.name] if stored.is_key and dtype != spec.dtype else []
     changes = changes_of((), (), (), [(pattern, dtype)])

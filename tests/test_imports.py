@@ -36,8 +36,8 @@ CLI_MODULES = (
 ABOVE_THE_TOP = ("cli", "demo")
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
-    "reshard.cli.json_output", "reshard.cli.progress", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
-    "reshard.geometry.sizes", "reshard.layout.layout_text", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
+    "reshard.arguments", "reshard.cli.json_output", "reshard.cli.progress", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
+    "reshard.geometry.sizes", "reshard.layout.bridges.from_keras", "reshard.layout.changes", "reshard.layout.layout_text", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
     "reshard.storage.targets",
 )  # fmt: skip
 SERVER_ORDER = (

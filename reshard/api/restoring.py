@@ -8,7 +8,7 @@ from reshard.restoring.options import RestoreArguments
 from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Path, Rules
+    from reshard.arguments import CastRules, Path, Rules
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.formats.choose import Step
     from reshard.restoring.options import RestoreOptions
@@ -24,7 +24,7 @@ def restore(
     layout: Any = None,
     partition: Any = None,
     select: Rules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -37,7 +37,7 @@ def restore(
     layout: Any = None,
     partition: Any = None,
     select: Rules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -50,7 +50,7 @@ def restore(
     layout: Any = None,
     partition: Any = None,
     select: Rules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     *,
     step: Step | None = None,
     item: str | None = None,
@@ -58,8 +58,8 @@ def restore(
 ) -> Any:
     """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
 
-    Without like, layout and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
-    containers are as they were saved, and PRNG keys are jax's.
+    Without like, layout, mesh and partition the tree has dicts, lists and numpy arrays. Numbers, strings, None and empty
+    containers are as they were saved, and PRNG keys are jax's, or uint32 arrays of their data if jax is not installed.
 
     Args:
         like: a tree of ``jax.ShapeDtypeStruct``, jax or numpy arrays, ShardedVariables, numbers and strings. The result
@@ -67,15 +67,15 @@ def restore(
             dtype is converted to one that loses nothing, such as bfloat16 to float32. An array goes where the
             sharding of its struct says, or else to jax's default device.
         layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts, jax shardings or structs
-            with shardings, in which a leaf applies to everything below it. The tensors that it names become jax
-            arrays, whatever sharding ``like`` gives them; a tensor that was saved as a numpy array and is not named
-            stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
+            with shardings, in which a leaf applies to everything below it. LayoutMaps and TensorLayouts may be those of
+            Keras. The tensors that it names become jax arrays, whatever sharding ``like`` gives them; a tensor that was
+            saved as a numpy array and is not named stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to these. The tensors become
             ShardedVariables; a tensor that no expression matches stays whole.
         select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an
             int becomes a float only if the rule has its full name.
         step, item: which step of a run, and which item of several; as for ``inspect``.
-        options: drop, rename, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
+        options: drop, rename, mesh, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
             With ``into`` existing arrays are filled and returned.
 
     Before a tensor is read, it raises one TreeError that names every tensor that is missing, unexpected, or has another

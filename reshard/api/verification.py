@@ -9,7 +9,7 @@ from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Path, Rules
+    from reshard.arguments import CastRules, PairRules, Path, Rules
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.verification.compare import Verification
@@ -26,7 +26,7 @@ def verify(
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
-    cast: PairRules | None = None,
+    cast: CastRules | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -34,7 +34,7 @@ def verify(
     """Compares two checkpoints bit by bit, or one checkpoint with the digests that it recorded when it was written.
 
     ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and the result
-    lists all damage. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
+    lists all damage. Strings, None and empty containers are compared too, unless a format has no place for them. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
     the tensor that it was made from, and if it was cast, with the result of the same cast.
 
     Args:

@@ -85,6 +85,12 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.2f}×"
 
 
+def and_text(parts: Sequence[str]) -> str:
+    """``one``, ``one and two``, ``one, two and three``; empty parts are left out."""
+    *first, last = filter(None, parts)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def some_text(names: Sequence[str], most: int = 5) -> str:
     """The first few names, and the number of the others."""
     shown = ", ".join(map(safe, names[:most]))

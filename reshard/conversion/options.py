@@ -16,7 +16,7 @@ from reshard.signatures import OptionsMeta
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reshard.arguments import PairRules, Path, Rules
+    from reshard.arguments import CastRules, PairRules, Path, Rules
     from reshard.formats.contents import Style
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.layout.device_mesh import MeshLike
@@ -37,9 +37,9 @@ class ConvertOptions(TypedDict, total=False):
 
     Attributes:
         layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
-            PartitionSpecs or ``jax.ShapeDtypeStruct``s, in which a leaf applies to everything below it.
-            None, the default, keeps the source's layouts.
-        mesh: a DeviceMesh, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
+            PartitionSpecs or ``jax.ShapeDtypeStruct``s, in which a leaf applies to everything below it. LayoutMaps and
+            TensorLayouts may be those of Keras. None, the default, keeps the source's layouts.
+        mesh: a DeviceMesh, also of Keras, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
             the mesh of a tree's PartitionSpecs. Without a layout every tensor keeps the source's axes, over this
             mesh.
         missing_axes: what to do with axes of the source or of a layout file that ``mesh`` lacks. ``"error"``, the default, refuses
@@ -48,7 +48,8 @@ class ConvertOptions(TypedDict, total=False):
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
         rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
         cast: pairs of a pattern and a dtype, or of ``"float"``, ``"int"``, ``"complex"``, ``"bool"`` or a
-            dtype and a dtype, or a mapping: every tensor of the first becomes the second.
+            dtype and a dtype, or a mapping: every tensor of the first becomes the second. A dtype is a name, a short name
+            such as ``"bf16"``, or one of numpy, ml_dtypes or jax.
             ``"float8_e4m3fn:saturate"`` clips values that are too large to the largest one. The first that applies counts.
         compression: ``"none"``, the default, ``"zstd[:level]"``, ``"gzip[:level]"``, ``"blosc"``, or ``"keep"`` for
             each tensor's own.
@@ -85,7 +86,7 @@ class ConvertOptions(TypedDict, total=False):
     select: Rules
     drop: Rules
     rename: PairRules
-    cast: PairRules
+    cast: CastRules
     compression: str
     chunk_bytes: int | str | None
     ocdbt: bool
@@ -111,7 +112,7 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     select: Rules = ()
     drop: Rules = ()
     rename: PairRules = ()
-    cast: PairRules = ()
+    cast: CastRules = ()
     compression: str = "none"
     chunk_bytes: int | str | None = None
     ocdbt: bool = False

@@ -120,6 +120,15 @@ class Leaf(Struct, frozen=True):
         metadata: Mapping[str, Any] = self.meta.get("value_metadata") or {}
         return str(metadata.get("value_type", ""))
 
+    @property
+    def kind(self) -> str:
+        """What a leaf that is no tensor is, in words."""
+        if self.text is not None:
+            return "a string"
+        if self.value_type in ("Dict", "List", "Tuple", "NamedTuple"):
+            return f"an empty {self.value_type.lower()}"
+        return self.value_type or "no tensor"
+
 
 class Item(Struct, frozen=True):
     """A part of a checkpoint: a tree of leaves, or other data that is copied unchanged.

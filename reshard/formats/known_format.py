@@ -39,6 +39,7 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
             contradict each other or the source.
         named_options: the options of a target by its path, where the name says that it has this format; else None.
         items: the items of a checkpoint; none for a format without items.
+        tensors_only: whether its checkpoints have no place for strings, None and empty containers.
         chunk_test: tells whether a file is a chunk, by its path below the open checkpoint. A file that is none, and that
             the record does not name, is damage. None if that is not known.
     """
@@ -60,4 +61,5 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     is_finished: Callable[[Location], bool] = lambda _: True
     named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None
     items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
+    tensors_only: bool = False
     chunk_test: Callable[[Reader], Callable[[str], bool] | None] = lambda _: None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
-from reshard.formats.contents import Leaf
 from reshard.storage.base import Store
 
 _MOST_SHOWN = 8
@@ -15,7 +14,7 @@ def refuse_others(target: TargetCheckpoint, source: Reader, files: str) -> None:
 
     ``files`` names the format's files in the message, such as ``"safetensors files"``.
     """
-    others = [f"{leaf.name!r} ({_kind(leaf)})" for leaf in target.leaves if not leaf.tensor]
+    others = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if not leaf.tensor]
     keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
     others += [f"{leaf.name!r} (a PRNG key)" for leaf in target.leaves if leaf.name in keys]
     if others:
@@ -24,15 +23,6 @@ def refuse_others(target: TargetCheckpoint, source: Reader, files: str) -> None:
             f"{files} hold tensors only, and cannot hold {', '.join(others[:_MOST_SHOWN])}{more}; leave them out "
             "(drop), or write Orbax (to)"
         )
-
-
-def _kind(leaf: Leaf) -> str:
-    if leaf.text is not None:
-        return "a string"
-    kind = leaf.value_type
-    if kind in ("Dict", "List", "Tuple", "NamedTuple"):
-        return f"an empty {kind.lower()}"
-    return kind or "no tensor"
 
 
 def refuse_database(form: Form, store: Store, *, is_elsewhere: bool = False) -> None:

@@ -164,6 +164,11 @@ def chunk_test(reader: Reader) -> Callable[[str], bool] | None:
     return _format_of(reader).chunk_test(reader)
 
 
+def holds_only_tensors(reader: Reader) -> bool:
+    """Whether its format has no place for strings, None and empty containers."""
+    return any(known.tensors_only for known in FORMATS if known.name == reader.format)
+
+
 def known_format(name: str) -> KnownFormat:
     """The format of that name."""
     return next(known for known in FORMATS if known.name == name)

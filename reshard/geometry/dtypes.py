@@ -28,6 +28,41 @@ STORED_DTYPES = tuple(dtype for dtype in DTYPES if dtype not in NOT_STORED)
 """Every element type that a checkpoint can hold."""
 
 
+SHORT_NAMES = {
+    "bf16": "bfloat16", "f16": "float16", "fp16": "float16", "f32": "float32", "fp32": "float32", "f64": "float64",
+    "fp64": "float64", "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
+}  # fmt: skip
+"""Names of floating dtypes as people write them, and as safetensors shows them."""
+
+
+def dtype_name(dtype: object) -> str | None:
+    """The name of a dtype in any form: a name, a short name, a dtype of numpy, a scalar type of numpy, ml_dtypes or jax.
+
+    None for anything else, and for a dtype that no checkpoint knows. Python's ``float`` and ``int`` name no size.
+
+    >>> import numpy as np
+    >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype(">i2")), dtype_name(float)
+    ('bfloat16', 'float32', 'int16', None)
+    """
+    if isinstance(dtype, str):
+        name = SHORT_NAMES.get(dtype, dtype)
+        return name if name in _STORAGE_BYTES else None
+    name = _name_in_numpy(dtype)
+    return name if name in _STORAGE_BYTES else None
+
+
+def _name_in_numpy(dtype: object) -> str:
+    """ "" for what is no dtype. Scalar types of jax have their dtype as an attribute."""
+    import numpy as np
+
+    found = getattr(dtype, "dtype", None) if isinstance(dtype, type) else dtype
+    if isinstance(found, np.dtype):
+        return found.name
+    if isinstance(dtype, type) and dtype.__module__ in ("numpy", "ml_dtypes"):
+        return dtype.__name__.rstrip("_")
+    return ""
+
+
 def storage_bytes(dtype: str) -> int:
     """Bytes of one stored element; types below 8 bits are stored one to a byte."""
     try:

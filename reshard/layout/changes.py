@@ -2,7 +2,7 @@
 rule.
 
 A cast rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. If WHAT is one of the words ``bool``, ``int``, ``float`` and
-``complex`` or the whole name of a dtype, the rule applies to every tensor of that dtype. Any other text is a regular
+``complex``, the whole name of a dtype or a short one (``bf16``), the rule applies to every tensor of that dtype. Any other text is a regular
 expression that is searched in names: ``(float)`` or ``^float$`` match the name.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.geometry.dtypes import DTYPES, STORED_DTYPES
+from reshard.geometry.dtypes import DTYPES, SHORT_NAMES, STORED_DTYPES, dtype_name
 
 if TYPE_CHECKING:
     from reshard.patterns.compile import Counts
@@ -100,9 +100,21 @@ def names_dtypes(what: str) -> bool:
     return what in KINDS or what in DTYPES
 
 
+def full_name(dtype: object) -> str:
+    """The full name of a dtype, such as ``bfloat16`` for ``bf16`` or ``jnp.bfloat16``; other text is unchanged.
+
+    >>> full_name("bf16"), full_name("fp16:saturate"), full_name("kernel$")
+    ('bfloat16', 'float16:saturate', 'kernel$')
+    """
+    if not isinstance(dtype, str):
+        return dtype_name(dtype) or str(dtype)
+    name = dtype.removesuffix(SATURATE)
+    return SHORT_NAMES.get(name, name) + dtype[len(name) :]
+
+
 def left_side_for(name: str) -> str:
     """The left side of a rule for this tensor, for messages that propose one."""
-    return f"^{name}$" if names_dtypes(name) else name
+    return f"^{name}$" if names_dtypes(full_name(name)) else name
 
 
 def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
@@ -122,7 +134,7 @@ def parse_target(what: str, to: str) -> tuple[str, bool]:
     if dtype not in DTYPES:
         raise PlanError(
             f"cast {what!r}={to!r}: no such dtype; expected one of: {', '.join(STORED_DTYPES)}"
-            f" (floating ones also with {SATURATE})"
+            f" (floating ones also with {SATURATE}, or by the short names bf16, fp16, fp32, fp64)"
         )
     if dtype != to and kind_of(dtype) != "float":
         raise PlanError(

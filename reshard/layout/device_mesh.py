@@ -37,7 +37,7 @@ class DeviceMesh:
     """Named axes with sizes; devices are needed only to place live arrays on them.
 
     Args:
-        shape: size of each axis, at least 1; or a ``jax.sharding.Mesh`` or ``AbstractMesh``, without any other
+        shape: size of each axis, at least 1; or a ``jax.sharding.Mesh``, ``AbstractMesh`` or mesh of Keras, without any other
             argument.
         axis_names: one name per size, all different.
         devices: the jax devices along the axes, or their names (``"cpu:0"``): as many as the
@@ -72,7 +72,7 @@ class DeviceMesh:
         axis_types: Sequence[str] | None = None,
         device_ids: Sequence[int] | None = None,
     ) -> None:
-        if axis_names is None and is_jax_mesh(shape):
+        if axis_names is None and is_other_mesh(shape):
             given = as_mesh(shape)
             shape, axis_names, axis_types = given.shape, given.axis_names, given.axis_types
             devices = given.devices if devices is None else devices
@@ -189,24 +189,27 @@ def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
 
 
 MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
-"""Types that are accepted as a mesh: DeviceMesh, or a mesh of jax."""
+"""Types that are accepted as a mesh: DeviceMesh, or a mesh of jax. One of Keras, which is not typed, is accepted too."""
 
 
-def is_jax_mesh(mesh: object) -> bool:
-    """Whether it is a ``jax.sharding.Mesh`` or ``AbstractMesh``; jax is not imported for it."""
+def is_other_mesh(mesh: object) -> bool:
+    """Whether it is a mesh of jax or of Keras; neither is imported for it."""
+    from reshard.layout.bridges.from_keras import is_from_keras
     from reshard.layout.bridges.jax_sharding import is_from_jax
 
-    return is_from_jax(mesh, "Mesh", "AbstractMesh")
+    return is_from_jax(mesh, "Mesh", "AbstractMesh") or is_from_keras(mesh, "DeviceMesh")
 
 
 def as_mesh(mesh: object) -> DeviceMesh:
-    """A DeviceMesh unchanged, or a mesh of jax as a DeviceMesh; LayoutError for anything else."""
+    """A DeviceMesh unchanged, or a mesh of jax or Keras as a DeviceMesh; LayoutError for anything else."""
+    from reshard.layout.bridges.jax_sharding import is_from_jax
+
     if isinstance(mesh, DeviceMesh):
         return mesh
-    if is_jax_mesh(mesh):
-        from reshard.layout.bridges.jax_sharding import mesh_from_jax
-
-        return mesh_from_jax(mesh)  # type: ignore[arg-type]  # which is_jax_mesh has looked at
+    if is_from_jax(mesh, "Mesh", "AbstractMesh"):
+        return DeviceMesh.from_jax(mesh)  # type: ignore[arg-type]  # which is_from_jax has looked at
+    if is_other_mesh(mesh):
+        return DeviceMesh.from_keras(mesh)
     raise LayoutError(
         f"expected a reshard.DeviceMesh or jax.sharding.Mesh, found a {type(mesh).__name__}: {mesh!r}; make "
         f"one with DeviceMesh(shape, axis_names, devices)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from reshard.errors import LayoutError
 from reshard.layout.axes import AxesLike
+from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh
 from reshard.layout.scope import layout_map_scope
@@ -132,7 +133,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     def __setitem__(
         self, key: str, layout: TensorLayout | AxesLike | PartitionSpec | NamedSharding | None
     ) -> None:
-        """Add a layout, a tuple or list of its axes, or jax's PartitionSpec or NamedSharding.
+        """Add a layout (also one of Keras), a tuple or list of its axes, or jax's PartitionSpec or NamedSharding.
 
         An existing key must be deleted first.
         """
@@ -147,6 +148,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         self._patterns[key] = pattern
 
     def _layout(self, key: str, layout: Any) -> TensorLayout:
+        layout = own_layout(layout)
         if is_from_jax(layout, "PartitionSpec", "NamedSharding"):
             try:
                 return TensorLayout.from_jax(layout, self._device_mesh)

@@ -25,10 +25,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
-from reshard.geometry.dtypes import STORED_DTYPES
+from reshard.geometry.dtypes import STORED_DTYPES, dtype_name
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.axes import Axis
-from reshard.layout.changes import SATURATE, Changes, kind_of
+from reshard.layout.changes import SATURATE, Changes, full_name, kind_of
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import (
     KEYS,
@@ -205,4 +205,7 @@ def _rename(value: Value) -> tuple[str, str]:
 def _cast(value: Value) -> tuple[str, str]:
     parts = value.mapping(("match", "dtype"), required=("match", "dtype"))
     known = (*STORED_DTYPES, *(d + SATURATE for d in STORED_DTYPES if kind_of(d) == "float"))
-    return parts["match"].regex(), parts["dtype"].choice("dtype", known)
+    given = parts["dtype"]
+    is_dtype = isinstance(given.data, str) or dtype_name(given.data) is not None
+    named = Value(full_name(given.data), given.document, given.steps) if is_dtype else given
+    return full_name(parts["match"].regex()), named.choice("dtype", known)

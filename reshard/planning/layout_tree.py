@@ -12,6 +12,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError, MissingPackageError
 from reshard.formats.limits import MAX_PATH_KEYS
 from reshard.layout.axes import known_axes, show_axes, used_axes
+from reshard.layout.bridges.from_keras import is_from_keras, own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax, layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile
@@ -102,6 +103,7 @@ def is_place(node: object) -> bool:
     """Whether it places one tensor, or may do so: a layout, sharding, spec, struct or array."""
     return (
         isinstance(node, TensorLayout)
+        or is_from_keras(node, "TensorLayout")
         or is_from_jax(node, "Sharding", "PartitionSpec")
         or is_struct(node)
     )
@@ -163,11 +165,23 @@ def _layout(
 ) -> TensorLayout:
     if is_from_jax(place, "SingleDeviceSharding"):
         return TensorLayout((), DeviceMesh((1,), ("device",), list(place.device_set)).recorded)
+    return layout_over(place, mesh, missing_axes, lacking).recorded
+
+
+def layout_over(
+    place: Any, mesh: DeviceMesh | None, missing_axes: str, lacking: dict[str, None]
+) -> TensorLayout:
+    """The layout of a leaf that names axes, over its own mesh or the given one.
+
+    Adds to ``lacking`` the axes that are replicated because the given mesh lacks them. Raises LayoutError for a leaf with two
+    meshes, or with none.
+    """
+    place = own_layout(place)
     found = place if isinstance(place, TensorLayout) else layout_from_sharding(place)
     if found.device_mesh is not None:
         if mesh is not None:
             raise LayoutError(f"it has {found.device_mesh} of its own; leave 'mesh' out")
-        return found.recorded
+        return found
     if mesh is None:
         raise LayoutError(
             f"{show_axes(found.axes)} has no mesh; give one (mesh), or a NamedSharding"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
@@ -24,6 +25,7 @@ class Pairing(Struct, frozen=True):
     Attributes:
         names_in_b: the name in B of each tensor of A that B should have, by A's name.
         casts: how A's tensor is cast before it is compared, by A's name.
+        leaves_in_b: the same for leaves of A that are not tensors; None if they are not compared.
         dropped: tensors of A that the rules leave out.
         rules: the applied rules; None if both are compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
@@ -32,6 +34,7 @@ class Pairing(Struct, frozen=True):
     """
 
     names_in_b: Mapping[str, str]
+    leaves_in_b: Mapping[str, str] | None = None
     casts: Mapping[str, Cast] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     rules: Changes | None = None
@@ -42,13 +45,15 @@ class Pairing(Struct, frozen=True):
 
 def made_of(tensors: Mapping[str, StoredTensor], kept: Iterable[Rewrite], changes: Changes) -> Made:
     """The record that a conversion of these tensors leaves in its target."""
+    kept = list(kept)
     made = [rewrite for rewrite in kept if rewrite.source in tensors]
+    leaves = {r.target: r.source for r in kept if r.source not in tensors}
     origins = {
         r.target: Origin(r.source, tensors[r.source].spec.dtype if r.dtype else None, r.saturate)
         for r in made
         if r.dtype or r.target != r.source
     }
-    return Made(tree_digest(tensors), len(made), changes, origins)
+    return Made(tree_digest(tensors), len(made), changes, origins, leaves)
 
 
 def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
@@ -66,12 +71,21 @@ def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
 
 
 def pair_by_name(a: Reader) -> Pairing:
-    """Pairs every tensor with the one of the same name."""
-    return Pairing({name: name for name in a.tensors})
+    """Pairs every leaf with the one of the same name."""
+    return Pairing(_by_name(a.tensors), _by_name(_others(a)))
+
+
+def _by_name(names: Iterable[str]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _others(reader: Reader) -> list[str]:
+    """The leaves that are not tensors."""
+    return [leaf.name for leaf in reader.leaves if leaf.name not in reader.tensors]
 
 
 def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
-    """Pairs every tensor of A with the tensor that a conversion by these rules makes of it.
+    """Pairs every leaf of A with the one that a conversion by these rules makes of it.
 
     Raises PlanError as ``plan`` does for rules that make no sense or match nothing in A.
     """
@@ -85,7 +99,8 @@ def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
     names = {r.source: r.target for r in made}
     casts = {r.source: Cast(r.dtype, r.saturate) for r in made if r.dtype}
     dropped = tuple(name for name in a.tensors if name not in names)
-    return Pairing(names, casts, dropped, changes, "given")
+    others = {r.source: r.target for r in kept if r.source not in a.tensors}
+    return Pairing(names, others, casts, dropped, changes, "given")
 
 
 def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> Pairing:
@@ -94,21 +109,46 @@ def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -
     If both record the same origin and rules, they are compared name by name, even if A's tree equals that of their
     origin.
     """
-    if of_b is None or of_a == of_b or tree_digest(a.tensors) != of_b.source:
-        warnings = _told_apart(a, b, of_a, of_b)
-        return Pairing({name: name for name in a.tensors}, warnings=warnings)
+    if of_b is None or _alike(of_a, of_b) or tree_digest(a.tensors) != of_b.source:
+        return replace(pair_by_name(a), warnings=_told_apart(a, b, of_a, of_b))
     origins = {name: _origin(name, of_b) for name in b.tensors}
     names = {origin.name: name for name, origin in origins.items()}
     casts = {
         o.name: _cast_to(b.tensors[name].spec.dtype, o) for name, o in origins.items() if o.dtype
     }
+    leaves, warnings = _recorded_leaves(a, b, of_b)
     return Pairing(
         {name: names[name] for name in a.tensors if name in names},
+        leaves,
         casts,
         tuple(name for name in a.tensors if name not in names),
         of_b.changes,
         "recorded",
-        damage=_contradictions(b, of_b, origins),
+        warnings,
+        _contradictions(b, of_b, origins),
+    )
+
+
+def _alike(a: Made | None, b: Made) -> bool:
+    return a is not None and replace(a, leaves=b.leaves) == b
+
+
+def _recorded_leaves(
+    a: Reader, b: Reader, made: Made
+) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
+    """The pairs of leaves that are not tensors, and a warning if an older record does not tell them."""
+    others = _others(a)
+    if made.leaves is not None:
+        names = {source: name for name, source in made.leaves.items()}
+        return {name: names[name] for name in others if name in names}, ()
+    rules = made.changes
+    if not (rules.select or rules.drop or rules.rename):
+        return _by_name(others), ()
+    if not others and not _others(b):
+        return {}, ()
+    return None, (
+        f"{b.uri!r} was made by an older reshard, which recorded its rules for tensors only: strings, None and empty "
+        "containers are not compared, unless rules are given (select, drop, rename, cast)",
     )
 
 

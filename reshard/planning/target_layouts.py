@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
-from reshard.layout.axes import known_axes, show_axes, used_axes
-from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_jax_mesh, parse_mesh
+from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
+from reshard.layout.bridges.from_keras import own_layout
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
 from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
@@ -49,16 +50,20 @@ def layout_of(
     layout: Any,
     mesh: str | MeshLike | None,
     missing_axes: MissingAxes = "error",
+    *,
+    keeps_devices: bool = False,
 ) -> Layout | None:
     """The layout that the user gave, as one Layout: from a file's path or content, a parsed layout, or a tree of
     layouts.
 
     ``mesh`` replaces the mesh of a layout file and is the mesh of a tree's PartitionSpecs; without a layout, tensors
-    keep the source's axes. Raises LayoutError if either makes no sense.
+    keep the source's axes. ``keeps_devices`` is for live arrays: the mesh keeps its devices; else it is as a checkpoint
+    records it. Raises LayoutError if either makes no sense.
     """
-    found = _mesh_of(mesh)
-    if missing_axes not in get_args(MissingAxes):
-        raise LayoutError(f"missing_axes is {missing_axes!r}; expected 'error' or 'replicate'")
+    found = mesh_of(mesh)
+    found = found if found is None or keeps_devices else found.recorded
+    check_missing_axes(missing_axes)
+    layout = own_layout(layout)
     if isinstance(layout, LayoutMap):
         if found is not None:
             raise LayoutError(
@@ -73,14 +78,21 @@ def layout_of(
     return file if found is None else file.with_mesh(found, missing_axes)
 
 
-def _mesh_of(mesh: str | MeshLike | None) -> DeviceMesh | None:
+def check_missing_axes(missing_axes: object) -> None:
+    """Raises LayoutError unless it is one of the choices."""
+    if missing_axes not in get_args(MissingAxes):
+        raise LayoutError(f"missing_axes is {missing_axes!r}; expected 'error' or 'replicate'")
+
+
+def mesh_of(mesh: str | MeshLike | None) -> DeviceMesh | None:
+    """The mesh that the user gave, with its devices; LayoutError for anything else."""
     if isinstance(mesh, str):
         return parse_mesh(mesh)
-    if not (mesh is None or isinstance(mesh, DeviceMesh) or is_jax_mesh(mesh)):
+    if not (mesh is None or isinstance(mesh, DeviceMesh) or is_other_mesh(mesh)):
         raise LayoutError(
             f"mesh is {mesh!r}; expected a DeviceMesh, a jax.sharding.Mesh or text such as 'data=4,model=2'"
         )
-    return None if mesh is None else as_mesh(mesh).recorded
+    return None if mesh is None else as_mesh(mesh)
 
 
 def _file(layout: Any) -> LayoutFile:
@@ -123,17 +135,23 @@ def keeps_layouts(layout: Layout | None) -> bool:
 
 
 def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> TensorSplit:
-    axes, mesh = source.layout.axes if source.layout is not None else (), same.mesh
+    axes = source.layout.axes if source.layout is not None else ()
+    layout = over_mesh(target.name, axes, same)
+    return TensorSplit(layout, layout.grid(target.shape, target.name))
+
+
+def over_mesh(name: str, axes: tuple[Axis, ...], same: SameAxes) -> TensorLayout:
+    """The axes of a source over another mesh; LayoutError, naming the tensor, for axes that it lacks."""
+    mesh = same.mesh
     if same.missing_axes == "replicate":
         axes = known_axes(axes, mesh.axis_names)
     try:
-        layout = TensorLayout(axes, mesh)
+        return TensorLayout(axes, mesh)
     except LayoutError as error:
         raise LayoutError(
-            f"{target.name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; name the mesh's axes "
+            f"{name!r} keeps the source's axes {show_axes(axes)} over {mesh}: {error}; name the mesh's axes "
             f"as the source does, say with a layout how tensors are split, or {REPLICATE_THEM}"
         ) from None
-    return TensorSplit(layout, layout.grid(target.shape, target.name))
 
 
 def _split_by_map(target: TensorSpec, layout: LayoutMap) -> TensorSplit:
@@ -196,6 +214,11 @@ def _replicated(layout: Layout | None, sources: Iterable[TensorSpec]) -> Iterato
         lacking = tuple(dict.fromkeys(name for name in axes if name not in mesh.axis_names))
     elif isinstance(layout, LayoutTree):
         lacking = layout.replicated
+    yield from replicated_warnings(mesh, lacking)
+
+
+def replicated_warnings(mesh: DeviceMesh | None, lacking: Sequence[str]) -> Iterator[str]:
+    """A warning that names the axes that are replicated because the mesh lacks them."""
     if lacking:
         named = ", ".join(map(repr, lacking))
         which = f"axis {named}; what it" if len(lacking) == 1 else f"axes {named}; what they"

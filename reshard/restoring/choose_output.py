@@ -11,7 +11,7 @@ from typing import Any
 from reshard.errors import LayoutError
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.restoring.match import SourceLeaf, key_type, restored_dtype
+from reshard.restoring.match import SourceLeaf, has_jax, key_type, restored_dtype
 from reshard.restoring.outputs import (
     HostMemory,
     JaxArray,
@@ -25,7 +25,7 @@ from reshard.restoring.outputs import (
 )
 from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
 from reshard.restoring.request import RestoreRequest
-from reshard.restoring.shardings import TensorSharding, real_sharding
+from reshard.restoring.shardings import TensorSharding, ToShard, real_sharding
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import are_numpy, narrowed_by_jax
 
@@ -63,7 +63,7 @@ def choose_output(
         return _partitioned_by_file(leaf.name, stored, dtype, sharding.rows, request.partitions)
     if target is not None:
         return _like_target(leaf, stored, dtype, target, sharding, request.partitions)
-    if leaf.key_implementation is not None:
+    if leaf.key_implementation is not None and has_jax():  # else the array of their data
         rank = len(_outer_shape(leaf, stored))
         data = _on_devices(leaf.name, shape, dtype, sharding, rank)
         return Key(leaf.name, leaf.key_implementation, data)
@@ -77,7 +77,14 @@ def _stays_numpy(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreRe
     if target is not None or request.shardings is None or leaf.stored is None or not leaf.is_numpy:
         return False
     dtype = restored_dtype(leaf, target)
-    return not request.shardings.names(leaf.name, leaf.stored.spec.shape, dtype)
+    return not request.shardings.names(_to_shard(leaf, leaf.stored, leaf.stored.spec.shape, dtype))
+
+
+def _to_shard(
+    leaf: SourceLeaf, stored: StoredTensor, shape: tuple[int, ...], dtype: str
+) -> ToShard:
+    layout = stored.spec.layout
+    return ToShard(leaf.name, shape, dtype, None if layout is None else layout.axes)
 
 
 def _jax_keeps(dtype: str | None) -> bool:
@@ -109,7 +116,7 @@ def _sharding(
     if request.shardings is not None and is_array and not leaf.is_scalar:
         raw_data = target is not None and target.kind != "key"
         shape = stored.spec.shape if raw_data else _outer_shape(leaf, stored)
-        found = request.shardings.of(leaf.name, shape, dtype)
+        found = request.shardings.of(_to_shard(leaf, stored, shape, dtype))
         if found.is_named or own is None:
             return found
     return TensorSharding(None if own is None else real_sharding(own, leaf.name))

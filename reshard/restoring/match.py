@@ -15,7 +15,8 @@ from msgspec import Struct
 from reshard.errors import MissingPackageError
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.layout.changes import kind_of, left_side_for
+from reshard.layout.changes import kind_of
+from reshard.restoring.cast_advice import WantedDtype
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
@@ -69,9 +70,7 @@ class SourceLeaf(Struct, frozen=True):
         if self.stored is not None:
             keys = "PRNG keys with data " if self.stored.is_key else ""
             return f"{keys}{self.stored.spec.dtype} of shape {list(self.stored.spec.shape)}"
-        return (
-            "a string" if self.text is not None else f"without data ({self.value_type or 'empty'})"
-        )
+        return self.leaf.kind
 
     @property
     def key_implementation(self) -> str | None:
@@ -91,12 +90,12 @@ def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
 
 
 def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
-    """Adds every difference between a leaf and its target to ``found``."""
-    if target.kind == "string" or leaf.stored is None:
-        if (target.kind == "string") != (leaf.text is not None):
-            found.add(
-                "kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for"
-            )
+    """Adds every difference between a leaf that has data and its target to ``found``, but what a cast could convert."""
+    if leaf.stored is None:
+        if target.kind != "string":
+            _add_other_kind(leaf, target, found)
+    elif target.kind == "string":
+        _add_other_kind(leaf, target, found)
     elif target.kind == "scalar":
         _check_scalar(leaf, leaf.stored, target, found)
     elif target.kind == "key":
@@ -106,24 +105,41 @@ def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
         _check_dtype(leaf, target, found)
 
 
+def wanted_dtype(
+    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf | None, becomes_jax: bool
+) -> WantedDtype:
+    """The dtype that a tensor without a cast rule must get, and whether only such a rule converts it: because values could
+    change, or because jax would silently narrow it."""
+    dtype = stored.spec.dtype
+    is_array = target is not None and target.kind not in ("string", "scalar", "key")
+    wanted = str(target.dtype) if target is not None and is_array else dtype
+    narrowed = narrowed_by_jax(numpy_dtype(dtype)) if becomes_jax and wanted == dtype else None
+    if narrowed is not None:
+        words = _OUT_OF_LAYOUT if target is None and leaf.is_numpy else _AS_NUMPY
+        return WantedDtype(leaf.name, dtype, str(narrowed), words, needs_cast=True)
+    return WantedDtype(leaf.name, dtype, wanted, needs_cast=not is_lossless(dtype, wanted))
+
+
+_AS_NUMPY = "set jax_enable_x64, restore {them} as {a}numpy array{s}"
+_OUT_OF_LAYOUT = (
+    "set jax_enable_x64, take {them} out of the layout, so that {stay} {a}numpy array{s}"
+)
+
+
 def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches) -> None:
-    """Adds a tensor whose dtype jax would silently narrow."""
+    """Adds a tensor that is converted to a dtype which jax would silently narrow."""
     dtype = restored_dtype(leaf, target)
     narrowed = narrowed_by_jax(numpy_dtype(dtype))
-    if narrowed is not None:
-        is_free = target is None and leaf.is_numpy
-        numpy = "take it out of the layout, so that it stays" if is_free else "restore it as"
+    if narrowed is not None and dtype != _spec_dtype(leaf):
         found.add(
             "dtype",
-            f"{leaf.name} is {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, {numpy}"
-            f" a numpy array, or cast=[({left_side_for(leaf.name)!r}, {narrowed!r})]",
+            f"{leaf.name} becomes {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, restore it as a "
+            f"numpy array, or ask for {narrowed}",
         )
 
 
-def _description(target: TargetLeaf) -> str:
-    if target.kind in ("string", "scalar"):
-        return f"a {type(target.leaf).__name__}"
-    return f"{target.dtype} of shape {list(target.shape)}"
+def _add_other_kind(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
+    found.add("kind", f"{leaf.name} is {leaf.what}, but {target.what} is asked for")
 
 
 def _check_shape(
@@ -140,12 +156,7 @@ def _check_dtype(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> Non
     if leaf.cast is not None and leaf.cast != dtype:
         found.add("dtype", f"{leaf.name} is cast to {leaf.cast}, but {dtype} is asked for")
     elif leaf.stored is not None and leaf.stored.is_key and dtype != stored:
-        found.add("dtype", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
-    elif leaf.cast is None and not is_lossless(stored, dtype):
-        found.add(
-            "dtype",
-            f"{leaf.name} is {stored}, but {dtype} is asked for; cast=[({left_side_for(leaf.name)!r}, {dtype!r})] converts it",
-        )
+        found.add("dtype", f"{leaf.name} is {leaf.what}, but {target.what} is asked for")
 
 
 def _check_scalar(
@@ -153,11 +164,11 @@ def _check_scalar(
 ) -> None:
     kind = kind_of(leaf.cast or stored.spec.dtype)
     if math.prod(stored.spec.shape) != 1 or stored.spec.shape or stored.is_key:
-        found.add("kind", f"{leaf.name} is {leaf.what}, but {_description(target)} is asked for")
+        _add_other_kind(leaf, target, found)
     elif kind != type(target.leaf).__name__:
         found.add(
             "dtype",
-            f"{leaf.name} is {leaf.cast or stored.spec.dtype}, but {_description(target)} is asked for",
+            f"{leaf.name} is {leaf.cast or stored.spec.dtype}, but {target.what} is asked for",
         )
 
 
@@ -176,19 +187,25 @@ def _check_key(
         found.add("dtype", f"{leaf.name} has PRNG keys {dtype}, but {target.dtype} is asked for")
 
 
-def require_jax(why: str) -> None:
-    """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
+def has_jax() -> bool:
+    """Whether jax is installed."""
     try:
         import jax  # noqa: F401
-    except ImportError as error:
+    except ImportError:
+        return False
+    return True
+
+
+def require_jax(why: str) -> None:
+    """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
+    if not has_jax():
         raise MissingPackageError(
             f"{why}; install reshard[jax], or leave out the arguments that need it (numpy arrays do not)"
-        ) from error
+        )
 
 
 def key_type(stored: StoredTensor, implementation: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the keys with this data; an implementation unknown to jax keeps its name and shape."""
-    require_jax(f"{stored.spec.name!r} has PRNG keys, which are restored as jax's own")
     import jax
 
     data = jax.ShapeDtypeStruct(stored.spec.shape, jax.numpy.uint32)

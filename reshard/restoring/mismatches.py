@@ -43,9 +43,12 @@ class Mismatches:
         self._where = where
         self._hints: list[str] = []
         self._found: dict[Section, list[str]] = {section: [] for section in _TITLES}
+        self._counts = dict.fromkeys(_TITLES, 0)
 
-    def add(self, section: Section, line: str) -> None:
+    def add(self, section: Section, line: str, count: int = 1) -> None:
+        """Adds a line about ``count`` leaves."""
         self._found[section].append(line)
+        self._counts[section] += count
 
     def hint(self, text: str) -> None:
         """Adds a likely cause of all mismatches, which comes first and shortens the lists; "" adds nothing."""
@@ -67,7 +70,7 @@ class Mismatches:
         if len(found) > shown:
             lines.append(f"    … and {len(found) - shown} more")
         remedy = f" ({_REMEDIES[section]})" if section in _REMEDIES else ""
-        return "\n".join([f"  {_TITLES[section]}: {len(found)}{remedy}", *lines])
+        return "\n".join([f"  {_TITLES[section]}: {self._counts[section]}{remedy}", *lines])
 
 
 def target_hint(names: Collection[str], stored: Sequence[str], items: Collection[str]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Rules
     from reshard.engine.progress import Progress
+    from reshard.layout.device_mesh import MeshLike
+    from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.report import RestoreReport
 
 Missing = Literal["error", "keep"]
@@ -31,14 +33,18 @@ class RestoreOptions(TypedDict, total=False):
     Attributes:
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
         rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
+        mesh: as in ``reshard.ConvertOptions``: a mesh without a layout keeps the axes by which each tensor was split, over
+            this mesh and its devices; the mesh of a layout file, or of a tree of PartitionSpecs, is this one.
+        missing_axes: ``"replicate"`` replicates the dimensions that axes split which ``mesh`` lacks; ``"error"``, the default,
+            refuses them.
         axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
         devices: devices or shardings to which shards are dealt in turn.
         into: a tree of writable numpy arrays, or a dict of them by name, to be filled in place instead of new arrays;
-            the same tree is returned. Shapes and dtypes must fit as for ``like``. It excludes ``like``, ``layout``,
+            the same tree is returned. Shapes and dtypes must fit as for ``like``. It excludes ``like``, ``layout``, ``mesh``,
             ``partition`` and the options for these. After an error the arrays may have new and old values.
-        missing: ``"keep"`` keeps leaves of ``like`` or ``into`` that the checkpoint lacks; ``"error"``, the default,
-            refuses them.
+        missing: ``"keep"`` keeps leaves of ``like`` or ``into`` that the checkpoint lacks, or for which it has None or an
+            empty container; ``"error"``, the default, refuses them.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` or ``into`` lacks; ``"error"``, the default,
             refuses them.
         max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
@@ -52,6 +58,8 @@ class RestoreOptions(TypedDict, total=False):
 
     drop: Rules | None
     rename: PairRules | None
+    mesh: str | MeshLike | None
+    missing_axes: MissingAxes
     axis: int | None
     partition_strategy: str | None
     devices: Sequence[Any] | None
@@ -70,6 +78,8 @@ class RestoreArguments(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta)
 
     drop: Rules | None = None
     rename: PairRules | None = None
+    mesh: str | MeshLike | None = None
+    missing_axes: MissingAxes = "error"
     axis: int | None = None
     partition_strategy: str | None = None
     devices: Sequence[Any] | None = None

@@ -15,13 +15,20 @@ from reshard.formats.leaf_paths import renamed_leaves
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
+from reshard.restoring.cast_advice import WantedDtype, cast_lines
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
-from reshard.restoring.match import SourceLeaf, check_fit, check_for_jax, restored_dtype
+from reshard.restoring.match import (
+    SourceLeaf,
+    check_fit,
+    check_for_jax,
+    restored_dtype,
+    wanted_dtype,
+)
 from reshard.restoring.mismatches import Mismatches, layout_hint, target_hint
 from reshard.restoring.partitions import Partitions
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.shardings import Shardings
-from reshard.restoring.target_tree import TargetTree, empty_value
+from reshard.restoring.target_tree import TargetLeaf, TargetTree, empty_value
 from reshard.restoring.tensor_read import TensorRead
 
 
@@ -45,13 +52,13 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     LayoutError, naming the tensor, for a layout or partition that cannot split it.
     """
     leaves = _source_leaves(reader, request.changes)
-    wanted = [f for f in leaves if request.like is None or f.name in request.like.leaves]
+    wanted = [f for f in leaves if request.like is None or _is_asked_for(f, request.like)]
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
     _check(reader, leaves, wanted, request)
     values = {f.name: _value_without_data(f) for f in wanted if f.stored is None}
     if request.like is not None:
-        names = {f.name for f in leaves}
+        names = {f.name for f in wanted}
         values |= {n: target.leaf for n, target in request.like.leaves.items() if n not in names}
     reads = tuple(_read(f, f.stored, request) for f in wanted if f.stored is not None)
     return RestorePlan(leaves, reads, values)
@@ -67,6 +74,12 @@ def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:
         SourceLeaf(r.target, leaf, reader.tensors.get(r.source), r.dtype, r.saturate)
         for r, leaf in zip(kept, leaves, strict=True)
     )
+
+
+def _is_asked_for(leaf: SourceLeaf, like: TargetTree) -> bool:
+    """Whether ``like`` takes the leaf's data. Leaves of ``like`` are arrays, numbers and strings: what has no data in
+    the checkpoint, such as None, is no value for them."""
+    return leaf.has_data and leaf.name in like.leaves
 
 
 def _value_without_data(leaf: SourceLeaf) -> Any:
@@ -90,12 +103,18 @@ def _check(
     found = Mismatches(reader.uri)
     if request.like is not None:
         _check_names(leaves, request.like, request, found, reader.container.naming_items)
+    dtypes: list[WantedDtype] = []
     for leaf in wanted:
         target = target_leaf(leaf, request)
         if target is not None:
             check_fit(leaf, target, found)
-        if leaf.stored is not None and becomes_jax(leaf, target, request):
+        is_jax = leaf.stored is not None and becomes_jax(leaf, target, request)
+        if is_jax:
             check_for_jax(leaf, target, found)
+        if leaf.stored is not None and leaf.cast is None and not leaf.stored.is_key:
+            dtypes.append(wanted_dtype(leaf, leaf.stored, target, is_jax))
+    for line, count in cast_lines(dtypes):
+        found.add("dtype", line, count)
     if request.shardings is not None:
         _check_shardings(wanted, request, request.shardings, found)
     found.refuse()
@@ -109,19 +128,24 @@ def _check_names(
     found: Mismatches,
     items: Sequence[str],
 ) -> None:
-    names = {f.name for f in leaves}
-    if names.isdisjoint(like.leaves):
+    stored = {f.name: f for f in leaves}
+    if stored.keys().isdisjoint(like.leaves):
         found.hint(target_hint(like.leaves, [f.name for f in leaves], items))
     if request.missing == "error":
         for name, target in like.leaves.items():
-            if name not in names:
-                is_plain = target.kind in ("string", "scalar")
-                what = "" if is_plain else f" ({target.dtype} of shape {list(target.shape)})"
-                found.add("missing", f"{name or '(the whole tree)'}{what}")
+            leaf = stored.get(name)
+            if leaf is None or not leaf.has_data:
+                found.add("missing", _missing(name, target, leaf))
     if request.unexpected == "error":
         for leaf in leaves:
             if leaf.has_data and leaf.name not in like.leaves:
                 found.add("unexpected", f"{leaf.name} ({leaf.what})")
+
+
+def _missing(name: str, target: TargetLeaf, leaf: SourceLeaf | None) -> str:
+    is_plain = target.kind in ("string", "scalar")
+    instead = "" if leaf is None else f", where the checkpoint has {leaf.what}"
+    return f"{name or '(the whole tree)'}{'' if is_plain else f' ({target.what})'}{instead}"
 
 
 def _check_shardings(

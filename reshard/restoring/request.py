@@ -17,7 +17,7 @@ from reshard.restoring.shardings import Shardings, shardings_of
 from reshard.restoring.target_tree import TargetTree, read_target
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import CastRules, Rules
 
 
 class RestoreRequest(Struct, frozen=True):
@@ -26,7 +26,7 @@ class RestoreRequest(Struct, frozen=True):
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.
         like: the leaves of ``like`` or ``into``; None for every tensor, in dicts and lists.
-        shardings: None without a layout.
+        shardings: None without a layout and a mesh.
         missing: ``"keep"`` keeps leaves of ``like`` that the checkpoint lacks.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` lacks.
     """
@@ -46,7 +46,7 @@ def restore_request(
     layout: Any,
     partition: Any,
     select: Rules | None,
-    cast: PairRules | None,
+    cast: CastRules | None,
     options: RestoreArguments,
 ) -> RestoreRequest:
     """The request for these arguments of ``restore``.
@@ -61,16 +61,17 @@ def restore_request(
         {
             "like": like,
             "layout": layout,
+            "mesh": options.mesh,
             "partition": partition,
             "axis": options.axis,
             "partition_strategy": options.partition_strategy,
             "devices": options.devices,
         },
     )
-    if not (like is None and layout is None and partition is None):
-        require_jax("like, a layout and a partition make jax arrays")
+    if not all(made is None for made in (like, layout, options.mesh, partition)):
+        require_jax("like, a layout, a mesh and a partition make jax arrays")
     limits = limits_of(options.max_memory, options.workers, source)
-    shardings, changes = shardings_of(layout)
+    shardings, changes = shardings_of(layout, options.mesh, options.missing_axes)
     return RestoreRequest(
         limits,
         changes + changes_of(select, options.drop, options.rename, cast),

@@ -69,7 +69,9 @@ def _read(
 
 def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, ...]:
     shardings = request.shardings
-    return () if shardings is None else shardings.warnings([read.name for read in plan.reads])
+    if shardings is None:
+        return ()
+    return shardings.warnings([r.name for r in plan.reads], [r.stored.spec for r in plan.reads])
 
 
 def _tree(

@@ -1,7 +1,7 @@
 """The sharding of each tensor, from a ``layout`` argument in any of its forms.
 
 A LayoutMap or layout file names tensors by rules. A tree of TensorLayouts or jax shardings names tensors by its
-structure; a leaf applies to every tensor below it.
+structure; a leaf applies to every tensor below it. A mesh alone keeps the axes that the checkpoint records.
 """
 
 from __future__ import annotations
@@ -14,15 +14,33 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
-from reshard.layout.bridges.jax_sharding import mesh_from_jax, mesh_to_jax
+from reshard.layout.axes import Axis
+from reshard.layout.bridges.from_keras import own_layout
+from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
 from reshard.layout.changes import Changes
+from reshard.layout.device_mesh import DeviceMesh, MeshLike
 from reshard.layout.devices import on_all_devices
-from reshard.layout.layout_file import KEYS, LayoutFile
+from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.planning.layout_tree import is_layout_tree, is_struct, leaf_above
-from reshard.planning.target_layouts import layout_of, layout_warnings
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.layout_tree import (
+    is_layout_tree,
+    is_place,
+    is_struct,
+    layout_over,
+    leaf_above,
+)
+from reshard.planning.target_layouts import (
+    SameAxes,
+    check_missing_axes,
+    layout_of,
+    layout_warnings,
+    mesh_of,
+    over_mesh,
+    replicated_warnings,
+)
 from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
@@ -43,14 +61,28 @@ class TensorSharding(Struct, frozen=True):
     rows: tuple[int, int] | None = None
 
 
+class ToShard(Struct, frozen=True):
+    """A tensor to be restored.
+
+    Attributes:
+        shape: that of the keys, for PRNG keys.
+        recorded: the axes that split it when it was saved; None if none are recorded.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    recorded: tuple[Axis, ...] | None = None
+
+
 class Shardings(Protocol):
     """The shardings of tensors, by name."""
 
-    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:
+    def of(self, tensor: ToShard) -> TensorSharding:
         """The sharding of a tensor; LayoutError, naming it, if the layout cannot split it."""
         ...
 
-    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
+    def names(self, tensor: ToShard) -> bool:
         """Whether the layout names this tensor.
 
         Raises LayoutError for a tensor without a rule in a layout file that needs one for each.
@@ -61,8 +93,9 @@ class Shardings(Protocol):
         """Looks up these names in one pass, for the calls that follow."""
         ...
 
-    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """One sentence for each rule that matches none of these tensors, and for each tensor that several match."""
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
+        """One sentence for each rule that matches none of these tensors, for each tensor that several match, and for axes
+        that are replicated. ``sources`` are the stored tensors."""
         ...
 
     def lacking(self, names: Collection[str]) -> list[str]:
@@ -74,23 +107,29 @@ class Shardings(Protocol):
         ...
 
 
-def shardings_of(layout: Any) -> tuple[Shardings | None, Changes]:
-    """The shardings of a ``layout`` argument, and the changes that a layout file contains.
+def shardings_of(
+    layout: Any, mesh: str | MeshLike | None, missing_axes: MissingAxes
+) -> tuple[Shardings | None, Changes]:
+    """The shardings of the ``layout`` and ``mesh`` arguments, and the changes that a layout file contains.
 
-    None without a layout. LayoutError for anything that is not a layout.
+    None without a layout and a mesh. LayoutError for anything that is not a layout or a mesh.
     """
-    if layout is None:
-        return None, Changes()
-    if isinstance(layout, LayoutMap):
-        return _FromMap(layout), Changes()
-    is_file = (
-        isinstance(layout, Mapping) and set(layout) <= set(KEYS) and not is_layout_tree(layout)
-    )
-    if is_file or isinstance(layout, str | os.PathLike | LayoutFile):
-        found = layout_of(layout, None)
-        if isinstance(found, LayoutFile):
-            return _FromFile(found) if found.has_layout else None, found.changes
-    return _FromTree.read(layout), Changes()
+    layout = own_layout(layout)
+    if not _is_file_or_map(layout):
+        check_missing_axes(missing_axes)
+        return _FromTree.read(layout, mesh_of(mesh), missing_axes), Changes()
+    found = layout_of(layout, mesh, missing_axes, keeps_devices=True)
+    if isinstance(found, LayoutFile):
+        return _FromFile(found) if found.has_layout else None, found.changes
+    if isinstance(found, SameAxes):
+        return _FromSource(found), Changes()
+    return (_FromMap(found) if isinstance(found, LayoutMap) else None), Changes()
+
+
+def _is_file_or_map(layout: Any) -> bool:
+    if isinstance(layout, Mapping) and not isinstance(layout, LayoutMap):
+        return set(layout) <= set(KEYS) and not is_layout_tree(layout)
+    return layout is None or isinstance(layout, str | os.PathLike | LayoutFile | LayoutMap)
 
 
 def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
@@ -117,31 +156,24 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     return found
 
 
-def _is_sharding(node: Any) -> bool:
-    import jax
-
-    return isinstance(node, TensorLayout | jax.sharding.Sharding) or is_struct(node)
-
-
 class _FromMap(Struct, frozen=True):
     layouts: LayoutMap
 
-    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:  # noqa: ARG002
-        found = self.layouts[name]
+    def of(self, tensor: ToShard) -> TensorSharding:
+        found = self.layouts[tensor.name]
         if found is None and self.layouts.device_mesh is None:
             return TensorSharding()
         layout = found or TensorLayout((), self.layouts.device_mesh)
-        layout.shard_shape(shape, name)
-        return TensorSharding(real_sharding(layout, name), found is not None)
+        return TensorSharding(_checked(layout, tensor), found is not None)
 
-    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
-        return self.layouts[name] is not None
+    def names(self, tensor: ToShard) -> bool:
+        return self.layouts[tensor.name] is not None
 
     def look_up(self, names: Sequence[str]) -> None:
         pass  # a map looks up one name at a time
 
-    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(layout_warnings(self.layouts, names))
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.layouts, names, sources))
 
     def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
         return []
@@ -153,24 +185,52 @@ class _FromMap(Struct, frozen=True):
 class _FromFile(Struct, frozen=True):
     file: LayoutFile
 
-    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:
-        found = layout_for(self.file, name, shape, dtype)
+    def of(self, tensor: ToShard) -> TensorSharding:
+        found = layout_for(self.file, tensor.name, tensor.shape, tensor.dtype)
         if found.partition is not None:
             axis, shards = found.partition["axis"], found.partition["shards"]
             return TensorSharding(is_named=True, rows=(axis, shards))
         if found.layout.device_mesh is None:
             return TensorSharding()
-        return TensorSharding(real_sharding(found.layout, name), found.rule_index is not None)
+        return TensorSharding(
+            real_sharding(found.layout, tensor.name), found.rule_index is not None
+        )
 
-    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
-        found = layout_for(self.file, name, shape, dtype)
+    def names(self, tensor: ToShard) -> bool:
+        found = layout_for(self.file, tensor.name, tensor.shape, tensor.dtype)
         return found.partition is not None or found.rule_index is not None
 
     def look_up(self, names: Sequence[str]) -> None:
         self.file.found.learn(names)
 
-    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(layout_warnings(self.file, names))
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.file, names, sources))
+
+    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+        return []
+
+    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+        return []
+
+
+class _FromSource(Struct, frozen=True):
+    """The axes that the checkpoint records, over another mesh; tensors without recorded axes are replicated."""
+
+    same: SameAxes
+
+    def of(self, tensor: ToShard) -> TensorSharding:
+        axes = (tensor.recorded or ())[: len(tensor.shape)]  # data of PRNG keys has one more
+        layout = over_mesh(tensor.name, axes, self.same)
+        return TensorSharding(_checked(layout, tensor), self.names(tensor))
+
+    def names(self, tensor: ToShard) -> bool:
+        return tensor.recorded is not None
+
+    def look_up(self, names: Sequence[str]) -> None:
+        pass  # there are no patterns
+
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.same, names, sources))
 
     def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
         return []
@@ -180,33 +240,32 @@ class _FromFile(Struct, frozen=True):
 
 
 class _FromTree(Struct, frozen=True):
-    leaves: Mapping[str, Any]
+    """Shardings by name; ``replicated`` are the axes that leaves name and the given mesh lacks."""
+
+    leaves: Mapping[str, TensorLayout | jax.sharding.Sharding | None]
+    mesh: DeviceMesh | None
+    replicated: tuple[str, ...]
 
     @classmethod
-    def read(cls, layout: Any) -> _FromTree:
-        found, _ = named_leaves(layout, "layout", lambda node: node is None or _is_sharding(node))
-        leaves = {n: getattr(x, "sharding", None) if is_struct(x) else x for n, x in found.items()}
-        wrong = {
-            n: leaf for n, leaf in leaves.items() if leaf is not None and not _is_sharding(leaf)
+    def read(cls, layout: Any, mesh: DeviceMesh | None, missing_axes: MissingAxes) -> _FromTree:
+        found, _ = named_leaves(layout, "layout", lambda node: node is None or is_place(node))
+        lacking: dict[str, None] = {}
+        leaves = {
+            name: _place(name, leaf, mesh, missing_axes, lacking) for name, leaf in found.items()
         }
-        for name, leaf in wrong.items():
-            raise LayoutError(
-                f"layout is {leaf!r}{f' at {name!r}' if name else ''}; expected a LayoutMap, the path or content of a "
-                "layout file, or a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
-            )
-        return cls(leaves)
+        return cls(leaves, mesh, tuple(lacking))
 
-    def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:  # noqa: ARG002
-        key = self._key(name)
+    def of(self, tensor: ToShard) -> TensorSharding:
+        key = self._key(tensor.name)
         found = None if key is None else self.leaves[key]
+        if found is None:
+            return TensorSharding()
         if isinstance(found, TensorLayout) and found.device_mesh is not None:
-            found.shard_shape(shape, name)
-        return TensorSharding(
-            None if found is None else real_sharding(found, name), found is not None
-        )
+            return TensorSharding(_checked(found, tensor), True)
+        return TensorSharding(real_sharding(found, tensor.name), True)
 
-    def names(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:  # noqa: ARG002
-        key = self._key(name)
+    def names(self, tensor: ToShard) -> bool:
+        key = self._key(tensor.name)
         return (
             key is None or self.leaves[key] is not None
         )  # ``lacking`` reports a name without a key
@@ -214,8 +273,8 @@ class _FromTree(Struct, frozen=True):
     def look_up(self, names: Sequence[str]) -> None:
         pass  # a tree has no patterns
 
-    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
-        return ()  # ``idle`` reports them as errors
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:  # noqa: ARG002
+        return tuple(replicated_warnings(self.mesh, self.replicated))  # ``idle`` reports the others
 
     def lacking(self, names: Collection[str]) -> list[str]:
         return [name for name in names if self._key(name) is None]
@@ -226,3 +285,38 @@ class _FromTree(Struct, frozen=True):
 
     def _key(self, name: str) -> str | None:
         return leaf_above(name, self.leaves)
+
+
+def _checked(layout: TensorLayout, tensor: ToShard) -> jax.sharding.Sharding:
+    """Its sharding; LayoutError, naming the tensor, if it does not split it evenly."""
+    layout.shard_shape(tensor.shape, tensor.name)
+    return real_sharding(layout, tensor.name)
+
+
+def _place(
+    name: str,
+    leaf: Any,
+    mesh: DeviceMesh | None,
+    missing_axes: MissingAxes,
+    lacking: dict[str, None],
+) -> TensorLayout | jax.sharding.Sharding | None:
+    """The sharding of a leaf of a tree of layouts, a layout where ``mesh`` is given; LayoutError, naming it, for
+    anything else."""
+    import jax
+
+    place = getattr(leaf, "sharding", None) if is_struct(leaf) else own_layout(leaf)
+    if place is None:
+        return None
+    if not is_place(place):
+        raise LayoutError(
+            f"layout is {place!r}{f' at {name!r}' if name else ''}; expected a LayoutMap, the path or content of a "
+            "layout file, or a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
+        )
+    is_whole = isinstance(place, jax.sharding.Sharding) and not is_from_jax(place, "NamedSharding")
+    if is_whole or (mesh is None and not is_from_jax(place, "PartitionSpec")):
+        whole: TensorLayout | jax.sharding.Sharding = place
+        return whole
+    try:
+        return layout_over(place, mesh, missing_axes, lacking)
+    except LayoutError as error:
+        raise LayoutError(f"the layout of {name!r}: {error}" if name else str(error)) from None

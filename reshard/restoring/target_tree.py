@@ -41,6 +41,13 @@ class TargetLeaf(Struct, frozen=True):
     sharding: jax.sharding.Sharding | None = None
     is_placed: bool = False
 
+    @property
+    def what(self) -> str:
+        """What is asked for, in words."""
+        if self.kind in ("string", "scalar"):
+            return f"a {type(self.leaf).__name__}"
+        return f"{self.dtype} of shape {list(self.shape)}"
+
 
 class TargetTree(Struct, frozen=True):
     """``like`` or ``into`` as leaves by name, in the tree's order, and the structure of ``like``."""

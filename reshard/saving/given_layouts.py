@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from reshard.errors import LayoutError, TreeError
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import show_axes
+from reshard.layout.bridges.from_keras import is_from_keras, own_layout
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
-from reshard.layout.device_mesh import DeviceMesh, as_mesh, is_jax_mesh
+from reshard.layout.device_mesh import DeviceMesh, as_mesh, is_other_mesh
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.resolve import layout_for
@@ -33,6 +34,7 @@ def given_layouts(layout: Any) -> GivenLayouts:
 
     Raises LayoutError for anything else, TreeError for a tree that jax cannot flatten.
     """
+    layout = own_layout(layout)
     if layout is None or isinstance(layout, LayoutMap | LayoutFile | str):
         return layout_of(layout, None)
     leaves = [] if hasattr(layout, "__fspath__") else flatten(layout)
@@ -44,10 +46,11 @@ def given_layouts(layout: Any) -> GivenLayouts:
 def _is_layout(value: Any) -> bool:
     from jax.sharding import Sharding
 
-    return isinstance(value, TensorLayout | Sharding)
+    return isinstance(value, TensorLayout | Sharding) or is_from_keras(value, "TensorLayout")
 
 
 def _one(name: str, value: Any) -> TensorLayout:
+    value = own_layout(value)
     if isinstance(value, TensorLayout):
         return value
     try:
@@ -66,7 +69,7 @@ def reader_layouts(layouts: Any) -> tuple[Layout, ...]:
 
 
 def _reader_layout(layout: Any) -> Layout:
-    if isinstance(layout, DeviceMesh) or is_jax_mesh(layout):
+    if isinstance(layout, DeviceMesh) or is_other_mesh(layout):
         return SameAxes(as_mesh(layout))
     found = layout_of(layout, None)
     if found is None:

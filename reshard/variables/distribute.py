@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
 from reshard.layout.axes import show_axes
+from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax
 from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.devices import on_all_devices
@@ -23,7 +24,7 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
     Args:
         tensor: a jax or numpy array, a number, a variable of Keras or flax, or a tracer under
             ``jax.jit``.
-        layout: a TensorLayout, or a jax Sharding. A mesh without devices uses all of ``jax.devices()`` in their order.
+        layout: a TensorLayout (also one of Keras), or a jax Sharding. A mesh without devices uses all of ``jax.devices()`` in their order.
 
     Returns:
         ``tensor`` itself if it has this layout already, else a new array. If processes share the mesh, each passes the
@@ -95,6 +96,7 @@ def _array(tensor: Any) -> Any:
 def _sharding(layout: TensorLayout | Sharding, *, traced: bool) -> Sharding:
     from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
+    layout = own_layout(layout)
     if isinstance(layout, NamedSharding) and isinstance(layout.mesh, AbstractMesh):
         placed = _named(layout_from_sharding(layout), traced=traced)
         return placed.with_memory_kind(layout.memory_kind) if layout.memory_kind else placed
@@ -104,8 +106,7 @@ def _sharding(layout: TensorLayout | Sharding, *, traced: bool) -> Sharding:
         return _named(layout, traced=traced)
     raise VariableTypeError(
         f"expected a reshard.TensorLayout or a jax.sharding.Sharding to distribute a tensor by, "
-        f"found a {type(layout).__name__}: {layout!r:.80}; TensorLayout(axes, device_mesh) makes one, "
-        f"TensorLayout.from_keras converts one"
+        f"found a {type(layout).__name__}: {layout!r:.80}; TensorLayout(axes, device_mesh) makes one"
     )
 
 

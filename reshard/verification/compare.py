@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
@@ -17,6 +17,8 @@ from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
 from reshard.record import Record
 from reshard.record_text import counted, several, warned
+from reshard.verification.diff_report import LeafDiff, no_place_warnings
+from reshard.verification.other_leaves import AllLeaves, compare_others
 
 Status = Literal[
     "equal",
@@ -83,6 +85,8 @@ class Verification(Record, frozen=True):
         dropped: tensors of A that the rules leave out of B; they do not count as differences.
         rules: the rules by which B was made of A; None if tensors were compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
+        leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
+            hold them, and are compared with their record.
     """
 
     a: str
@@ -94,6 +98,7 @@ class Verification(Record, frozen=True):
     dropped: tuple[str, ...] = ()
     rules: Changes | None = None
     rules_from: RulesFrom | None = None
+    leaves: tuple[LeafDiff, ...] = ()
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -104,6 +109,7 @@ class Verification(Record, frozen=True):
         against = "its own record" if self.b is None else repr(self.b)
         unlike = [
             *(t for t in self.tensors if t.is_difference),
+            *(x for x in self.leaves if x.is_difference),
             *(f for f in self.files if f.is_difference),
         ]
         headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
@@ -124,13 +130,15 @@ class Verification(Record, frozen=True):
             "dropped": self.dropped,
             "files": to_builtins(self.files),
             "tensors": [tensor._document() for tensor in self.tensors],
+            "leaves": [leaf._document() for leaf in self.leaves],
         }
 
     @property
     def differences(self) -> int:
-        """Tensors and files that differ, and checkpoints that cannot be read."""
+        """Tensors, other leaves and files that differ, and checkpoints that cannot be read."""
         tensors = sum(v.is_difference for v in self.tensors)
-        return tensors + sum(f.is_difference for f in self.files) + len(self.damage)
+        leaves = sum(x.is_difference for x in self.leaves)
+        return tensors + leaves + sum(f.is_difference for f in self.files) + len(self.damage)
 
     @property
     def is_compared(self) -> bool:
@@ -146,23 +154,34 @@ def compare_stored(
     progress: Callable[[Progress], None] | None = None,
     pairing: Pairing | None = None,
 ) -> Verification:
-    """Reads two checkpoints and compares them tensor by tensor: name, shape, dtype, and every bit.
+    """Reads two checkpoints and compares them tensor by tensor: name, shape, dtype, and every bit; and their other
+    leaves.
 
     Args:
-        pairing: which tensors to compare, and which of them after a cast; None for tensors of the same name.
+        pairing: which tensors to compare, and which of them after a cast; None for leaves of the same name.
     """
     pairing = pair_by_name(a) if pairing is None else pairing
+    leaves = _other_leaves(a, b, pairing)
     found = _read(a, b, pairing, limits, progress)
     return Verification(
         a.uri,
         b.uri,
-        tuple(_verdicts(a, b, pairing, found)),
+        tuple(_verdicts(a, b, pairing, found, leaves)),
         damage=pairing.damage,
-        warnings=pairing.warnings,
+        warnings=(*pairing.warnings, *no_place_warnings(a.uri, b.uri, leaves)),
         dropped=pairing.dropped,
         rules=pairing.rules,
         rules_from=pairing.rules_from,
+        leaves=leaves,
     )
+
+
+def _other_leaves(a: Reader, b: Reader, pairing: Pairing) -> tuple[LeafDiff, ...]:
+    if pairing.leaves_in_b is None:
+        return ()
+    in_b = AllLeaves.of(b)
+    names = {**pairing.names_in_b, **pairing.leaves_in_b}
+    return tuple(compare_others(AllLeaves.of(a), in_b, names, in_b.leaves))
 
 
 class _Digests(Struct, frozen=True):
@@ -214,15 +233,21 @@ def _not_as_recorded(reader: Reader, found: Mapping[str, str]) -> dict[str, str]
     }
 
 
-def _verdicts(a: Reader, b: Reader, pairing: Pairing, found: _Digests) -> Iterator[TensorVerdict]:
+def _verdicts(
+    a: Reader, b: Reader, pairing: Pairing, found: _Digests, leaves: Sequence[LeafDiff]
+) -> Iterator[TensorVerdict]:
+    """The verdicts of all tensors but those of which the other side has another leaf."""
+    as_leaves = {leaf.source for leaf in leaves}
     for name, partner in pairing.names_in_b.items():
+        if name in as_leaves:
+            continue
         if partner not in b.tensors:
             yield TensorVerdict(
                 name, "only in A", None, None, f"B has no tensor {partner!r}", source=name
             )
         else:
             yield _verdict(a, b, name, partner, pairing.casts.get(name), found)
-    expected = set(pairing.names_in_b.values())
+    expected = {*pairing.names_in_b.values(), *(x.name for x in leaves if x.b is not None)}
     for name in b.tensors:
         if name not in expected:
             yield TensorVerdict(name, "only in B", None, None, _no_partner(name, a, pairing))

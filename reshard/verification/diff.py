@@ -10,11 +10,9 @@ allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-
-from msgspec import Struct
 
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
@@ -25,14 +23,15 @@ from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.contents import Leaf, StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
-from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.verification.diff_report import DiffReport, TensorDiff
 from reshard.verification.differences import Differences
 from reshard.verification.elements import Comparing
+from reshard.verification.other_leaves import AllLeaves, compare_others
 from reshard.verification.pair_blocks import Matched, PairBlock, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 
@@ -57,10 +56,10 @@ def diff_readers(
     """Compares the tensors and leaves of two open checkpoints that ``changes`` select."""
     started = time.monotonic()
     left = left_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
-    leaves = _Leaves.of(a), _Leaves.of(b)
+    leaves = AllLeaves.of(a), AllLeaves.of(b)
     names = _selected(*leaves, changes)
-    tensors = [name for name in names if all(x.may_be_tensor(name) for x in leaves)]
-    others = [name for name in names if not all(x.may_be_tensor(name) for x in leaves)]
+    tensors = [name for name in names if not any(x.is_other(name) for x in leaves)]
+    in_a = {name: name for name in names if name in leaves[0].leaves}
     matched = {name: m for name in tensors if (m := _matched(name, a, b)) is not None}
     check_pairs([(m.a, m.b) for m in matched.values()], left, limits.max_memory - left)
     found = _compared(list(matched.values()), (a, b), left, limits.workers, progress)
@@ -69,36 +68,12 @@ def diff_readers(
         a.uri,
         b.uri,
         {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
-        {n: _leaf_diff(n, *leaves) for n in others},
+        {leaf.name: leaf for leaf in compare_others(*leaves, in_a, names)},
         time.monotonic() - started,
     )
 
 
-class _Leaves(Struct, frozen=True):
-    """Every leaf of a checkpoint by name, tensors included."""
-
-    tensors: Mapping[str, StoredTensor]
-    leaves: Mapping[str, Leaf]
-
-    @classmethod
-    def of(cls, reader: Reader) -> _Leaves:
-        return cls(reader.tensors, {leaf.name: leaf for leaf in reader.leaves})
-
-    def may_be_tensor(self, name: str) -> bool:
-        return name in self.tensors or name not in self.leaves
-
-    def what(self, name: str) -> str | None:
-        """A description of the leaf; None if there is none."""
-        if name in self.tensors:
-            spec = self.tensors[name].spec
-            return f"{spec.dtype} of shape {list(spec.shape)}"
-        leaf = self.leaves.get(name)
-        if leaf is None:
-            return None
-        return repr(leaf.text) if leaf.text is not None else leaf.value_type or "empty"
-
-
-def _selected(a: _Leaves, b: _Leaves, changes: Changes) -> list[str]:
+def _selected(a: AllLeaves, b: AllLeaves, changes: Changes) -> list[str]:
     names = [*a.leaves, *(name for name in b.leaves if name not in a.leaves)]
     specs = {name: t.spec for side in (b, a) for name, t in side.tensors.items()}
     return [rewrite.source for rewrite in rewrites(changes, names, specs)]
@@ -229,12 +204,3 @@ def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The index of the element with that row-major number."""
     strides = row_major(shape, 1)
     return tuple(number // step % size for step, size in zip(strides, shape, strict=True))
-
-
-def _leaf_diff(name: str, a: _Leaves, b: _Leaves) -> LeafDiff:
-    one, other = a.what(name), b.what(name)
-    if one is None:
-        return LeafDiff(name, "only in B", one, other)
-    if other is None:
-        return LeafDiff(name, "only in A", one, other)
-    return LeafDiff(name, "equal" if one == other else "different", one, other)

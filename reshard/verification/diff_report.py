@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from reshard.record import Record
 from reshard.verification.elements import ComparedAs
 
 DiffStatus = Literal["equal", "different", "only in A", "only in B"]
+
+LeafStatus = Literal[DiffStatus, "no place in A", "no place in B"]
 
 
 class TensorDiff(Record, frozen=True):
@@ -68,19 +70,51 @@ class LeafDiff(Record, frozen=True):
     """The difference of a leaf that is not a tensor in both checkpoints.
 
     Attributes:
+        name: in B; in A for a leaf that only A has.
+        status: "no place in B" if B lacks it because its format, such as safetensors, holds tensors only; that is no
+            difference.
         a, b: a description, such as ``"'adam'"`` for a string, ``"None"``, ``"Dict"`` or ``"float32 of shape
             [3]"``; None if the leaf is missing.
+        source: the name in A; None for a leaf that only B has.
     """
 
     name: str
-    status: DiffStatus
+    status: LeafStatus
     a: str | None
     b: str | None
+    source: str | None = None
 
     @property
     def is_difference(self) -> bool:
-        """Whether the leaf differs, or is on one side only."""
-        return self.status != "equal"
+        """Whether the leaf differs, or is on one side only though the other has a place for it."""
+        return self.status in ("different", "only in A", "only in B")
+
+    def __repr__(self) -> str:
+        sides = (("A", self.a), ("B", self.b)) if self.status == "different" else ()
+        found = "".join(f", {_short(text)} in {side}" for side, text in sides)
+        return f"LeafDiff({self.name!r}: {self.status}{found})"
+
+
+def _short(text: str | None) -> str:
+    return "nothing" if text is None else text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def no_place_warnings(a: str, b: str, leaves: Iterable[LeafDiff]) -> tuple[str, ...]:
+    """One sentence for each side whose format has no place for leaves of the other."""
+    lost: dict[str, list[str]] = {}
+    for leaf in leaves:
+        if leaf.status.startswith("no place"):
+            lost.setdefault(leaf.status, []).append(leaf.name)
+    sides = {"no place in A": (b, a), "no place in B": (a, b)}
+    return tuple(_not_compared(*sides[status], names) for status, names in lost.items())
+
+
+def _not_compared(full: str, lacking: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return (
+        f"strings, None and empty containers of {full!r} are not compared, since the format of {lacking!r} holds tensors "
+        f"only: {', '.join(map(repr, names[:5]))}{more}"
+    )
 
 
 class DiffReport(Record, frozen=True):
@@ -104,10 +138,16 @@ class DiffReport(Record, frozen=True):
             "b": self.b,
             "equal": not self.differences,
             "differences": self.differences,
+            "warnings": self.warnings,
             "tensors": [tensor._document() for tensor in self.tensors.values()],
             "leaves": [leaf._document() for leaf in self.leaves.values()],
             "seconds": self.seconds,
         }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence each for leaves that are not compared."""
+        return no_place_warnings(self.a, self.b, self.leaves.values())
 
     @property
     def differences(self) -> int:

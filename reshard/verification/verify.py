@@ -37,7 +37,7 @@ from reshard.storage.location import Location
 from reshard.verification.compare import Verification, compare_recorded, compare_stored
 
 if TYPE_CHECKING:
-    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import CastRules, PairRules, Rules
 
 
 class ComparedSide(Struct, frozen=True):
@@ -65,7 +65,7 @@ def made_by(
     select: Rules | None,
     drop: Rules | None,
     rename: PairRules | None,
-    cast: PairRules | None,
+    cast: CastRules | None,
 ) -> Changes | None:
     """The rules by which the caller says that B was made of A; None if none is given."""
     if all(rules is None for rules in (select, drop, rename, cast)):

@@ -20,7 +20,7 @@ from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import Place, Reader
-from reshard.formats.contents import Encoding, Extent, StoredTensor
+from reshard.formats.contents import Encoding, Extent, Leaf, PathKey, StoredTensor
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
@@ -69,6 +69,12 @@ class Store:
     uri: str = "made"
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     extents: dict[tuple[str, Index], Extent | None] = field(default_factory=dict)
+    others: tuple[Leaf, ...] = ()
+    format: str = "made"
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [*(Leaf(n, (PathKey(n),)) for n in self.tensors), *self.others]
 
     def add(
         self, spec: TensorSpec, values: np.ndarray, encoding: Encoding, recorded: bool = False

@@ -142,22 +142,23 @@ WITHOUT_JAX = """
     import json, sys
     sys.modules["jax"] = None  # as if it were not installed
     import reshard
-    found, refused = reshard.restore(sys.argv[1], drop=["^key"]), []
-    for options in ({}, {"partition": 2}):
-        try:
-            reshard.restore(sys.argv[1], **options)
-        except reshard.MissingPackageError as error:
-            refused.append(str(error))
-    print(json.dumps([sorted(found), found["count"], refused]))
+    reports, refused = [], ""
+    found = reshard.restore(sys.argv[1], report=reports.append)
+    try:
+        reshard.restore(sys.argv[1], partition=2)
+    except reshard.MissingPackageError as error:
+        refused = str(error)
+    key = found["key"]
+    print(json.dumps([sorted(found), found["count"], [type(key).__name__, str(key.dtype), key.tolist()],
+                      "key" in reports[0].numpy, refused]))
 """
 
 
-def test_numpy_arrays_need_no_jax(small):
-    names, count, (keys, shards) = run_fresh(WITHOUT_JAX, str(small)).printed
+def test_numpy_arrays_need_no_jax_and_keys_come_back_as_their_data(small):
+    names, count, key, is_reported, shards = run_fresh(WITHOUT_JAX, str(small)).printed
     assert "params" in names
     assert count == 7
-    assert (
-        "'key' has PRNG keys, which are restored as jax's own; install reshard[jax], or leave"
-        in keys
-    )
+    data = np.asarray(jax.random.key_data(reshard.restore(small)["key"]))
+    assert key == ["ndarray", "uint32", data.tolist()]
+    assert is_reported
     assert "a partition make jax arrays; install reshard[jax]" in shards

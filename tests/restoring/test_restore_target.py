@@ -164,8 +164,8 @@ def test_one_error_names_everything_that_does_not_fit(tmp_path):
         "  of another shape: 1",
         "    a has shape [2, 3], but [3, 2] is asked for",
         "  of another dtype: 2",
-        "    b is float64, but int32 is asked for; cast=[('b', 'int32')] converts it",
         "    n is int64, but a float is asked for",
+        "    b is float64, but int32 is asked for; cast=[('b', 'int32')] converts it",
     ]
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reshard.engine.decode import box_stream, stream_plan
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
-from reshard.formats.contents import Container, Leaf, PathKey
+from reshard.formats.contents import Container, Leaf
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.verification import diff as engine_diff
@@ -32,14 +32,8 @@ MIB = 1 << 20
 class Readable(Store):
     """A store that is a Reader of one tree."""
 
-    format = "made"
     container = Container("v0", ())
     metadata_bytes = 0
-    others: tuple[Leaf, ...] = ()
-
-    @property
-    def leaves(self):
-        return [*(Leaf(n, (PathKey(n),)) for n in self.tensors), *self.others]
 
 
 def diff(a, b, limits=LIMITS, changes=None, progress=None):

@@ -53,8 +53,8 @@ def verify(
     """Compare two checkpoints bit by bit, or one with its own record.
 
     Reads every byte, and compares the digests (CRC-64/NVME) of the tensors, whatever mesh, chunks
-    or compression they are stored in, and of every other file that was recorded. All damage is
-    listed, tensor by tensor and file by file.
+    or compression they are stored in, and of every other file that was recorded. Strings, None and empty containers of A
+    and B are compared too. All damage is listed, tensor by tensor and file by file.
 
     --step and --item choose a part of A. If reshard made B of A with --select, --drop, --rename or --cast, B records
     the rules, and each tensor is compared with its source. A cast is done again, and every bit compared. Give the rules

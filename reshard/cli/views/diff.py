@@ -9,13 +9,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import DiffReport, LeafDiff, TensorDiff
+from reshard import DiffReport, TensorDiff
 from reshard.cli.grouping import TensorGroup, grouped, single
-from reshard.cli.tables import Cell, cap_note, capped, table
+from reshard.cli.tables import Cell, cap_note, capped, table, warning
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
-
-MOST_TEXT = 24
-"""Characters of a string that a table shows."""
+from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 
 
 def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
@@ -24,7 +22,8 @@ def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
     compared = [t for t in tensors if t.elements is not None]
     yield from _changed(compared, show_all)
     yield from _unlike([t for t in tensors if t.elements is None], show_all)
-    yield from _leaves([x for x in found.leaves.values() if x.is_difference], show_all)
+    yield from leaves_view(list(found.leaves.values()), show_all)
+    yield from map(warning, found.warnings)
     yield _verdict(found, len(tensors))
 
 
@@ -146,35 +145,14 @@ def _why(tensor: TensorDiff) -> str:
     return f"{tensor.status} ({dtype} {shape_text(shape or ())})"
 
 
-def _leaves(leaves: Sequence[LeafDiff], show_all: bool) -> Iterator[RenderableType]:
-    shown = capped(leaves, show_all)
-    if shown:
-        titles = ("other leaf", "in A", "in B")
-        rows = ((x.name, _brief(x.a), _brief(x.b)) for x in shown)
-        yield table("", titles, rows, whole=show_all)
-    if note := cap_note(len(shown), len(leaves), "leaves"):
-        yield Text(note, style="dim")
-
-
-def _brief(text: str | None) -> str:
-    if text is None:
-        return "–"
-    found = safe(text)
-    return found if len(found) <= MOST_TEXT else f"{found[: MOST_TEXT - 1]}…"
-
-
 def _verdict(found: DiffReport, tensors: int) -> Text:
     where = f"{duration_text(found.seconds)}\nA = {safe(found.a)}\nB = {safe(found.b)}"
-    others = len(found.leaves)
+    others = compared_leaves(list(found.leaves.values()))
     if not found.differences:
         all_of = count_text(len(found.tensors), "tensor")
-        more = f" and {_others(others)}" if others else ""
+        more = f" and {others_text(others)}" if others else ""
         return Text.assemble(("equal: ", "bold green"), f"{all_of}{more}, bit for bit, in {where}")
     unlike = sum(x.is_difference for x in found.leaves.values())
     words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"
-    more = f" and {unlike:,} of {_others(others)}" if unlike else ""
+    more = f" and {unlike:,} of {others_text(others)}" if unlike else ""
     return Text.assemble(("different: ", "bold red"), f"{words}{more}, in {where}")
-
-
-def _others(count: int) -> str:
-    return f"{count:,} other {'leaf' if count == 1 else 'leaves'}"

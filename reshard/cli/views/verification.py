@@ -10,7 +10,8 @@ from rich.text import Text
 
 from reshard import FileVerdict, TensorVerdict, Verification
 from reshard.cli.tables import Cell, cap_note, capped, table, warning
-from reshard.cli.text import count_text, dtype_text, rule_words, safe, some_text
+from reshard.cli.text import and_text, count_text, dtype_text, rule_words, safe, some_text
+from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 from reshard.verification.compare import AGREEING
 
 
@@ -19,6 +20,7 @@ def verification_view(found: Verification, show_all: bool) -> Iterator[Renderabl
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
     yield from _table("differences", unlike, found, show_all)
+    yield from leaves_view(found.leaves, show_all)
     yield from _files([f for f in found.files if f.is_difference], found, show_all)
     if show_all:
         alike = [t for t in found.tensors if t.status in AGREEING]
@@ -138,15 +140,19 @@ def _verdict(found: Verification, unknown: int) -> Text:
             f"no tensor has a record to compare with; {where}",
         )
     word = "equal: " if found.b is not None else "as recorded: "
-    files = f" and {count_text(len(found.files), 'file')}" if found.files else ""
-    return Text.assemble(
-        (word, "bold green"),
-        f"{agreeing:,} of {count_text(total, 'tensor')}{_kinds(found.tensors)}{files}; {where}",
-    )
+    leaves = compared_leaves(found.leaves)
+    parts = [
+        f"{agreeing:,} of {count_text(total, 'tensor')}{_kinds(found.tensors)}",
+        others_text(leaves) if leaves else "",
+        count_text(len(found.files), "file") if found.files else "",
+    ]
+    return Text.assemble((word, "bold green"), f"{and_text(parts)}; {where}")
 
 
 def _different(found: Verification) -> str:
     tensors = sum(t.is_difference for t in found.tensors)
+    leaves = sum(x.is_difference for x in found.leaves)
     files = sum(f.is_difference for f in found.files)
     words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"
+    words += f", {leaves:,} of {others_text(compared_leaves(found.leaves))}" if leaves else ""
     return words + (f", {files:,} of {count_text(len(found.files), 'file')}" if files else "")

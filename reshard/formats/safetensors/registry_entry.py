@@ -47,4 +47,5 @@ SAFETENSORS = KnownFormat(
     options=OPTIONS,
     form=safetensors_form,
     named_options=named_options,
+    tensors_only=True,
 )

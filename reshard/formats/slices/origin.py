@@ -34,9 +34,12 @@ class Made(Struct, frozen=True):
         tensors: the number of tensors that were made.
         changes: the rules, as written.
         origins: the origins of tensors whose name or dtype changed, by their new name.
+        leaves: the names in the source of the leaves that are not tensors, by their new name; None if they are not
+            recorded, as in older files.
     """
 
     source: str
     tensors: int
     changes: Changes = field(default_factory=Changes)
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    leaves: Mapping[str, str] | None = None

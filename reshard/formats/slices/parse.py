@@ -96,7 +96,10 @@ class _Parser(CheckedJson):
             self.pairs(value.get("cast"), "cast rules of made"),
         )
         origins = {n: self.origin(n, o) for n, o in self.mapping(value, "origins").items()}
-        return Made(source, tensors, changes, origins)
+        leaves = self.mapping(value, "leaves") if "leaves" in value else None
+        if leaves is not None and not all(isinstance(name, str) for name in leaves.values()):
+            self.fail("made has other leaves whose name in the source is no text")
+        return Made(source, tensors, changes, origins, leaves)
 
     def origin(self, name: str, value: object) -> Origin:
         where = f"the origin of {name!r}"

@@ -13,7 +13,8 @@ It is a JSON file beside an item's ``_METADATA``::
      "conversion": "89ab...",
      "made": {"source": "cdef...", "tensors": 1, "select": ["^params/"], "drop": [], "rename": [],
               "cast": [["kernel$", "bfloat16"]],
-              "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}}},
+              "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}},
+              "leaves": {"params/note": "params/note"}},
      "crc64nvme": "4567..."}
 
 ``positions`` are the numbers, from 0, of those keys of ``path`` that are positions of lists; only formats whose own metadata
@@ -24,7 +25,7 @@ the slices.json at the top of a checkpoint, describes that conversion for ``veri
 the source's tree (SHA-256, 32 hex digits, of a line ``"name" [shape] dtype is_key`` for each tensor, sorted by
 name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and ``cast`` the rules as written, and
 ``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
-only if it saturated). Names are the keys below the item joined with ``/``; lines are sorted by name, so that
+only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. Names are the keys below the item joined with ``/``; lines are sorted by name, so that
 equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
 
 ``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. Readers take metadata from
@@ -196,6 +197,9 @@ def _write_made(body: BytesIO, made: Made) -> None:
     }
     body.write(f'"made": {json.dumps(members).removesuffix("}")},\n"origins": {{'.encode())
     _write_lines(body, ((n, _origin_json(made.origins[n])) for n in sorted(made.origins)))
+    if made.leaves is not None:
+        body.write(b'},\n"leaves": {')
+        _write_lines(body, sorted(made.leaves.items()))
     body.write(b"}},\n")
 
 

@@ -118,8 +118,7 @@ class _OwnLookUp:
         return default if found is None else found
 
     def __setitem__(self, key: str, layout: Any) -> None:
-        theirs = isinstance(layout, _distribution().TensorLayout)
-        self._ours[key] = layout_from_keras(layout) if theirs else layout
+        self._ours[key] = layout
 
     def __delitem__(self, key: str) -> None:
         del self._ours[key]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard import LayoutMap
+from reshard.arguments import cast_pairs
+from reshard.layout.bridges.from_keras import own_layout
 
 
 def layout_of(layout: Any) -> Any:
@@ -13,14 +15,17 @@ def layout_of(layout: Any) -> Any:
 
     Raises LayoutError for a LayoutMap with keys that the server would refuse.
     """
+    layout = own_layout(layout)
     if isinstance(layout, LayoutMap):
         return layout.to_mapping()
     return dict(layout) if isinstance(layout, Mapping) else layout
 
 
 def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a conversion, with the layout as the API takes it."""
+    """The options of a conversion, with the layout and the casts as the API takes them."""
     given = dict(options)
     if "layout" in given:
         given["layout"] = layout_of(given["layout"])
+    if given.get("cast") is not None:
+        given["cast"] = cast_pairs(given["cast"])
     return given

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from reshard import LayoutMap
+from reshard.arguments import cast_pairs
 from reshard.errors import StorageError
+from reshard.layout.changes import full_name
 from reshard_server.client.failures import UnreachableError
 from reshard_server.client.layouts import layout_of
 from reshard_server.client.transport import Transport
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from reshard.arguments import CastRules, DTypeLike
 
 URL = "/v1/tensors"
 GOES_ON = 5
@@ -37,7 +41,7 @@ class Tensors:
         checkpoint: str,
         name: str,
         slice: str | None = None,  # noqa: A002
-        dtype: str | None = None,
+        dtype: DTypeLike | None = None,
         **more: Any,
     ) -> np.ndarray[Any, Any]:
         """A slice of a tensor (``"0:128,:"``) as a numpy array; takes ``step`` and ``item``."""
@@ -45,6 +49,8 @@ class Tensors:
         import numpy as np
 
         query = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
+        if dtype is not None:
+            query["dtype"] = full_name(dtype)
         taken = bytearray()
         headers = self._take({k: v for k, v in query.items() if v is not None}, taken.extend)
         found = headers["X-Reshard-Dtype"]
@@ -61,10 +67,9 @@ class Tensors:
         mesh: str | None = None,
         select: Sequence[str] = (),
         drop: Sequence[str] = (),
-        cast: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        cast: CastRules = (),
     ) -> Path:
         """Downloads the slices of one device of a layout, as a safetensors file that appears only when complete."""
-        pairs = cast.items() if isinstance(cast, Mapping) else cast
         query: dict[str, Any] = {
             "checkpoint": checkpoint,
             "shard": shard,
@@ -72,7 +77,7 @@ class Tensors:
             "mesh": mesh,
             "select": list(select),
             "drop": list(drop),
-            "cast": [f"{pattern}={dtype}" for pattern, dtype in pairs],
+            "cast": [f"{pattern}={dtype}" for pattern, dtype in cast_pairs(cast)],
         }
         target = Path(file)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")

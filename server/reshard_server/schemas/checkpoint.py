@@ -20,6 +20,7 @@ from reshard_server.schemas.reports import (
     RecordedMesh,
     TensorDigest,
     VerifiedFile,
+    VerifiedLeaf,
     VerifiedRules,
     VerifiedTensor,
     many,
@@ -131,6 +132,10 @@ class VerificationAnswer(_CommandAnswer):
     )
     files: Annotated[list[dict[str, Any]], many(VerifiedFile)]
     tensors: Annotated[list[dict[str, Any]], many(VerifiedTensor)]
+    leaves: Annotated[list[dict[str, Any]], many(VerifiedLeaf)] = Field(
+        default_factory=list,
+        description="Leaves that are not a tensor on both sides: strings, None, empty containers.",
+    )
 
 
 class FingerprintAnswer(_CommandAnswer):

@@ -237,6 +237,18 @@ class VerifiedTensor(LibraryDocument):
     saturate: bool
 
 
+class VerifiedLeaf(LibraryDocument):
+    """The comparison of a leaf that is not a tensor on both sides: a string, None or an empty container."""
+
+    name: str
+    status: Literal[
+        "equal", "different", "only in A", "only in B", "no place in A", "no place in B"
+    ]
+    a: str | None
+    b: str | None
+    source: str | None
+
+
 class VerifiedFile(LibraryDocument):
     """The comparison of a file with its record."""
 
@@ -286,7 +298,7 @@ class LaidOutTensor(LibraryDocument):
 MODELS: dict[str, type[BaseModel]] = {
     model.__name__: model
     for model in (
-        RecordedMesh, InspectedTensor, ItemReport, LeafReport, PlannedTensor, PlanTotals, TargetReport, VerifiedTensor, VerifiedFile,
+        RecordedMesh, InspectedTensor, ItemReport, LeafReport, PlannedTensor, PlanTotals, TargetReport, VerifiedTensor, VerifiedFile, VerifiedLeaf,
         VerifiedRules, TensorDigest, LaidOutTensor,
     )
 }  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
 from reshard_server.client.failures import error_of
+from reshard_server.client.layouts import layout_of
 from reshard_server.client.transport import Transport
 from reshard_server.schemas.problem import Problem
 
@@ -34,7 +35,9 @@ LAYOUT = {
 
 def test_a_conversion_watched_to_its_end(client: Client, data: Path) -> None:
     seen: list[Progress] = []
-    handle = client.convert("data/run", "data/one", layout=LAYOUT, cast=[("bias", "bfloat16")])
+    handle = client.convert(
+        "data/run", "data/one", layout=LAYOUT, cast={"bias": ml_dtypes.bfloat16}
+    )
     assert handle.conversion.state == "queued"
     (report,) = handle.wait(progress=seen.append, timeout=120)
     assert (report["source"], report["target"]) == ("data/run", "data/one")
@@ -107,6 +110,12 @@ def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) ->
     layouts["kernel(?!_scale)"] = (None, "x")
     with pytest.raises(LayoutError, match="look-ahead and look-behind"):
         client.convert("data/run", "data/none", layout=layouts)
+
+
+def test_a_layout_map_of_keras_is_sent_in_the_same_way() -> None:
+    layouts = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layouts["kernel"] = (None, "x")
+    assert layout_of(layouts.to_keras()) == layout_of(layouts)
 
 
 def test_refusals_are_the_librarys_errors(client: Client, served: Live) -> None:
@@ -192,7 +201,7 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
 
 
 def test_slices_as_arrays(client: Client) -> None:
-    found = client.tensors.read("data/run", "params/kernel", "10:20,:7", "bfloat16")
+    found = client.tensors.read("data/run", "params/kernel", "10:20,:7", ml_dtypes.bfloat16)
     assert found.dtype == ml_dtypes.bfloat16
     assert found.tobytes() == WEIGHTS[10:20, :7].astype(ml_dtypes.bfloat16).tobytes()
     np.testing.assert_array_equal(client.tensors.read("data/run", "params/kernel"), WEIGHTS)
@@ -204,7 +213,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(served: Live, tmp_path:
     with cutting(served.url) as proxy, Client(proxy.url, ANN) as client:
         proxy.cuts = [60_000, 30_000, 700]
         file = client.tensors.download_shard(
-            "data/run", 1, tmp_path / "one.safetensors", layout=LAYOUT, cast={"bias": "float16"}
+            "data/run", 1, tmp_path / "one.safetensors", layout=LAYOUT, cast={"bias": "fp16"}
         )
     ranges = [re.search(rb"(?i)\r\nrange: (\S+)", r) for r in proxy.requests]
     assert [bool(r) for r in ranges] == [False, True, True, True][: len(ranges)]
