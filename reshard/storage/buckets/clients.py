@@ -83,10 +83,10 @@ def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = Tr
         return _clients[which]
 
     with _lock:
+        once, short = made("once"), made("short")
         if not retries:
-            return made("once")
-        first = made("short")
-        return made("long") if id(first) in _answered else first
+            return once
+        return made("long") if {id(once), id(short)} & _answered.keys() else short
 
 
 def note_answer(client: ObjectStore) -> None:

@@ -61,6 +61,17 @@ def test_reading_outlasts_an_outage(bucket: Bucket, tiny: Path, tmp_path: Path) 
     assert reshard.verify(tmp_path / "copy", tiny).differences == 0
 
 
+@pytest.mark.usefixtures("_at_once")
+def test_a_process_that_only_writes_outlasts_an_outage(bucket: Bucket) -> None:
+    """Such as a worker on another host. Its puts have a condition."""
+    first, second = (locate(f"{bucket.url}/run/{name}") for name in "ab")
+    first.write(b"one")
+    rule = bucket.emulator.faults.add(Disconnect(), times=FAILURES)
+    second.write(b"two")
+    assert rule.struck == FAILURES
+    assert second.open().read(0, 9) == b"two"
+
+
 def test_a_store_that_never_answered_is_told_of_soon(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
