@@ -35,8 +35,10 @@ from reshard.api.inspection import (
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, doctor
 from reshard.api.verification import diff, fingerprint, verify
+from reshard.arguments import Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
+    CheckpointWarning,
     CorruptError,
     FormatError,
     IncompleteCheckpointError,
@@ -119,6 +121,7 @@ __all__ = [
     "CastStats",
     "Check",
     "CheckpointInfo",
+    "CheckpointWarning",
     "ConversionPlan",
     "ConversionReport",
     "ConvertOptions",
@@ -187,6 +190,7 @@ __all__ = [
     "TimePlan",
     "TimeReport",
     "TreeError",
+    "Unlisted",
     "VariableError",
     "VariableIndexError",
     "VariableTypeError",

@@ -50,6 +50,10 @@ class LayoutError(ReshardError, ValueError):
     """A mesh, layout, layout map or layout file that makes no sense."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint of which a part was left out, or may be missing. Given by calls that return no report."""
+
+
 class LayoutWarning(UserWarning):
     """A layout that does less than it seems to say, such as a key that matches no tensor.
 

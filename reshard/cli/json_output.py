@@ -311,6 +311,7 @@ def diff_document(found: DiffReport) -> Document:
         "tensors": [to_builtins(t) for t in found.tensors.values()],
         "leaves": [to_builtins(x) for x in found.leaves.values()],
         "seconds": found.seconds,
+        "warnings": found.warnings,
     }
 
 

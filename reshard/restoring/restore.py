@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reshard.errors import FormatError, LayoutWarning, StorageError
+from reshard.errors import CheckpointWarning, FormatError, LayoutWarning, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
 from reshard.restoring.into import filling
@@ -39,11 +39,16 @@ def restore(
     plan = plan_restore(reader, request)
     sentences = _layout_warnings(plan, request)
     if options.report is None:
-        _warn(sentences)
+        _warn(reader.warnings, CheckpointWarning)
+        _warn(sentences, LayoutWarning)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
     if options.report is not None:
-        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
+        options.report(
+            make_report(
+                plan, restored, time.perf_counter() - started, (*reader.warnings, *sentences)
+            )
+        )
     if options.into is not None:
         return options.into
     return _tree(reader, plan, request, restored)
@@ -70,13 +75,13 @@ def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, .
     return () if shardings is None else shardings.warnings([read.name for read in plan.reads])
 
 
-def _warn(sentences: Sequence[str]) -> None:
+def _warn(sentences: Sequence[str], kind: type[Warning]) -> None:
     """Warns at the line that called this package."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("reshard."):
         frame, level = frame.f_back, level + 1
     for sentence in sentences:
-        warnings.warn(sentence, LayoutWarning, stacklevel=level)
+        warnings.warn(sentence, kind, stacklevel=level)
 
 
 def _tree(

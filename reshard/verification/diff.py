@@ -71,6 +71,7 @@ def diff_readers(
         {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
         {n: _leaf_diff(n, *leaves) for n in others},
         time.monotonic() - started,
+        (*a.warnings, *b.warnings),
     )
 
 

@@ -20,6 +20,7 @@ from reshard.cli.options import (
     Source,
     Step,
     TokenFile,
+    Unlisted,
     Workers,
     choice_there,
     examples,
@@ -66,6 +67,7 @@ def convert(
     dst: OptionalTarget = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
     ray: Ray = None,
@@ -99,13 +101,14 @@ def convert(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
     if part is not None:
-        _convert_part(source_of(src, step, item), targets[0], part, options, limits, as_json)
+        here = {**limits, "unlisted": unlisted}
+        _convert_part(source_of(src, step, item), targets[0], part, options, here, as_json)
         return
     where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
     else:
-        where = choice_there(step, item)
+        where = choice_there(step, item, unlisted)
     if not as_json:
         for one in targets:
             _announce(src, one, given)
@@ -117,7 +120,12 @@ def convert(
                     targets,
                     several,
                     library_options(options),
-                    {**limits, **executor, "progress": loading(progress, _REPORT)},
+                    {
+                        **limits,
+                        **executor,
+                        "unlisted": unlisted,
+                        "progress": loading(progress, _REPORT),
+                    },
                 )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}

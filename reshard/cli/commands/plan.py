@@ -17,6 +17,7 @@ from reshard.cli.options import (
     ShowAll,
     Source,
     Step,
+    Unlisted,
     Workers,
     examples,
     source_of,
@@ -56,6 +57,7 @@ def plan(
     dst: PlannedTarget = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
     latency: Latency = None,
@@ -84,7 +86,7 @@ def plan(
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
     options = library_options(given_options(given))
-    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
+    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers, "unlisted": unlisted}
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
