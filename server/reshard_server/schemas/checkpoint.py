@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from reshard_server.schemas.base import Answer, CheckpointChoice, Flag, Page, RootedPath
+from reshard_server.schemas.base import (
+    Answer,
+    CheckpointChoice,
+    Flag,
+    Page,
+    RootedPath,
+    UnlistedChoice,
+)
 from reshard_server.schemas.conversion import Pairs, Patterns, Size
 from reshard_server.schemas.reports import (
     InspectedTensor,
@@ -38,15 +45,16 @@ class CheckpointQuery(Page):
     )
 
 
-class CheckpointRequest(CheckpointChoice):
+class CheckpointRequest(CheckpointChoice, UnlistedChoice):
     """One checkpoint."""
 
     checkpoint: RootedPath
 
 
-class FingerprintRequest(CheckpointRequest):
+class FingerprintRequest(CheckpointChoice):
     """A checkpoint whose digests are recorded beside its metadata."""
 
+    checkpoint: RootedPath
     overwrite: Flag = Field(False, description="Replace an existing record.")
     max_memory: Size | None = None
 
