@@ -35,6 +35,7 @@ class Readable(Store):
     format = "made"
     container = Container("v0", ())
     metadata_bytes = 0
+    warnings = ()
     others: tuple[Leaf, ...] = ()
 
     @property
