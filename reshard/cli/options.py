@@ -46,13 +46,14 @@ def source_of(src: str, step: str | None, item: str | None) -> str:
     return reshard.locate(src, step=_step(step), item=item)
 
 
+def unlisted_option(unlisted: str) -> dict[str, str]:
+    """--unlisted as the library and requests take it; left out at its default, which an older server does not know."""
+    return {} if unlisted == "leave" else {"unlisted": unlisted}
+
+
 def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
     """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
-    asked = {
-        "step": _step(step),
-        "item": item,
-        "unlisted": None if unlisted == "leave" else unlisted,
-    }
+    asked = {"step": _step(step), "item": item, **unlisted_option(unlisted)}
     return {name: value for name, value in asked.items() if value is not None}
 
 

@@ -25,6 +25,7 @@ from reshard.cli.options import (
     choice_there,
     examples,
     source_of,
+    unlisted_option,
 )
 from reshard.cli.target_options import (
     RULES,
@@ -101,7 +102,7 @@ def convert(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
     if part is not None:
-        here = {**limits, "unlisted": unlisted}
+        here = {**limits, **unlisted_option(unlisted)}
         _convert_part(source_of(src, step, item), targets[0], part, options, here, as_json)
         return
     where: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def convert(
                     {
                         **limits,
                         **executor,
-                        "unlisted": unlisted,
+                        **unlisted_option(unlisted),
                         "progress": loading(progress, _REPORT),
                     },
                 )

@@ -21,6 +21,7 @@ from reshard.cli.options import (
     Workers,
     examples,
     source_of,
+    unlisted_option,
 )
 from reshard.cli.target_options import given_options, library_options, takes_target_options
 from reshard.cli.targets import PlannedTarget, targets_of
@@ -86,7 +87,11 @@ def plan(
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
     options = library_options(given_options(given))
-    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers, "unlisted": unlisted}
+    limits: dict[str, Any] = {
+        "max_memory": max_memory,
+        "workers": workers,
+        **unlisted_option(unlisted),
+    }
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)

@@ -173,10 +173,7 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     try:
         check_tiling(name, full, list(files), lambda box: f"{box} of {files[box]}")
     except LayoutError as error:
-        raise CorruptError(
-            f"{error} (pieces in {_paths(slices)}); a file of this checkpoint is missing or belongs to another one: restore the "
-            "folder from a copy"
-        ) from None
+        raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
     first = slices[0].piece
     chunks = gathered_chunks(full, first.itemsize, pieces)
     may_go_on = bool(full) and all(one.full_shape is None for one in slices)
