@@ -26,7 +26,7 @@
 
 A message says what was expected, what was found, where, and what to do.
 
-``LayoutWarning`` is no error: see there.
+``LayoutWarning`` and ``CheckpointWarning`` are no errors: see there.
 """
 
 from typing import Literal

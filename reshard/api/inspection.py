@@ -63,8 +63,8 @@ def checkpoint_format(path: Path) -> str | None:
 def steps(path: Path) -> dict[int, str]:
     """The committed steps of a training run, ascending: from the number of each to the name of its folder.
 
-    A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``. All steps
-    of a run have the same prefix. A folder with any other name, such as ``small_7``, is not a step.
+    A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``, or these with a
+    dash. All steps of a run have the same prefix. A safetensors model counts once all of its files are there. A folder with any other name, such as ``small_7``, is not a step.
 
     Raises StorageError if the folder cannot be listed.
     """

@@ -78,7 +78,7 @@ class FoundCheckpoint(Answer):
 
     path: RootedPath
     kind: str = Field(
-        description="The checkpoint's format, orbax or safetensors; or steps, for a CheckpointManager's directory."
+        description="The checkpoint's format, orbax or safetensors; or steps, for the directory of a training run."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(
