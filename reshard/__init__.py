@@ -35,8 +35,10 @@ from reshard.api.inspection import (
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, doctor
 from reshard.api.verification import diff, fingerprint, verify
+from reshard.arguments import Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
+    CheckpointWarning,
     CorruptError,
     ForbiddenError,
     FormatError,
@@ -124,6 +126,7 @@ __all__ = [
     "CastStats",
     "Check",
     "CheckpointInfo",
+    "CheckpointWarning",
     "ConversionPlan",
     "ConversionReport",
     "ConvertOptions",
@@ -194,6 +197,7 @@ __all__ = [
     "TimePlan",
     "TimeReport",
     "TreeError",
+    "Unlisted",
     "VariableError",
     "VariableIndexError",
     "VariableTypeError",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.geometry.dtypes import dtype_name
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.changes import Changes, full_name
+
+Unlisted = Literal["leave", "include"]
+"""What to do with tensors and files that neither an index nor the names of files count among the model: leave them out and
+warn, or refuse where that is not clear; or take them."""
 
 if TYPE_CHECKING:
     import numpy as np

@@ -27,7 +27,7 @@
 
 A message says what was expected, what was found, where, and what to do.
 
-``LayoutWarning`` is no error: see there.
+``LayoutWarning`` and ``CheckpointWarning`` are no errors: see there.
 """
 
 from typing import Literal
@@ -49,6 +49,10 @@ class ReshardError(Exception):
 
 class LayoutError(ReshardError, ValueError):
     """A mesh, layout, layout map or layout file that makes no sense."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint of which a part was left out, or may be missing. Given by calls that return no report."""
 
 
 class LayoutWarning(UserWarning):

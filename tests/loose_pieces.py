@@ -69,6 +69,7 @@ class LooseReader:
     metadata_bytes = 10_000
     conversion = ""
     made = None
+    warnings = ()
 
     def __init__(self, folder: Location, _record: Record = "checked", _uri: str = "") -> None:
         self.uri = str(folder)

@@ -15,7 +15,7 @@ import numpy as np
 from reshard.formats.contents import StoredTensor
 from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import open_reader
-from reshard.formats.safetensors.files import ENDING, INDEX_ENDING
+from reshard.formats.safetensors.index import ENDING, is_weights
 from reshard.formats.safetensors.reader import SafetensorsReader
 from reshard.geometry.grid import Index
 
@@ -62,7 +62,7 @@ def places(root: Path) -> dict[str, list[Range]]:
 
 def _kind(name: str, opaque: tuple[str, ...]) -> str:
     last = name.rpartition("/")[2]
-    if last.endswith((ENDING, INDEX_ENDING)):
+    if is_weights(last):
         return "safetensors header" if last.endswith(ENDING) else "safetensors index"
     if name.startswith(opaque) and opaque:
         return "item that is no tree"

@@ -13,7 +13,7 @@ from reshard.signatures import takes_options
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from reshard.arguments import Path
+    from reshard.arguments import Path, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
@@ -30,6 +30,7 @@ def plan(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
     hosts: int = 1,
@@ -40,7 +41,8 @@ def plan(
     Args:
         target: the path of the target. With None the plan does not say how much space is free, and does not look whether
             the target exists.
-        step, item: which step of a run, and which item of several; as for ``inspect``.
+        step, item, unlisted: which step of a run, which item of several, and whether to take what no index lists; as for
+            ``inspect``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is 1 GiB, or a quarter of
             the memory of the machine or its cgroup if that is less.
         workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16;
@@ -56,7 +58,7 @@ def plan(
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, target)
     checked = check_target(Target("" if target is None else target, **options), limits)
-    chosen = choose_checkpoint(source, step, item, "source")
+    chosen = choose_checkpoint(source, step, item, "source", unlisted)
     if target is None:
         return plan_without_target(chosen, checked, hosts)
     return plan_all(chosen, [checked], hosts).plans[0]
@@ -68,6 +70,7 @@ def plan_all(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
     hosts: int = 1,
@@ -83,7 +86,7 @@ def plan_all(
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
-    return plan_all(choose_checkpoint(source, step, item, "source"), checked, hosts)
+    return plan_all(choose_checkpoint(source, step, item, "source", unlisted), checked, hosts)
 
 
 @takes_options(Target)
@@ -112,6 +115,7 @@ def convert(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -125,7 +129,7 @@ def convert(
     conversion, nothing is done, and the report has the digests that ``target`` recorded.
 
     Args:
-        step, item, max_memory, workers: as for ``plan``.
+        step, item, unlisted, max_memory, workers: as for ``plan``.
         executor: runs the tasks, in processes on any host that sees source and target. ``max_memory`` and ``workers`` are those of
             all of its workers together; with a ``RayExecutor`` (``reshard.executors.ray``) those of each host. With None tasks run
             in threads; for a large conversion with more than four workers, in threads of new processes, which import nothing
@@ -147,7 +151,7 @@ def convert(
     checked = check_target(
         Target(target, **options), limits_of(max_memory, workers, source, target)
     )
-    chosen = choose_checkpoint(source, step, item, "source")
+    chosen = choose_checkpoint(source, step, item, "source", unlisted)
     return convert_all(chosen, [checked], executor, progress, before_publish).reports[0]
 
 
@@ -159,6 +163,7 @@ def convert_part(
     part: str,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -171,7 +176,7 @@ def convert_part(
 
     Args:
         part: which part of how many, such as ``"3/16"``; the first is ``"1/16"``.
-        step, item, max_memory, workers, progress, options: as for ``convert``. The layout must be one that a layout file
+        step, item, unlisted, max_memory, workers, progress, options: as for ``convert``. The layout must be one that a layout file
             can express.
 
     Raises PlanError for a part that does not exist, ResumeError if other parts of the target are of another source, or have
@@ -189,7 +194,7 @@ def convert_part(
     asked = as_layout_file(Target(target, **options))
     checked = check_target(asked, limits_of(max_memory, workers, source, target))
     plain = plain_options(asked, checked)
-    chosen = choose_checkpoint(source, step, item, "source")
+    chosen = choose_checkpoint(source, step, item, "source", unlisted)
     return convert_part(chosen, checked, which, plain, progress)
 
 
@@ -223,6 +228,7 @@ def convert_all(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -237,7 +243,7 @@ def convert_all(
 
     Args:
         targets: no target may be the source or another target, or lie in one of them.
-        step, item: which step of a run, and which item of several; as for ``inspect``.
+        step, item, unlisted: as for ``inspect``.
         max_memory: of the whole run, all targets together.
         workers, executor: as for ``convert``.
         progress: as for ``convert``; it gets the sums of all targets.
@@ -252,7 +258,7 @@ def convert_all(
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
-    chosen = choose_checkpoint(source, step, item, "source")
+    chosen = choose_checkpoint(source, step, item, "source", unlisted)
     return convert_all(chosen, checked, executor, progress, before_publish)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reshard.arguments import path_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path
+    from reshard.arguments import Path, Unlisted
     from reshard.conversion.options import LayoutLike
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
@@ -16,13 +16,22 @@ if TYPE_CHECKING:
     from reshard.layout.layout_file import MissingAxes
 
 
-def inspect(path: Path, *, step: Step | None = None, item: str | None = None) -> CheckpointInfo:
+def inspect(
+    path: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    unlisted: Unlisted = "leave",
+) -> CheckpointInfo:
     """Describes a checkpoint: names, shapes, dtypes, chunks, layouts. Reads metadata only.
 
     Args:
         path: a checkpoint, or with ``step`` the folder of a training run.
         step: which step of the run, a number or ``"latest"``.
         item: one item of a checkpoint that has several; names then begin below it.
+        unlisted: what to do with tensors and files of a folder of safetensors that its index does not list. ``"leave"``, the
+            default, leaves them out with a warning, and refuses files of which it is not clear whether they are one
+            model. ``"include"`` takes all of them, and one file of several by itself.
 
     ``step`` and ``item`` are resolved to a path first: step 5 and item ``"model"`` of ``run`` are ``run/5/model``.
 
@@ -35,7 +44,7 @@ def inspect(path: Path, *, step: Step | None = None, item: str | None = None) ->
     from reshard.formats.registry import open_reader
     from reshard.inspection.checkpoint_info import describe
 
-    return describe(open_reader(choose_checkpoint(path, step, item)))
+    return describe(open_reader(choose_checkpoint(path, step, item, unlisted=unlisted)))
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -54,8 +63,8 @@ def checkpoint_format(path: Path) -> str | None:
 def steps(path: Path) -> dict[int, str]:
     """The committed steps of a training run, ascending: from the number of each to the name of its folder.
 
-    A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``. All steps
-    of a run have the same prefix. A folder with any other name, such as ``small_7``, is not a step.
+    A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``, or these with a
+    dash. All steps of a run have the same prefix. A safetensors model counts once all of its files are there. A folder with any other name, such as ``small_7``, is not a step.
 
     Raises StorageError if the folder cannot be listed.
     """
@@ -83,18 +92,19 @@ def preview_layout(
     missing_axes: MissingAxes = "error",
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
 ) -> LayoutPreview:
     """Shows how a layout would split each tensor of a checkpoint; reads metadata only.
 
     Without a layout and a mesh it shows how each tensor is split now. ``layout``, ``mesh`` and ``missing_axes`` are
-    options of ``reshard.ConvertOptions``; ``step`` and ``item`` are as for ``inspect``. Raises the errors of ``plan`` for this
+    options of ``reshard.ConvertOptions``; ``step``, ``item`` and ``unlisted`` are as for ``inspect``. Raises the errors of ``plan`` for this
     layout.
     """
     from reshard.inspection.layout_preview import preview
     from reshard.planning.target_layouts import layout_of
 
     found = layout_of(layout, mesh, missing_axes)
-    return preview(inspect(source, step=step, item=item), found)
+    return preview(inspect(source, step=step, item=item, unlisted=unlisted), found)
 
 
 def starter_layout(
@@ -104,6 +114,7 @@ def starter_layout(
     missing_axes: MissingAxes = "error",
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
 ) -> str:
     """Writes a layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has now.
 
@@ -120,4 +131,6 @@ def starter_layout(
 
     found = layout_of(None, mesh, missing_axes)
     over = found.mesh if isinstance(found, SameAxes) else None
-    return starter_text(inspect(source, step=step, item=item), over, missing_axes)
+    return starter_text(
+        inspect(source, step=step, item=item, unlisted=unlisted), over, missing_axes
+    )

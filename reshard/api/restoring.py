@@ -8,7 +8,7 @@ from reshard.restoring.options import RestoreArguments
 from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, Path, Rules
+    from reshard.arguments import CastRules, Path, Rules, Unlisted
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.formats.choose import Step
     from reshard.restoring.options import RestoreOptions
@@ -54,6 +54,7 @@ def restore(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     **options: Unpack[RestoreOptions],
 ) -> Any:
     """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
@@ -74,7 +75,8 @@ def restore(
             ShardedVariables; a tensor that no expression matches stays whole.
         select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an
             int becomes a float only if the rule has its full name.
-        step, item: which step of a run, and which item of several; as for ``inspect``.
+        step, item, unlisted: which step of a run, which item of several, and whether to take what no index lists; as for
+            ``inspect``.
         options: drop, rename, mesh, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
             With ``into`` existing arrays are filled and returned.
 
@@ -82,17 +84,21 @@ def restore(
     shape or dtype; LayoutError or PlanError for arguments that do not fit the checkpoint; MemoryBudgetError if the budget is too
     small. CorruptError means that stored bytes are wrong.
     """
-    opened = open_checkpoint(path, step=step, item=item)
+    opened = open_checkpoint(path, step=step, item=item, unlisted=unlisted)
     return opened.restore(like, layout, partition, select, cast, **options)
 
 
 def open_checkpoint(
-    path: Path, *, step: Step | None = None, item: str | None = None
+    path: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    unlisted: Unlisted = "leave",
 ) -> OpenedCheckpoint:
     """Opens a checkpoint: reads its metadata now, so that ``restore`` can be called on it any number of times.
 
     Takes the arguments of ``inspect`` and raises its errors. ``OpenedCheckpoint.restore`` takes the arguments of
-    ``reshard.restore`` except path, step and item.
+    ``reshard.restore`` except path, step, item and unlisted.
 
     >>> opened = open_checkpoint("run", step=100)  # doctest: +SKIP
     >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP
@@ -100,4 +106,4 @@ def open_checkpoint(
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.formats.choose import choose_checkpoint
 
-    return OpenedCheckpoint(choose_checkpoint(path, step, item))
+    return OpenedCheckpoint(choose_checkpoint(path, step, item, unlisted=unlisted))

@@ -9,7 +9,7 @@ from reshard.arguments import changes_of, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, PairRules, Path, Rules
+    from reshard.arguments import CastRules, PairRules, Path, Rules, Unlisted
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.verification.compare import Verification
@@ -23,6 +23,7 @@ def verify(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
@@ -33,7 +34,7 @@ def verify(
 ) -> Verification:
     """Compares two checkpoints bit by bit, or one checkpoint with the digests that it recorded when it was written.
 
-    ``step`` and ``item`` choose ``a``, as for ``inspect``. Every tensor and every recorded file is read, and the result
+    ``step`` and ``item`` choose ``a``, as for ``inspect``; ``unlisted`` is for both. Every tensor and every recorded file is read, and the result
     lists all damage. Strings, None and empty containers are compared too, unless a format has no place for them. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
     the tensor that it was made from, and if it was cast, with the result of the same cast.
 
@@ -53,9 +54,11 @@ def verify(
     from reshard.verification.verify import made_by, verify_checkpoints
 
     limits = limits_of(max_memory, workers, a, b)
-    other = None if b is None else CheckpointPath.at(path_of("checkpoint", b))
+    other = None if b is None else CheckpointPath.at(path_of("checkpoint", b), unlisted)
     rules = made_by(other is not None, select, drop, rename, cast)
-    return verify_checkpoints(choose_checkpoint(a, step, item), other, limits, progress, rules)
+    return verify_checkpoints(
+        choose_checkpoint(a, step, item, unlisted=unlisted), other, limits, progress, rules
+    )
 
 
 def diff(
@@ -64,6 +67,7 @@ def diff(
     *,
     step: Step | None = None,
     item: str | None = None,
+    unlisted: Unlisted = "leave",
     select: Rules = (),
     drop: Rules = (),
     max_memory: int | str | None = None,
@@ -79,6 +83,7 @@ def diff(
 
     Args:
         step, item: which step of a run, and which item of several, to take for ``a``; as for ``inspect``.
+        unlisted: for both; as for ``inspect``.
         select, drop: which tensors are compared; as in ``reshard.ConvertOptions``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata; the default is that of ``plan``.
         workers: how many tasks run at once; the default is that of ``plan``.
@@ -96,7 +101,10 @@ def diff(
 
     changes = changes_of(select, drop, (), ())
     limits = limits_of(max_memory, workers, a, b)
-    one, other = choose_checkpoint(a, step, item), CheckpointPath.at(path_of("checkpoint", b))
+    one, other = (
+        choose_checkpoint(a, step, item, unlisted=unlisted),
+        CheckpointPath.at(path_of("checkpoint", b), unlisted),
+    )
     return diff_checkpoints(one, other, changes, limits, progress)
 
 

@@ -15,7 +15,7 @@ LIBRARY_NAMES = {"verify": "check"}
 
 _OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
 _ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")
-_MISSING_AXES = re.compile(r'(?<=\()missing_axes="replicate"(?=\))')
+_CHOSEN = re.compile(r'(?<=\()(missing_axes="replicate"|unlisted="include")(?=\))')
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
 # Parts of paths and of tensors' names do not match: they have other characters beside them.
@@ -24,6 +24,7 @@ _WORD = re.compile(r"(?<![^\s(])(?:max_memory|chunk_bytes)(?![^\s),;:])")
 
 
 _QUOTE = "'"
+_QUOTES = '"'
 
 
 def as_options(message: str) -> str:
@@ -32,10 +33,15 @@ def as_options(message: str) -> str:
     >>> as_options("start over (restart), or allow max_memory of 64MiB")
     'start over (--restart), or allow --max-memory of 64MiB'
     """
-    message = _MISSING_AXES.sub("--missing-axes replicate", message)
+    message = _CHOSEN.sub(_chosen, message)
     listed = _LIST.sub(lambda found: re.sub(_ONE, _option, found[0]), message)
     chosen = _CHOICE.sub(lambda found: f"--{found[1]} {found[2].strip(_QUOTE)}", listed)
     return _WORD.sub(_option, chosen)
+
+
+def _chosen(found: re.Match[str]) -> str:
+    name, _, value = found[0].partition("=")
+    return f"--{name.replace('_', '-')} {value.strip(_QUOTES)}"
 
 
 def _option(found: re.Match[str]) -> str:

@@ -46,9 +46,14 @@ def source_of(src: str, step: str | None, item: str | None) -> str:
     return reshard.locate(src, step=_step(step), item=item)
 
 
-def choice_there(step: str | None, item: str | None) -> dict[str, Any]:
-    """--step and --item in the form of a request to a server, which looks them up; empty if both are left out."""
-    asked = {"step": _step(step), "item": item}
+def unlisted_option(unlisted: str) -> dict[str, str]:
+    """--unlisted as the library and requests take it; left out at its default, which an older server does not know."""
+    return {} if unlisted == "leave" else {"unlisted": unlisted}
+
+
+def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
+    """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
+    asked = {"step": _step(step), "item": item, **unlisted_option(unlisted)}
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -81,6 +86,15 @@ Item = Annotated[
     typer.Option(
         metavar="NAME",
         help="Read this item of a checkpoint that has several, such as model; names then begin below it.",
+    ),
+]
+Unlisted = Annotated[
+    reshard.Unlisted,
+    typer.Option(
+        metavar="leave|include",
+        help="What to do with tensors and files of a safetensors folder that its index does not list: leave them out with a "
+        "warning, or include them. With include, files of which it is not clear that they are one model are taken as "
+        "one, and one file of several by itself.",
     ),
 ]
 Target = Annotated[

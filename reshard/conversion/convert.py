@@ -145,7 +145,7 @@ def _start(
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None,
 ) -> _Run:
-    chosen = CheckpointPath(str(chosen.root), chosen.root, chosen.before)
+    chosen = replace(chosen, path=str(chosen.root))
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return _Run(chosen, targets, executor, total, before_publish, time.monotonic())
@@ -154,7 +154,10 @@ def _start(
 def _note_source(run: _Run) -> None:
     """Notes the state of the source before anything of it is read: what is read is at least as new."""
     state = source_state(run.chosen.root)
-    run.identities = [identify(run.source, target.options, state) for target in run.targets]
+    unlisted = run.chosen.unlisted
+    run.identities = [
+        identify(run.source, target.options, state, unlisted) for target in run.targets
+    ]
 
 
 def _find_finished(run: _Run) -> bool:

@@ -35,7 +35,7 @@ def plan_all(
 ) -> MultiConversionPlan:
     """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
-    planned = plan_targets(CheckpointPath(source, chosen.root), targets, is_elsewhere=hosts > 1)
+    planned = plan_targets(replace(chosen, path=source), targets, is_elsewhere=hosts > 1)
     in_buckets = sum(is_in_bucket(target.target) for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
     return with_requests(planned.summary, requests)

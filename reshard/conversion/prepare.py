@@ -54,7 +54,7 @@ def plan_unnamed(
 ) -> Planned:
     """The plan of a conversion whose target has no name yet; ``is_elsewhere`` as for ``plan_targets``."""
     source = source_text(chosen.path)
-    reader = open_to_convert(CheckpointPath(source, chosen.root), options.max_memory)
+    reader = open_to_convert(replace(chosen, path=source), options.max_memory)
     form = form_of(reader, options)
     target = make_target(reader, options, form, is_elsewhere=is_elsewhere)
     total = _multi_plan(reader, [target], [options])
@@ -165,6 +165,7 @@ def _summary(
         tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
         target_plan.dropped,
         (
+            *reader.warnings,
             *layout_warnings(options.layout, list(checkpoint.tensors), moved),
             *target_plan.warnings,
             *record_warnings(unprotected(reader)),

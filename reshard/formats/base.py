@@ -66,6 +66,11 @@ class Reader(Protocol):
         """Every leaf, tensors among them, in the tree's order."""
         ...
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a person should know of how it was opened, one sentence each."""
+        ...
+
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk; None for a chunk that is not stored and may be missing.
 

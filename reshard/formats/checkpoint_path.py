@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.arguments import Unlisted, check_choice
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests
@@ -17,17 +21,23 @@ class CheckpointPath(Struct, frozen=True):
         root: its location. One listing of a bucket answers every later lookup of this call (``Store.remembered``). The
             location sees no change after that, so it is not kept for the next call.
         before: the requests to buckets that this process had made before it.
+        unlisted: what to do with tensors and files that no index lists.
     """
 
     path: str
     root: Location
     before: Requests = NONE
+    unlisted: Unlisted = "leave"
 
     @classmethod
-    def at(cls, path: str) -> CheckpointPath:
-        """The checkpoint at a path or URL; nothing is looked up yet. Raises as ``locate``."""
-        return cls(path, locate(path).remembered(), so_far())
+    def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
+        """The checkpoint at a path or URL; nothing is looked up yet.
+
+        Raises as ``locate``, and PlanError for a choice that does not exist.
+        """
+        check_choice("unlisted", unlisted, get_args(Unlisted))
+        return cls(path, locate(path).remembered(), so_far(), unlisted)
 
     def below(self, name: str) -> CheckpointPath:
         """A folder in it."""
-        return CheckpointPath(f"{self.path.rstrip('/')}/{name}", self.root / name, self.before)
+        return replace(self, path=f"{self.path.rstrip('/')}/{name}", root=self.root / name)

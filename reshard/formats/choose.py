@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from reshard.arguments import path_of
+from reshard.arguments import Unlisted, path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
@@ -31,6 +31,7 @@ def choose_checkpoint(
     step: Step | None = None,
     item: str | None = None,
     what: str = "checkpoint",
+    unlisted: Unlisted = "leave",
 ) -> CheckpointPath:
     """The checkpoint that path, step and item name together; ``what`` names it in errors.
 
@@ -39,7 +40,7 @@ def choose_checkpoint(
     """
     path, step = path_of(what, path), checked_step(step)
     _check_item(item)
-    found = CheckpointPath.at(path)
+    found = CheckpointPath.at(path, unlisted)
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(StorageError):

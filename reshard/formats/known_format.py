@@ -24,10 +24,11 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
         matches: whether such files are at a location.
         files_of: the files that a location stands for; None where it is one file or a folder. A format whose checkpoints
             are named by a prefix gives, in a fixed order, the files ``run/ckpt-1000.index``, … of ``run/ckpt-1000``.
-            It matches only where no file or folder has that very name.
+            It matches only where no file or folder has that very name. An index stands for itself and the files beside it.
         is_finished: whether no mark says that the checkpoint was not committed.
         open: the reader of the checkpoint at a location, which is viewed as one checkpoint; how its record is used, and
             the text by which the user named it.
+        open_all: the same, with tensors and files that no index lists; None for a format without an index.
         count_leaves: about how many leaves a checkpoint has, without opening it; 0 where it cannot be read.
         leaf_bytes: memory that opening it takes for each leaf, an overestimate.
         is_ours: whether what is there may be replaced by a target: nothing of it is lost but a checkpoint.
@@ -57,6 +58,7 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     folders_to_record: Callable[[Location, Reader], list[RecordedFolder]]
     options: Mapping[str, FormatOption]
     form: Callable[[Mapping[str, Any], Reader], Form]
+    open_all: Callable[[Location, Record, str], Reader] | None = None
     files_of: Callable[[Location], tuple[Location, ...] | None] = lambda _: None
     is_finished: Callable[[Location], bool] = lambda _: True
     named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None

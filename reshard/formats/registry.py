@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from reshard.arguments import Unlisted
 from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
@@ -39,15 +40,18 @@ class FoundCheckpoint(Struct, frozen=True):
     Attributes:
         uri: as the user named it.
         root: viewed as one checkpoint.
+        unlisted: as in ``CheckpointPath``.
     """
 
     uri: str
     known: KnownFormat
     root: Location
+    unlisted: Unlisted = "leave"
 
     def open(self, record: Record = "checked") -> Reader:
         """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
-        return self.known.open(self.root, record, self.uri)
+        open_all = self.known.open_all if self.unlisted == "include" else None
+        return (open_all or self.known.open)(self.root, record, self.uri)
 
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
@@ -85,11 +89,11 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     viewed = _viewed(root)
     _refuse_unfinished(uri, viewed)
-    return FoundCheckpoint(source_text(uri), known, viewed)
+    return FoundCheckpoint(source_text(uri), known, viewed, chosen.unlisted)
 
 
 def _viewed(root: Location) -> Location:
-    """The location, read as one checkpoint. Raises FormatError for a file of a prefix that is a link out of its folder."""
+    """The location, read as one checkpoint. Raises FormatError for a file of a prefix or an index that is a link out of its folder."""
     if files_of(root) is None:
         return root.view()
     viewed = Location(root.parent.view().store, root.path)
@@ -131,7 +135,7 @@ def _matching(root: Location) -> KnownFormat | None:
 
 
 def files_of(root: Location) -> tuple[Location, ...] | None:
-    """The files that a prefix stands for; None where it is a file or a folder, or nothing at all."""
+    """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all."""
     found = (known.files_of(root) for known in FORMATS)
     return next((files for files in found if files is not None), None)
 

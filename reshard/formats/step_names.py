@@ -6,8 +6,9 @@ import re
 
 from msgspec import Struct
 
-_STEP = re.compile(r"(?:(.+)_)?([0-9]{1,18})", re.DOTALL | re.ASCII)
-_USUAL_PREFIX = re.compile(r"(?:.*_)?(?:step|checkpoint|ckpt)", re.DOTALL)
+_USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt)"
+_USUAL_PREFIX = re.compile(_USUAL, re.DOTALL)
+_STEP = re.compile(rf"(?:(.+)_|({_USUAL})-)?([0-9]{{1,18}})", re.DOTALL | re.ASCII)
 
 
 class StepName(Struct, frozen=True, order=True):
@@ -31,7 +32,7 @@ class StepName(Struct, frozen=True, order=True):
 def step_name(name: str) -> StepName | None:
     """The parsed name of a folder; None if it does not end with a number."""
     match = _STEP.fullmatch(name)
-    return StepName(match[1] or "", int(match[2]), name) if match else None
+    return StepName(match[1] or match[2] or "", int(match[3]), name) if match else None
 
 
 def is_step_name(name: str) -> bool:

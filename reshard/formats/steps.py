@@ -1,10 +1,11 @@
 """Steps: the folders of a training run; each is a checkpoint, named by its number.
 
-Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options. A folder may
-also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step
-only if the caller asks for a step.
+Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options; transformers' Trainer
+names them ``checkpoint-1000``. A folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number
+after any other word is a step only if the caller asks for a step.
 
-Training runs save Orbax checkpoints, so that steps are looked for in that format only.
+A step is an Orbax checkpoint that was committed, or a safetensors model of which all files are there: programs write these in
+place, without a mark at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
+from reshard.formats.safetensors import files as safetensors
 from reshard.formats.step_names import StepName, step_name
 from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
 from reshard.storage.location import Location
@@ -53,14 +55,30 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
 
 
 def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
-    """Which of these folders of a run are committed, as Orbax counts: on a local disk all that have their final name, in a
-    bucket those with the marker, in one request for each."""
+    """Which of these folders of a run are committed.
+
+    Of Orbax as it counts: on a local disk all that have their final name, in a bucket those with the marker, in one request for
+    each. Of safetensors those with all files.
+    """
     names = [name for name in names if TEMPORARY not in name]
-    if folder.store.renames:
-        return names
     seen = folder.remembered()
-    marked = each_at_once(seen.store, lambda name: (seen / name / COMMIT_MARKER).is_file(), names)
-    return [name for name, is_whole in zip(names, marked, strict=True) if is_whole]
+    whole = each_at_once(seen.store, lambda name: _is_whole(seen / name), names)
+    return [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
+
+
+def _is_whole(step: Location) -> bool:
+    """Whether a folder with the name of a step may be read."""
+    if step.store.renames:
+        return is_orbax(step) or safetensors.is_whole(step) or _lost_its_files(step)
+    if (step / COMMIT_MARKER).is_file():
+        return True
+    return safetensors.is_whole(step) and not is_orbax(step) and not is_left_unfinished(step)
+
+
+def _lost_its_files(step: Location) -> bool:
+    """Whether a folder has folders only: an Orbax checkpoint that is being deleted, which was committed."""
+    entries = step.entries()
+    return bool(entries) and all(entry.is_folder for entry in entries)
 
 
 def uncommitted(folder: Location, step: int) -> str | None:
@@ -90,5 +108,6 @@ def steps_text(steps: Iterable[int]) -> str:
 
 
 def _is_committed(folder: Location) -> bool:
-    """Whether a folder has the marks of an Orbax checkpoint, and none of an unfinished one."""
-    return is_orbax(folder) and is_finished(folder) and not is_left_unfinished(folder)
+    """Whether a folder has the marks of a finished checkpoint, and none of an unfinished one."""
+    is_there = is_finished(folder) if is_orbax(folder) else safetensors.is_whole(folder)
+    return is_there and not is_left_unfinished(folder)

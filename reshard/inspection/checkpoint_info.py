@@ -157,5 +157,5 @@ def describe(reader: Reader) -> CheckpointInfo:
         reader.container,
         tensors,
         tuple(reader.leaves),
-        record_warnings(unprotected(reader)),
+        (*reader.warnings, *record_warnings(unprotected(reader))),
     )

@@ -26,7 +26,8 @@ class RestoreReport(Record, frozen=True):
             once.
         casts: how many elements each cast changed, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
-        warnings: one sentence for each rule of the layout that matches no tensor, and each tensor that several match.
+        warnings: one sentence for each part of the checkpoint that was left out, each rule of the layout that matches no
+            tensor, and each tensor that several match.
         numpy: names of the tensors that were restored as numpy arrays.
     """
 
@@ -55,7 +56,7 @@ class RestoreReport(Record, frozen=True):
 def make_report(
     plan: RestorePlan, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
 ) -> RestoreReport:
-    """The report of a restore that is done; ``found`` are warnings about its layout."""
+    """The report of a restore that is done; ``found`` are warnings."""
     casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
     return RestoreReport(
         len(restored),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reshard.errors import FormatError, StorageError
+from reshard.errors import CheckpointWarning, FormatError, LayoutWarning, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
 from reshard.layout.warn import warn_caller
@@ -39,13 +39,15 @@ def restore(
     plan = plan_restore(reader, request)
     sentences = _layout_warnings(plan, request)
     if options.report is None:
-        warn_caller(sentences)
+        warn_caller(reader.warnings, CheckpointWarning)
+        warn_caller(sentences, LayoutWarning)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
     seconds = time.perf_counter() - started
     log("restored %d tensors of %r in %.1f s", len(restored), reader.uri, seconds)
     if options.report is not None:
-        options.report(make_report(plan, restored, seconds, sentences))
+        warnings = (*reader.warnings, *sentences)
+        options.report(make_report(plan, restored, seconds, warnings))
     if options.into is not None:
         return options.into
     return _tree(reader, plan, request, restored)

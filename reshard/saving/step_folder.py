@@ -47,4 +47,4 @@ def _name(step: int, there: Sequence[StepName]) -> str:
         len(number) for one in there if (number := one.number).startswith("0") and number != "0"
     }
     number = f"{step:0{max(padded)}d}" if padded else str(step)
-    return f"{there[0].prefix}_{number}" if there[0].prefix else number
+    return there[0].name.removesuffix(there[0].number) + number

@@ -28,7 +28,7 @@ from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
-from reshard.verification.diff_report import DiffReport, TensorDiff
+from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.differences import Differences
 from reshard.verification.elements import Comparing
 from reshard.verification.other_leaves import AllLeaves, compare_others
@@ -64,12 +64,14 @@ def diff_readers(
     check_pairs([(m.a, m.b) for m in matched.values()], left, limits.max_memory - left)
     found = _compared(list(matched.values()), (a, b), left, limits.workers, progress)
     compared = dict(zip(matched, found, strict=True))
+    others = tuple(compare_others(*leaves, in_a, names))
     return DiffReport(
         a.uri,
         b.uri,
         {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
-        {leaf.name: leaf for leaf in compare_others(*leaves, in_a, names)},
+        {leaf.name: leaf for leaf in others},
         time.monotonic() - started,
+        (*a.warnings, *b.warnings, *no_place_warnings(a.uri, b.uri, others)),
     )
 
 

@@ -99,6 +99,7 @@ def verify_checkpoints(
     found = _compare_tensors(sides, limits, progress, rules)
     warnings = (
         *found.warnings,
+        *(w for side in sides if side.reader is not None for w in side.reader.warnings),
         *record_warnings(*_unprotected([side.reader for side in sides], found)),
         *(w for side in sides for w in _added_files(side)),
     )

@@ -38,6 +38,7 @@ class Source:
     uri: str = "/some/where"
     format: str = "orbax"
     metadata_bytes: int = 0
+    warnings: tuple[str, ...] = ()
     located: list[str] = field(default_factory=list)
 
     def locate(self, name: str, index: Index) -> Extent | None:

@@ -18,7 +18,7 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "ConversionPlan",
+    "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "ConversionPlan",
     "ConversionReport", "ConvertOptions", "CorruptError", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
     "FilesOf", "Fingerprint", "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid",
     "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
@@ -28,7 +28,7 @@ PUBLIC = [
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
-    "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "VariableError",
+    "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "Unlisted", "VariableError",
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
     "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
     "doctor", "embedding_lookup", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",

@@ -16,7 +16,8 @@ import reshard
 from tests.formats.safetensors.build import TREE, file_of, sharded, snapshot_of
 from tests.server.live import Live, live
 
-FORMS = ["data/one.safetensors", "data/sharded"]
+INDEX = "model.safetensors.index.json"
+FORMS = ["data/one.safetensors", "data/sharded", f"data/sharded/{INDEX}"]
 LAYOUT = {
     "mesh": {"axes": ["model"], "shape": [4]},
     "rules": [{"match": "weight", "axes": ["model"]}],
@@ -116,6 +117,43 @@ def test_written_in_every_form(client: httpx.Client, target: str, options: dict[
     assert ended["state"] == "succeeded" and ended["result"][0]["already_done"]
 
 
+def test_what_an_index_does_not_list_is_told_and_can_be_included(
+    client: httpx.Client, server: Live
+) -> None:
+    folder = sharded(server.log.parent / "data" / "beside")
+    file_of(folder, save({"more": TREE["flag"]}), "projector.safetensors")
+    checkpoint = {"checkpoint": "data/beside"}
+    asked = {"source": "data/beside", "target": "data/out-beside", "to": "orbax"}
+    more = {"unlisted": "include"}
+    told = (
+        f"data/beside/{INDEX} does not list 1 safetensors file beside it, left out here: projector.safetensors (1 tensor: "
+        "'more'); take them with (unlisted=\"include\")"
+    )
+    made = client.post("/v1/conversions", json={**asked, "target": "data/out-listed"})
+    (report,) = end_of(client, made.headers["Location"])["result"]
+    assert told in report["warnings"]
+    for path, body in (
+        ("/v1/checkpoints:inspect", checkpoint),
+        ("/v1/checkpoints:verify", checkpoint),
+        ("/v1/plans", asked),
+    ):
+        assert told in ask(client, path, **body)["warnings"]
+        included = ask(client, path, **body, **more)
+        assert told not in included["warnings"]
+        assert "more" in {t.get("name") or t["target"] for t in included["tensors"]}
+    made = client.post("/v1/conversions", json={**asked, **more})
+    ended = end_of(client, made.headers["Location"])
+    assert (ended["state"], ended["request"]["unlisted"]) == ("succeeded", "include")
+    verified = ask(client, "/v1/checkpoints:verify", **checkpoint, other="data/out-beside", **more)
+    assert (verified["differences"], len(verified["tensors"])) == (0, len(TREE) + 1)
+    read = client.get("/v1/tensors", params={**checkpoint, "name": "more"})
+    assert read.status_code == 404
+    read = client.get("/v1/tensors", params={**checkpoint, **more, "name": "more"})
+    assert read.content == TREE["flag"].tobytes()
+    refused = client.post("/v1/checkpoints:inspect", json={**checkpoint, "unlisted": "all"})
+    assert refused.status_code == 422
+
+
 def test_an_option_of_another_format_is_refused(client: httpx.Client) -> None:
     asked = {"source": "data/sharded", "target": "data/made/other", "compression": "zstd"}
     answer = client.post("/v1/plans", json=asked)
@@ -132,6 +170,9 @@ def test_digests_are_recorded_in_folders(client: httpx.Client, source: str) -> N
     if source.endswith(".safetensors"):
         assert answer.status_code == 422
         assert f"{source} is a single safetensors file" in answer.json()["detail"]
+    elif source.endswith(INDEX):
+        assert answer.status_code == 422
+        assert f"{source} is an index" in answer.json()["detail"]
     else:
         assert answer.status_code == 200, answer.text
         assert answer.json()["written"] == [f"{source}/slices.json"]

@@ -34,6 +34,7 @@ class Readable(Store):
 
     container = Container("v0", ())
     metadata_bytes = 0
+    warnings = ()
 
 
 def diff(a, b, limits=LIMITS, changes=None, progress=None):

@@ -20,10 +20,12 @@ from reshard.cli.options import (
     Source,
     Step,
     TokenFile,
+    Unlisted,
     Workers,
     choice_there,
     examples,
     source_of,
+    unlisted_option,
 )
 from reshard.cli.target_options import (
     RULES,
@@ -66,6 +68,7 @@ def convert(
     dst: OptionalTarget = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
     ray: Ray = None,
@@ -99,13 +102,14 @@ def convert(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
     if part is not None:
-        _convert_part(source_of(src, step, item), targets[0], part, options, limits, as_json)
+        here = {**limits, **unlisted_option(unlisted)}
+        _convert_part(source_of(src, step, item), targets[0], part, options, here, as_json)
         return
     where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
     else:
-        where = choice_there(step, item)
+        where = choice_there(step, item, unlisted)
     if not as_json:
         for one in targets:
             _announce(src, one, given)
@@ -117,7 +121,12 @@ def convert(
                     targets,
                     several,
                     library_options(options),
-                    {**limits, **executor, "progress": loading(progress, _REPORT)},
+                    {
+                        **limits,
+                        **executor,
+                        **unlisted_option(unlisted),
+                        "progress": loading(progress, _REPORT),
+                    },
                 )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}

@@ -8,7 +8,17 @@ import typer
 
 import reshard
 from reshard.cli.failures import DIFFERENT
-from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Step,
+    Unlisted,
+    Workers,
+    examples,
+    source_of,
+)
 
 EXAMPLES = examples(
     "reshard diff ckpt/1000 served",
@@ -47,6 +57,7 @@ def diff(
     b: B,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     select: Select = None,
     drop: Drop = None,
     max_memory: MaxMemory = None,
@@ -59,7 +70,8 @@ def diff(
     Reads both once, element by element. For each tensor that differs: how many elements do, the
     largest difference |a - b|, and the relative norm ‖a - b‖ / ‖a‖. Tensors that one checkpoint lacks, differences of
     shape and dtype, and leaves that are not tensors are listed too. Tensors of different dtypes are compared by value,
-    without loss. --step and --item choose a part of A.
+    without loss. --step and --item choose a part of A;
+    --unlisted is for both.
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
@@ -71,6 +83,7 @@ def diff(
         found = reshard.diff(
             a,
             b,
+            unlisted=unlisted,
             select=select or (),
             drop=drop or (),
             max_memory=max_memory,

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import reshard
-from reshard.cli.options import Item, Json, ShowAll, Source, Step, examples, source_of
+from reshard.cli.options import (
+    Item,
+    Json,
+    ShowAll,
+    Source,
+    Step,
+    Unlisted,
+    examples,
+    source_of,
+)
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
@@ -16,6 +25,7 @@ def inspect(
     src: Source,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
@@ -25,7 +35,7 @@ def inspect(
     """
     from reshard.cli.json_output import inspection, print_json
 
-    info = reshard.inspect(source_of(src, step, item))
+    info = reshard.inspect(source_of(src, step, item), unlisted=unlisted)
     if as_json:
         print_json(inspection(info))
         return

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import LAYOUT, Item, Json, Misuse, ShowAll, Step, examples, source_of
+from reshard.cli.options import (
+    LAYOUT,
+    Item,
+    Json,
+    Misuse,
+    ShowAll,
+    Step,
+    Unlisted,
+    examples,
+    source_of,
+)
 from reshard.cli.target_options import Mesh, MissingAxes
 
 EXAMPLES = examples(
@@ -53,6 +63,7 @@ def layout(
     file: File = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     mesh: Mesh = None,
     missing_axes: MissingAxes = "error",
     starter: Starter = False,
@@ -73,13 +84,15 @@ def layout(
     if starter:
         if file is not None:
             raise Misuse(f"--starter makes a layout file, but {file!r} is given; leave one out")
-        text = reshard.starter_layout(src, mesh=mesh, missing_axes=missing_axes)
+        text = reshard.starter_layout(src, mesh=mesh, missing_axes=missing_axes, unlisted=unlisted)
         if as_json:
             print_json(starter_document(src, text))
         else:
             typer.echo(text, nl=False)
         return
-    preview = reshard.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes)
+    preview = reshard.preview_layout(
+        src, file, mesh=mesh, missing_axes=missing_axes, unlisted=unlisted
+    )
     if as_json:
         print_json(layout_document(file, src, preview))
         return
@@ -94,7 +107,7 @@ def _file_and_source(words: list[str], file: str | None) -> tuple[str | None, st
     """``SRC`` with ``--layout`` or without, or ``FILE SRC``; a usage error for anything else."""
     if len(words) == 1:
         (src,) = words
-        if file is None and Path(src).is_file():
+        if file is None and Path(src).is_file() and not reshard.is_checkpoint(src):
             raise Misuse(
                 f"{src!r} is a file, and no checkpoint is named; write reshard layout SRC --layout {src}"
             )

@@ -17,9 +17,11 @@ from reshard.cli.options import (
     ShowAll,
     Source,
     Step,
+    Unlisted,
     Workers,
     examples,
     source_of,
+    unlisted_option,
 )
 from reshard.cli.target_options import given_options, library_options, takes_target_options
 from reshard.cli.targets import PlannedTarget, targets_of
@@ -56,6 +58,7 @@ def plan(
     dst: PlannedTarget = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
     latency: Latency = None,
@@ -84,7 +87,11 @@ def plan(
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
     options = library_options(given_options(given))
-    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
+    limits: dict[str, Any] = {
+        "max_memory": max_memory,
+        "workers": workers,
+        **unlisted_option(unlisted),
+    }
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)

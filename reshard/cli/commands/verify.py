@@ -8,7 +8,17 @@ import typer
 
 import reshard
 from reshard.cli.failures import DIFFERENT, FAILED
-from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Step,
+    Unlisted,
+    Workers,
+    examples,
+    source_of,
+)
 from reshard.cli.rules import casts, renames
 from reshard.cli.target_options import Cast, Drop, Rename, Select
 
@@ -41,6 +51,7 @@ def verify(
     b: B = None,
     step: Step = None,
     item: Item = None,
+    unlisted: Unlisted = "leave",
     select: Select = None,
     drop: Drop = None,
     rename: Rename = None,
@@ -56,7 +67,7 @@ def verify(
     or compression they are stored in, and of every other file that was recorded. Strings, None and empty containers of A
     and B are compared too. All damage is listed, tensor by tensor and file by file.
 
-    --step and --item choose a part of A. If reshard made B of A with --select, --drop, --rename or --cast, B records
+    --step and --item choose a part of A; --unlisted is for both. If reshard made B of A with --select, --drop, --rename or --cast, B records
     the rules, and each tensor is compared with its source. A cast is done again, and every bit compared. Give the rules
     if B does not record them; they replace all recorded rules.
 
@@ -71,6 +82,7 @@ def verify(
         found = reshard.verify(
             a,
             b,
+            unlisted=unlisted,
             select=select,
             drop=drop,
             rename=None if rename is None else renames(rename),

@@ -69,8 +69,9 @@ def commit_parts(
         seconds = time.monotonic() - started
         return already_done("", target, open_reader(str(place)).tensors.values(), seconds)
     checked = request.target(str(place))
-    chosen = CheckpointPath.at(request.source)
-    identity = identify(request.source, checked.options, source_state(chosen.root))
+    chosen = CheckpointPath.at(request.source, request.unlisted)
+    state = source_state(chosen.root)
+    identity = identify(request.source, checked.options, state, request.unlisted)
     result = None if checked.options.overwrite else open_result(str(place), identity)
     if result is not None:  # an earlier commit was interrupted after it published
         remove_parts(place, state)

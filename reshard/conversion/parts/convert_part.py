@@ -46,9 +46,10 @@ def convert_part(
     """Does a part, or what is left of it. ``plain``: the options as all parts must give them."""
     started = time.monotonic()
     source, (target,) = local_paths(chosen.path, [target])
-    chosen = CheckpointPath(str(chosen.root), chosen.root, chosen.before)
+    chosen = replace(chosen, path=str(chosen.root))
     _refuse_overwriting(target)
-    identity = identify(chosen.path, target.options, source_state(chosen.root))
+    state = source_state(chosen.root)
+    identity = identify(chosen.path, target.options, state, chosen.unlisted)
     report = PartReport(source, target.target, str(part))
     if open_result(target.target, identity) is not None and not target.options.overwrite:
         return replace(report, already_done=True, seconds=time.monotonic() - started)
@@ -95,7 +96,13 @@ def _agree(job: TargetJob, part: Part, plain: dict[str, object], chosen: Checkpo
     """Records what all parts must agree on, or refuses this one where it is of another conversion."""
     options = job.options
     ours = PartsRequest(
-        part.count, chosen.path, options.max_memory, options.workers, job.identity, plain
+        part.count,
+        chosen.path,
+        options.max_memory,
+        options.workers,
+        job.identity,
+        plain,
+        chosen.unlisted,
     )
     place = str(job.place)
     recorded = claim_request(job.place, ours.render(), options.state)

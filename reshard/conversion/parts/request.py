@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedTarget, check_target
 from reshard.conversion.options import Target
 from reshard.conversion.resume.identity import Identity, differences, identify
@@ -44,6 +45,7 @@ class PartsRequest(Struct, frozen=True):
     Attributes:
         parts: how many there are.
         options: of ``Target``, as plain data.
+        unlisted: as in ``convert``.
     """
 
     parts: int
@@ -52,6 +54,7 @@ class PartsRequest(Struct, frozen=True):
     workers: int
     identity: Identity
     options: Mapping[str, Any]
+    unlisted: Unlisted = "leave"
 
     def render(self) -> bytes:
         """The content of the record."""

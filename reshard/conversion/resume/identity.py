@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.registry import files_of, format_options
@@ -61,10 +62,17 @@ class Identity(Struct, frozen=True):
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify(source: str, options: CheckedOptions, files: str | None = None) -> Identity:
+def identify(
+    source: str, options: CheckedOptions, files: str | None = None, unlisted: Unlisted = "leave"
+) -> Identity:
     """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
     state = source_state(locate(source)) if files is None else files
-    return Identity(real_text(locate(source)), state, _settings(options))
+    settings = _settings(options)
+    if (
+        unlisted != "leave"
+    ):  # left out otherwise, so that the identities of earlier versions stay what they are
+        settings["unlisted"] = unlisted
+    return Identity(real_text(locate(source)), state, settings)
 
 
 def source_state(root: Location) -> str:
@@ -180,8 +188,8 @@ def differences(before: Identity, now: Identity) -> list[str]:
     # Another mesh may be cut into the same chunks: no byte of them changes, but the options did.
     settings = [
         f"{name} was {_shown(before.settings.get(name))} and is {_shown(now.settings.get(name))}"
-        for name in now.settings
-        if before.settings.get(name) != now.settings[name]
+        for name in {**now.settings, **before.settings}
+        if before.settings.get(name) != now.settings.get(name)
         and not (is_same_plan and name in _OF_THE_RUN)
     ]
     return changed + settings or ([] if is_same_plan else [_OTHER_PLAN])

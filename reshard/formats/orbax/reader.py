@@ -130,6 +130,7 @@ class OrbaxReader:
     """An open Orbax checkpoint; implements ``formats.base.Reader``. Safe from any thread."""
 
     format = "orbax"
+    warnings: Sequence[str] = ()
 
     def __init__(
         self,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Reader
-from reshard.formats.safetensors.files import ENDING, INDEX_ENDING, files_of
+from reshard.formats.safetensors.files import files_of, is_named_index
 from reshard.formats.safetensors.header import is_safetensors
+from reshard.formats.safetensors.index import is_weights
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
@@ -21,7 +22,7 @@ def files_beside(folder: Location) -> tuple[Location, ...]:
     files: list[Location] = []
     for entry in folder.entries():
         file, name = folder / entry.name, entry.name
-        if name.endswith((ENDING, INDEX_ENDING)) or name in (FILE_NAME, PARTIAL_NAME):
+        if is_weights(name) or name in (FILE_NAME, PARTIAL_NAME):
             continue
         found = file.status(f"the file {name!r}")
         if found is not None and found.kind == "file":
@@ -36,8 +37,12 @@ def files_beside(folder: Location) -> tuple[Location, ...]:
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     """The folder, with the index and the files beside the weights; the digests of tensors cover the rest.
 
-    Raises FormatError for a single file.
+    Raises FormatError for a single file or an index.
     """
+    if is_named_index(root):
+        raise FormatError(
+            f"{reader.uri} is an index, and a record of digests belongs to its folder; name the folder {root.parent}"
+        )
     if not root.is_folder():
         raise FormatError(
             f"{reader.uri} is a single safetensors file, which has no room for a record of digests; put it into a folder and "
@@ -46,7 +51,7 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     names = [file.name for file in files_beside(root)]
     index = files_of(root).index
     if index is not None:
-        names.append(index.name)
+        names.append(index.file.name)
     tree = TensorTree(reader.leaves, reader.tensors)
     return [RecordedFolder("", tree, tuple(names), data_files=None)]
 
@@ -64,6 +69,4 @@ def is_replaceable(root: Location) -> bool:
     except ReshardError:
         return False
     known = frozenset({FILE_NAME, *(record.files if record is not None else ())})
-    return record is not None and all(
-        n in known or n.endswith((ENDING, INDEX_ENDING)) for n in names
-    )
+    return record is not None and all(n in known or is_weights(n) for n in names)

@@ -17,8 +17,9 @@ from reshard.formats.json.safe_json import read_json
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
 from reshard.formats.safetensors.dtypes import safetensors_name
-from reshard.formats.safetensors.files import ENDING
+from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.folder import files_beside
+from reshard.formats.safetensors.index import ENDING
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
@@ -159,7 +160,7 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
 
 
 def _carried(source: Reader) -> tuple[str, ...]:
-    folder = locate(source.uri)
+    folder = folder_of(locate(source.uri))
     if source.format != "safetensors" or not folder.is_folder():
         raise PlanError(
             f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "

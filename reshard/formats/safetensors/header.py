@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -50,6 +51,8 @@ _WHAT = "a safetensors file"
 _MEMBERS = ("dtype", "shape", "data_offsets")
 
 _ZIP = b"PK\x03\x04"
+
+_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*[0-9]{1,18}\s*,\s*([0-9]{1,18})\s*\]')
 
 
 class StoredPiece(Struct, frozen=True):
@@ -246,3 +249,13 @@ def tensor_count(file: Location) -> int:
         return _header_text(file)[0].count(b'"data_offsets"')
     except ReshardError:
         return 0
+
+
+def has_whole_size(file: Location) -> bool:
+    """Whether a file has the bytes that its header tells of: one that is being written has fewer."""
+    try:
+        text, found = _header_text(file)
+    except ReshardError:
+        return False
+    end = max((int(match[1]) for match in _OFFSETS.finditer(text)), default=0)
+    return found.nbytes >= LENGTH_BYTES + len(text) + end

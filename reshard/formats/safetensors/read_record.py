@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Record
@@ -28,8 +28,9 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
     try:
         known = _found(files, headers)
         if known is not None and files.index and record == "checked":
-            recorded = known.files.get(files.index.name, files.index_digest)
-            check_digest(files.index_digest, recorded, f"the index {files.index}")
+            index = files.index
+            recorded = known.files.get(index.file.name, index.digest)
+            check_digest(index.digest, recorded, f"the index {index.file}")
     except FormatError:
         if record == "checked":
             raise
@@ -58,8 +59,13 @@ def _found(files: Files, headers: Sequence[FileHeader]) -> SliceFile | None:
     return None if text is None else parse_slices(text.encode(), header.path)
 
 
-def check_record(record: SliceFile, cuts: Sequence[CutTensor], path: str) -> None:
-    """Raises CorruptError where the record does not describe the tensors of the checkpoint at ``path``."""
+def check_record(
+    record: SliceFile, cuts: Sequence[CutTensor], path: str, unlisted: Collection[str] = ()
+) -> None:
+    """Raises CorruptError where the record does not describe the tensors of the checkpoint at ``path``.
+
+    ``unlisted``: names of tensors that no index lists, and that were recorded only if they were taken then too.
+    """
     if record is _NOTHING:
         return
     remedy = "; restore it from a copy, or remove the record if the files were changed on purpose"
@@ -74,7 +80,7 @@ def check_record(record: SliceFile, cuts: Sequence[CutTensor], path: str) -> Non
                 f"shape {list(cut.chunks.grid.shape)}{remedy}"
             )
         _check_layout(entry, path)
-    unknown = next((name for name in stored if name not in record.tensors), None)
+    unknown = next((n for n in stored if n not in record.tensors and n not in unlisted), None)
     if unknown is not None:
         raise CorruptError(f"{path}: {unknown!r} is stored, but not recorded{remedy}")
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from reshard.errors import CorruptError, FormatError, ReshardError
+from reshard.arguments import Unlisted
+from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
-from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
+from reshard.formats.safetensors.files import files_of, has_files
+from reshard.formats.safetensors.header import is_safetensors, tensor_count
+from reshard.formats.safetensors.index import is_weights
+from reshard.formats.safetensors.listed import read_headers
+from reshard.formats.safetensors.lost_files import lost_file_warnings
 from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
 from reshard.formats.safetensors.slices import CutTensor, cut_tensors
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile
@@ -41,7 +45,7 @@ OPENED_TENSOR_BYTES = 1800
 
 
 def is_safetensors_checkpoint(root: Location) -> bool:
-    """Whether it is a safetensors file, or a folder that holds some at its top.
+    """Whether it is a safetensors file, an index of such files, or a folder that holds some at its top.
 
     A file counts by its ending or by its first bytes. So a damaged file with the ending gets the error of its header,
     not one about unknown formats.
@@ -51,13 +55,13 @@ def is_safetensors_checkpoint(root: Location) -> bool:
         return has_files(root)
     if found is None or found.kind != "file":
         return False
-    return root.name.endswith(ENDING) or is_safetensors(root)
+    return is_weights(root.name) or is_safetensors(root)
 
 
 def open_safetensors(
-    root: Location, record: Record = "checked", uri: str = ""
+    root: Location, record: Record = "checked", uri: str = "", unlisted: Unlisted = "leave"
 ) -> SafetensorsReader:
-    """Open a safetensors file or folder.
+    """Open a safetensors file or folder, or an index.
 
     Names are one key each, whatever dots they hold: the tree is flat, unless this project recorded another.
 
@@ -65,6 +69,7 @@ def open_safetensors(
         root: viewed as one checkpoint, so that its files are in it.
         record: how to use what this project recorded: refuse contradictions, use the parts that fit, or nothing.
         uri: the file or folder as the user named it.
+        unlisted: what to do with tensors and files that no index lists.
 
     Raises:
         StorageError: it is not there or cannot be read.
@@ -72,54 +77,33 @@ def open_safetensors(
         FormatError: it uses what is not supported.
     """
     uri = uri or str(root)
-    files = files_of(root)
-    headers = list(each_at_once(root.store, read_header, files.files))
-    _check_index(files, headers)
-    cuts = cut_tensors(headers)
-    known = read_record(files, headers, record)
+    files = files_of(root, unlisted)
+    headers = read_headers(files, unlisted)
+    cuts = cut_tensors(headers.all)
+    known = read_record(files, headers.listed, record)
     if record == "checked":
-        check_record(known, cuts, uri)
-    header_bytes = sum(header.nbytes for header in headers)
-    is_folder = files.folder is not None
-    return SafetensorsReader(uri, cuts, header_bytes, known, root.store, is_folder=is_folder)
+        check_record(known, cuts, uri, headers.unlisted)
+    header_bytes = sum(header.nbytes for header in headers.all)
+    warnings = (*headers.warnings, *lost_file_warnings(headers.all, cuts, known))
+    is_folder = root.is_folder()
+    return SafetensorsReader(
+        uri, cuts, header_bytes, known, root.store, warnings, is_folder=is_folder
+    )
 
 
 def leaf_count(root: Location) -> int:
-    """About how many tensors the headers name; 0 where the files cannot be found, which opening them reports."""
+    """About how many tensors the headers name, those that no index lists among them; 0 where the files cannot be found, which opening them reports."""
     try:
-        return sum(each_at_once(root.store, tensor_count, files_of(root).files))
+        files = files_of(root, "include")
+        return sum(each_at_once(root.store, tensor_count, (*files.files, *files.unlisted)))
     except ReshardError:
         return 0
-
-
-def _check_index(files: Files, headers: Sequence[FileHeader]) -> None:
-    if not files.index:
-        return
-    held = {
-        file.name: {piece.name for piece in header.pieces}
-        for file, header in zip(files.files, headers, strict=True)
-    }
-    for name, file in files.weight_map.items():
-        if name not in held[file]:
-            raise CorruptError(
-                f"{files.index} says that {name[:200]!r} is in {file!r}, which does not hold it; index and files are "
-                "not of one checkpoint"
-            )
-    for file, names in held.items():
-        unlisted = sorted(name for name in names if files.weight_map.get(name) != file)
-        if unlisted:
-            place = files.weight_map.get(unlisted[0])
-            listed = f"lists it in {place!r}" if place else "does not list it"
-            raise CorruptError(
-                f"{file!r} holds {unlisted[0][:200]!r}, but {files.index} {listed}; index and files are not of one "
-                "checkpoint"
-            )
 
 
 class SafetensorsReader:
     """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread.
 
-    ``is_folder``: whether it is a folder, and not a file by itself.
+    ``is_folder``: whether it is a folder, and not a file by itself or an index.
     """
 
     format = FORMAT
@@ -131,10 +115,11 @@ class SafetensorsReader:
         header_bytes: int,
         record: SliceFile,
         store: Store,
+        warnings: Sequence[str] = (),
         *,
         is_folder: bool,
     ) -> None:
-        self.uri, self.is_folder = uri, is_folder
+        self.uri, self.is_folder, self.warnings = uri, is_folder, warnings
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from reshard.formats.base import Reader
 from reshard.formats.known_format import KnownFormat
+from reshard.formats.safetensors.files import index_files, is_whole
 from reshard.formats.safetensors.folder import folders_to_record, is_replaceable
 from reshard.formats.safetensors.form import OPTIONS, named_options, safetensors_form
 from reshard.formats.safetensors.reader import (
@@ -27,6 +29,11 @@ def _is_no_run(root: Location) -> bool:
     return not (root.is_folder() and any(committed(root)))
 
 
+def _is_finished(root: Location) -> bool:
+    """Whether all files of a folder are there."""
+    return not root.is_folder() or is_whole(root)
+
+
 def _takes_record(reader: Reader) -> bool:
     """A file by itself has no room for one."""
     return cast("SafetensorsReader", reader).is_folder
@@ -44,6 +51,9 @@ SAFETENSORS = KnownFormat(
     is_no_run=_is_no_run,
     takes_record=_takes_record,
     folders_to_record=folders_to_record,
+    open_all=partial(open_safetensors, unlisted="include"),
+    files_of=index_files,
+    is_finished=_is_finished,
     options=OPTIONS,
     form=safetensors_form,
     named_options=named_options,

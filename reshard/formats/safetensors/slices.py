@@ -5,7 +5,8 @@ Two writers cut tensors over files, and both say in ``__metadata__`` where a pie
 - this project: ``reshard.slices``, JSON with the full shape and the offset of each piece, and which file of how many
   it is;
 - torch's distributed checkpoint (``HuggingFaceStorageWriter(save_distributed=True)``): ``DCP_SHARDING_INFO``, JSON with
-  ``saved_offsets`` only. The full shape is where the last piece ends, so that a lost last file cannot be noticed.
+  ``saved_offsets``, and in later versions ``global_shape``, the full shape. Without that the full shape is where the last
+  piece ends, so that a lost last file cannot be noticed (``lost_files`` says so).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class CutTensor(Struct, frozen=True):
     Attributes:
         pieces: how many there are.
         copies: the places of each slice that several files hold; the first of them is read.
+        may_go_on: whether the full shape is only where the last piece ends.
     """
 
     name: str
@@ -42,6 +44,7 @@ class CutTensor(Struct, frozen=True):
     chunks: GatheredChunks
     pieces: int = 1
     copies: tuple[tuple[Extent, ...], ...] = ()
+    may_go_on: bool = False
 
 
 class _Slice(Struct, frozen=True):
@@ -99,8 +102,9 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
 def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
     if first is not None:
         raise CorruptError(
-            f"tensor {piece.name!r} is in {first.path} and in {piece.path}, and neither says that it is a slice; remove "
-            "the file that does not belong to this checkpoint"
+            f"tensor {piece.name!r} is in {first.path} and in {piece.path}, and neither says that it is a slice. If they "
+            "are two models, name one of the files, or the index of one; if each is the part of one rank, keep both, and let the "
+            "program that wrote them join them: nothing in them says where the parts belong"
         )
 
 
@@ -146,7 +150,9 @@ def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
         what = f"the entry of {name[:200]!r}"
         members = expect(entry, dict, what, where)
         offsets = expect_sizes(members.get("saved_offsets"), f"saved_offsets of {what}", where)
-        found[name] = _Slice(_listed(name, pieces, where), offsets, None)
+        shape = members.get("global_shape")
+        full = None if shape is None else expect_sizes(shape, f"global_shape of {what}", where)
+        found[name] = _Slice(_listed(name, pieces, where), offsets, full)
     return _File(header.path, found)
 
 
@@ -170,7 +176,8 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
         raise CorruptError(f"{error} (pieces in {_paths(slices)})") from None
     first = slices[0].piece
     chunks = gathered_chunks(full, first.itemsize, pieces)
-    return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices))
+    may_go_on = bool(full) and all(one.full_shape is None for one in slices)
+    return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices), may_go_on)
 
 
 def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
@@ -181,7 +188,7 @@ def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
                 f"tensor {name!r}: {first.piece.path} holds {_text(first)}, {other.piece.path} {_text(other)}; the "
                 "files are not of one checkpoint"
             )
-    shapes = {one.full_shape for one in slices}
+    shapes = {one.full_shape for one in slices} - {None} or {None}
     if len(shapes) > 1 or len({len(one.offset) for one in slices}) > 1:
         raise CorruptError(
             f"tensor {name!r} has the full shapes {sorted(map(str, shapes))} in {_paths(slices)}; the files are not of "

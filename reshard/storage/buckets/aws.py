@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.errors import MissingPackageError, StorageError
+from reshard.version import how_to_install
 
-_OTHERWISE = "pip install 'reshard[cloud]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_OTHERWISE = f"{how_to_install('cloud')}, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 _KEYS = ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
 _CONFIG = ("AWS_CONFIG_FILE", "~/.aws/config")

@@ -90,7 +90,7 @@ async def inspect_checkpoint(
     limits = check_limits(serving, None)
     question = Question(
         "inspect",
-        {"path": str(path)},
+        {"path": str(path), "unlisted": body.unlisted},
         data_bytes(limits.max_memory, limits.workers),
         overrides={"uri": body.checkpoint},
         paths=(body.checkpoint,),
@@ -124,7 +124,13 @@ async def verify_checkpoint(
     limits = check_limits(serving, body.max_memory)
     question = Question(
         "verify",
-        {"a": str(a), "b": None if b is None else str(b), **rules, **limits._asdict()},
+        {
+            "a": str(a),
+            "b": None if b is None else str(b),
+            "unlisted": body.unlisted,
+            **rules,
+            **limits._asdict(),
+        },
         data_bytes(limits.max_memory, limits.workers),
         "read",
         {"a": body.checkpoint, "b": body.other},

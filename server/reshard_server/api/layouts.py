@@ -214,7 +214,7 @@ def preview_question(serving: Services, caller: Caller, body: PreviewRequest) ->
     limits = check_limits(serving, None)
     return Question(
         "layout",
-        {"source": str(path), **where},
+        {"source": str(path), "unlisted": body.unlisted, **where},
         data_bytes(limits.max_memory, limits.workers),
         overrides={
             "source": body.checkpoint,

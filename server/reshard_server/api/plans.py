@@ -78,6 +78,7 @@ def plan_question(serving: Services, caller: Caller, body: AnyPlanRequest) -> Qu
     limits = check_limits(serving, body.max_memory, body.workers)
     arguments: dict[str, Any] = {
         "source": str(source),
+        "unlisted": body.unlisted,
         "max_memory": limits.max_memory,
         "workers": limits.workers,
         "shares": body.shares,

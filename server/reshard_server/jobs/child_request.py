@@ -50,6 +50,7 @@ def make_child_request(
     links = linked_source(db, conversion.id)
     return {
         "source": str(links if links and links.is_dir() else roots.recheck(request.source)),
+        "unlisted": request.unlisted,
         "targets": [_target(db, roots, each, as_of, begun) for each in targets_of(request)],
         "several": isinstance(request, SeveralTargets),
         "max_memory": budget,

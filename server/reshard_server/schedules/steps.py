@@ -1,4 +1,4 @@
-"""The committed steps of a CheckpointManager's directory, as Orbax counts them.
+"""The committed steps of a training run's directory, as Orbax counts them; and steps of safetensors, once all files are there.
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
 step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
@@ -9,6 +9,8 @@ once more. Names depend on two options of the manager::
     None, None                               23
     None, 4                                  0023
     "step", 4                                step_0023
+
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -79,5 +81,5 @@ def _pattern(when: NewSteps) -> re.Pattern[str]:
     number = "0|[1-9][0-9]*"
     if digits is not None:
         number = f"0[0-9]{{{digits - 1}}}|[1-9][0-9]{{{digits - 1}}}[0-9]*"
-    prefix = "" if when.step_prefix is None else re.escape(f"{when.step_prefix}_")
+    prefix = "" if when.step_prefix is None else f"{re.escape(when.step_prefix)}[_-]"
     return re.compile(f"{prefix}({number})", re.DOTALL)

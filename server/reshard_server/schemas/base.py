@@ -70,6 +70,22 @@ class CheckpointChoice(RequestDocument):
     )
 
 
+def _is_left(value: object) -> bool:
+    return value == "leave"
+
+
+class UnlistedChoice(RequestDocument):
+    """A request that reads a checkpoint, which may have files that its index does not list."""
+
+    unlisted: reshard.Unlisted = Field(
+        "leave",
+        exclude_if=_is_left,
+        description="Tensors and files of a safetensors folder that its index does not list: leave them out with a warning, or "
+        "include them. With include, files of which it is not clear that they are one model are taken as one, and one file "
+        "of several by itself.",
+    )
+
+
 class Answer(BaseModel):
     """A document of an answer; clients must accept members that they do not know."""
 

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from reshard_server.schemas.base import Answer, CheckpointChoice, Flag, Page, RootedPath
+from reshard_server.schemas.base import (
+    Answer,
+    CheckpointChoice,
+    Flag,
+    Page,
+    RootedPath,
+    UnlistedChoice,
+)
 from reshard_server.schemas.conversion import Pairs, Patterns, Size
 from reshard_server.schemas.reports import (
     InspectedTensor,
@@ -39,15 +46,16 @@ class CheckpointQuery(Page):
     )
 
 
-class CheckpointRequest(CheckpointChoice):
+class CheckpointRequest(CheckpointChoice, UnlistedChoice):
     """One checkpoint."""
 
     checkpoint: RootedPath
 
 
-class FingerprintRequest(CheckpointRequest):
+class FingerprintRequest(CheckpointChoice):
     """A checkpoint whose digests are recorded beside its metadata."""
 
+    checkpoint: RootedPath
     overwrite: Flag = Field(False, description="Replace an existing record.")
     max_memory: Size | None = None
 
@@ -71,7 +79,7 @@ class FoundCheckpoint(Answer):
 
     path: RootedPath
     kind: str = Field(
-        description="The checkpoint's format, orbax or safetensors; or steps, for a CheckpointManager's directory."
+        description="The checkpoint's format, orbax or safetensors; or steps, for the directory of a training run."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(

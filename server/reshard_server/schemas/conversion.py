@@ -16,6 +16,7 @@ from reshard_server.schemas.base import (
     MissingAxes,
     RequestDocument,
     RootedPath,
+    UnlistedChoice,
     Whole,
 )
 from reshard_server.schemas.bounds import at_most
@@ -85,7 +86,7 @@ def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
     return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
-class SourceOptions(CheckpointChoice):
+class SourceOptions(CheckpointChoice, UnlistedChoice):
     """The source, and the limits of the run."""
 
     checkpoint_member: ClassVar[str] = "source"

@@ -15,6 +15,7 @@ from reshard_server.schemas.base import (
     Page,
     RequestDocument,
     RootedPath,
+    UnlistedChoice,
 )
 
 
@@ -70,7 +71,7 @@ class LayoutQuery(Page):
     prefix: str | None = Field(None, max_length=128, description="Beginning of the name.")
 
 
-class PreviewRequest(CheckpointChoice):
+class PreviewRequest(CheckpointChoice, UnlistedChoice):
     """A layout to try on a checkpoint, without a conversion."""
 
     checkpoint: RootedPath

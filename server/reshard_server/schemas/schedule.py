@@ -29,7 +29,7 @@ class Clock(RequestDocument):
 
 
 class NewSteps(RequestDocument):
-    """For each committed step in a CheckpointManager's directory."""
+    """For each committed step in the directory of a training run, of Orbax or safetensors."""
 
     directory: RootedPath
     step_prefix: str | None = Field(
@@ -37,7 +37,7 @@ class NewSteps(RequestDocument):
         min_length=1,
         max_length=100,
         pattern=r"^[^/]+$",
-        description="As in CheckpointManagerOptions: folders are named PREFIX_STEP.",
+        description="As in CheckpointManagerOptions: folders are named PREFIX_STEP, or PREFIX-STEP as transformers does.",
     )
     step_digits: Whole | None = Field(
         None,

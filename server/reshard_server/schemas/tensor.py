@@ -6,13 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from reshard_server.schemas.base import LARGEST_STEP, CheckpointChoice, RootedPath
+from reshard_server.schemas.base import (
+    LARGEST_STEP,
+    CheckpointChoice,
+    RootedPath,
+    UnlistedChoice,
+)
 from reshard_server.schemas.conversion import Pattern
 
 Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
-class TensorQuery(CheckpointChoice):
+class TensorQuery(CheckpointChoice, UnlistedChoice):
     """A slice of one tensor (``name``), or the slices of one device of a layout (``shard``)."""
 
     checkpoint: RootedPath

@@ -72,6 +72,7 @@ def _run(
     return reshard.convert_all(
         request["source"],
         targets,
+        unlisted=request["unlisted"],
         max_memory=request["max_memory"],
         workers=request["workers"],
         progress=progress,

@@ -173,15 +173,6 @@ def test_a_tensor_that_the_index_names_must_be_in_its_file(tmp_path: Path) -> No
     )
 
 
-def test_a_tensor_that_the_index_does_not_name_is_refused(tmp_path: Path) -> None:
-    folder = sharded(tmp_path / "hf")
-    rewrite_index(folder, flag=None)
-    assert refused(folder, CorruptError) == (
-        f"'model-00002-of-00002.safetensors' holds 'flag', but {folder}/model.safetensors.index.json does not list it; "
-        "index and files are not of one checkpoint"
-    )
-
-
 @pytest.mark.parametrize(
     "file", ["../model.safetensors", "/etc/passwd", "", "..", "a/b.safetensors"]
 )
@@ -207,12 +198,6 @@ def test_a_damaged_index_is_refused(tmp_path: Path, text: str, said: str) -> Non
     folder = sharded(tmp_path / "hf")
     (folder / "model.safetensors.index.json").write_text(text)
     assert said in refused(folder, CorruptError)
-
-
-def test_two_indexes_are_refused(tmp_path: Path) -> None:
-    folder = sharded(tmp_path / "hf")
-    (folder / "other.safetensors.index.json").write_text("{}")
-    assert "holds 2 indexes of safetensors files" in refused(folder, NotACheckpointError)
 
 
 def test_an_index_alone_is_enough_to_be_known(tmp_path: Path) -> None:

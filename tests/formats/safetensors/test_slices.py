@@ -132,16 +132,17 @@ def test_a_hole_between_loose_pieces_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_is_whole_in_two_files_is_refused(tmp_path: Path) -> None:
-    for name in ("a.safetensors", "b.safetensors"):
+    for name in ("rank-0.safetensors", "rank-1.safetensors"):
         file_of(tmp_path, save({"w": FULL}), name)
     assert refused(tmp_path) == (
-        f"tensor 'w' is in {tmp_path}/a.safetensors and in {tmp_path}/b.safetensors, and neither says that it is a "
-        "slice; remove the file that does not belong to this checkpoint"
+        f"tensor 'w' is in {tmp_path}/rank-0.safetensors and in {tmp_path}/rank-1.safetensors, and neither says that it is a "
+        "slice. If they are two models, name one of the files, or the index of one; if each is the part of one rank, keep both, "
+        "and let the program that wrote them join them: nothing in them says where the parts belong"
     )
 
 
 def test_a_slice_beside_a_whole_tensor_is_refused(tmp_path: Path) -> None:
-    file_of(tmp_path, save({"w": FULL}), "a.safetensors")
+    file_of(tmp_path, save({"w": FULL}), "shard-00002-model-00001-of-00001.safetensors")
     dcp_file(tmp_path, 1, {"w": (FULL[:3], [0, 0])})
     assert (
         "holds it without saying where it belongs; the files are not of one checkpoint"

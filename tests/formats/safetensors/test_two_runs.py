@@ -35,7 +35,9 @@ def test_files_of_two_runs_are_refused(runs: list[Path]) -> None:
 
 def test_a_lost_file_is_noticed(runs: list[Path]) -> None:
     (runs[0] / "model-rank-00003-of-00004.safetensors").unlink()
-    with pytest.raises(reshard.CorruptError, match="are 3 of 4 shards; shard 3 is missing"):
+    with pytest.raises(
+        reshard.MissingError, match=r"00003-of-00004\.safetensors is missing; 3 of 4"
+    ):
         reshard.restore(runs[0])
 
 

@@ -8,11 +8,12 @@ import obstore
 import pytest
 
 import reshard
-from reshard.errors import IncompleteCheckpointError, SourceChangedError
+from reshard.errors import IncompleteCheckpointError, MissingError, SourceChangedError
 from tests.checkpoint_files import files_without_times
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
+from tests.formats.safetensors.build import sharded
 from tests.in_processes import OPTIONS, run_in_processes
 from tests.orbax_trees import Save, save_manager_items, save_modes, save_pytree, small_tree
 from tests.public.buckets.trees import in_form, tree
@@ -42,6 +43,24 @@ def test_every_form_is_read_as_from_a_disk(
     assert reshard.convert(
         url, tmp_path / "from_bucket", workers=1, to="safetensors", files="shards"
     ).already_done
+
+
+def test_an_index_and_steps_of_safetensors(s3_bucket: Bucket, tmp_path: Path) -> None:
+    """An object appears whole, so that a step counts once the last file that its index names is there."""
+    local = sharded(tmp_path / "hf")
+    url = upload(s3_bucket, local, "run/checkpoint-500")
+    index = f"{url}/model.safetensors.index.json"
+    assert_same_trees(reshard.restore(index), reshard.restore(local))
+    reshard.convert(index, tmp_path / "out", to="orbax")
+    assert reshard.verify(index, tmp_path / "out").differences == 0
+    assert reshard.convert(index, tmp_path / "out", to="orbax").already_done
+    run = url.rpartition("/")[0]
+    assert reshard.steps(run) == {500: "checkpoint-500"}
+    assert reshard.locate(run, step="latest") == url
+    obstore.delete(s3_bucket.store(), "run/checkpoint-500/model-00002-of-00002.safetensors")
+    assert reshard.steps(run) == {}
+    with pytest.raises(MissingError, match=r"but .*checkpoint-500 has no such file"):
+        reshard.inspect(index)
 
 
 @pytest.mark.parametrize(

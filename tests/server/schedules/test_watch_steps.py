@@ -20,7 +20,10 @@ from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import SeveralTargets
 from reshard_server.worker.wording import Wording
 
+from tests.formats.safetensors.build import sharded
 from tests.server.schedules.bench import STEPS, Bench, write_step
+
+SHARD = "model-0000{}-of-00002.safetensors"
 
 
 @pytest.fixture
@@ -48,6 +51,26 @@ def test_each_step_is_converted_once(bench: Bench, run: Path) -> None:
     assert found.request.source == "data/run/2"
     assert found.request.labels == {"schedule": "s", "step": "2"}
     assert bench.wakes == 2
+
+
+def test_a_step_of_safetensors_is_converted_once_it_is_whole(bench: Bench, run: Path) -> None:
+    """As transformers' Trainer writes it, in place: first other files, then shards, and the index last."""
+    bench.put(when={**STEPS["when"], "step_prefix": "checkpoint"})
+    step = run / "checkpoint-500"
+    step.mkdir()
+    whole = sharded(bench.folder / "whole")
+    for file in ("config.json", SHARD.format(1), SHARD.format(2)):
+        bench.tick()
+        assert bench.told() == {}
+        (step / file).write_bytes((whole / file).read_bytes())
+    (step / SHARD.format(2)).write_bytes(b"")
+    bench.tick()
+    assert bench.told() == {}
+    for file in (SHARD.format(2), "model.safetensors.index.json"):
+        (step / file).write_bytes((whole / file).read_bytes())
+    bench.tick()
+    assert bench.told() == {"500": "started"}
+    assert bench.conversion("500").request.source == "data/run/checkpoint-500"
 
 
 def test_a_directory_may_come_later(bench: Bench) -> None:

@@ -26,7 +26,7 @@ def _without_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
 
 
-OTHERWISE = "pip install 'reshard[cloud]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+OTHERWISE = "run pip install '.[cloud]' in a checkout of reshard, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 @pytest.mark.usefixtures("_without_boto3")

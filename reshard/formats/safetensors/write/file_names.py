@@ -10,7 +10,7 @@ import re
 from typing import Any, Literal
 
 from reshard.errors import PlanError
-from reshard.formats.safetensors.files import ENDING
+from reshard.formats.safetensors.index import ENDING
 
 FilesOf = Literal["one", "shards", "ranks", "dcp"]
 """The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or

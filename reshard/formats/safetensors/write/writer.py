@@ -18,8 +18,8 @@ from msgspec import Struct
 from reshard.errors import FormatError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import PathKey
-from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.form import SafetensorsForm
+from reshard.formats.safetensors.index import INDEX_NAME
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
 from reshard.formats.safetensors.write.file_names import ONLY_FILE

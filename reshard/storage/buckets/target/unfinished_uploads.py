@@ -19,6 +19,7 @@ from reshard.storage.buckets.errors import without_secrets
 from reshard.storage.buckets.settings import settings_for
 from reshard.storage.buckets.urls import parse_url
 from reshard.storage.location import Location
+from reshard.version import how_to_install
 
 REQUEST_S = 30.0
 _ATTEMPTS = 3
@@ -85,7 +86,7 @@ def _s3(folder: Location) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise MissingPackageError(
-            f"the unfinished uploads below {folder} are listed by the package boto3; pip install 'reshard[cloud]'"
+            f"the unfinished uploads below {folder} are listed by the package boto3; {how_to_install('cloud')}"
         ) from None
     settings = settings_for(str(folder))
     options = {name.removeprefix("aws_"): value for name, value in settings.options}

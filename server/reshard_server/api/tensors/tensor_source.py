@@ -85,7 +85,9 @@ def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Tensor
     with with_client_paths(serving, query.checkpoint):
         with _about("checkpoint"):
             opened = serving.roots.ask(
-                query.checkpoint, lambda: reshard.open_checkpoint(path), OPEN_SECONDS
+                query.checkpoint,
+                lambda: reshard.open_checkpoint(path, unlisted=query.unlisted),
+                OPEN_SECONDS,
             )
         if query.shard is not None:
             return _shard(serving, query, opened, query.shard)
