@@ -20,6 +20,7 @@ from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import ENDING
 from reshard.formats.safetensors.folder import files_beside
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
+from reshard.geometry.dtypes import PACKED
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
 from reshard.storage.location import Location, locate
@@ -42,7 +43,7 @@ OPTIONS: Mapping[str, FormatOption] = {
     "carry": flag(),
 }
 
-_UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu"})
+_UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu", *PACKED})
 
 
 class SafetensorsForm(Struct, frozen=True):

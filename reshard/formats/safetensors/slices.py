@@ -21,6 +21,7 @@ from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
+from reshard.formats.safetensors.dtypes import element_shape
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
@@ -132,7 +133,10 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
         members = expect(entry, dict, what, where)
         offset = expect_sizes(members.get("offset"), f"the offset of {what}", where)
         shape = expect_sizes(members.get("full_shape"), f"the full shape of {what}", where)
-        found[name] = _Slice(_listed(name, pieces, where), offset, shape)
+        piece = _listed(name, pieces, where)
+        offset = element_shape(piece.dtype, offset, f"{where}: the offset of {what}")
+        shape = element_shape(piece.dtype, shape, f"{where}: the full shape of {what}")
+        found[name] = _Slice(piece, offset, shape)
     number = expect(document.get("shard"), int, "shard", where)
     count = expect(document.get("shards"), int, "shards", where)
     conversion = expect(document.get("conversion", ""), str, "conversion", where)
@@ -146,7 +150,9 @@ def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
         what = f"the entry of {name[:200]!r}"
         members = expect(entry, dict, what, where)
         offsets = expect_sizes(members.get("saved_offsets"), f"saved_offsets of {what}", where)
-        found[name] = _Slice(_listed(name, pieces, where), offsets, None)
+        piece = _listed(name, pieces, where)
+        offsets = element_shape(piece.dtype, offsets, f"{where}: saved_offsets of {what}")
+        found[name] = _Slice(piece, offsets, None)
     return _File(header.path, found)
 
 

@@ -225,7 +225,7 @@ def _index_of(one: FileSlice, grid: Grid) -> Index:
 
 def _slices_text(file: PlannedFile, conversion: str) -> str:
     tensors = {
-        one.name: {"offset": list(one.box.start), "full_shape": list(one.tensor.spec.shape)}
+        one.name: {"offset": one.header_offset, "full_shape": one.header_full_shape}
         for one in file.slices
     }
     document = {
@@ -239,7 +239,7 @@ def _slices_text(file: PlannedFile, conversion: str) -> str:
 
 
 def _dcp_text(file: PlannedFile) -> str:
-    return json.dumps({one.name: {"saved_offsets": list(one.box.start)} for one in file.slices})
+    return json.dumps({one.name: {"saved_offsets": one.header_offset} for one in file.slices})
 
 
 def _entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
