@@ -79,7 +79,10 @@ def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
     """Neither numpy nor jax has an element type for several values in a byte."""
     packed = [f for f in wanted if f.stored is not None and f.stored.spec.dtype in PACKED]
     if packed and packed[0].stored is not None:
-        dtype, more = packed[0].stored.spec.dtype, f" and {len(packed) - 1} more" if packed[1:] else ""
+        dtype, more = (
+            packed[0].stored.spec.dtype,
+            f" and {len(packed) - 1} more" if packed[1:] else "",
+        )
         raise FormatError(
             f"{packed[0].name!r}{more} is {dtype}, {packed_text(dtype)}, for which numpy and jax have no type; leave it out (drop)"
         )

@@ -21,6 +21,7 @@ _NAMES = {
 
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
+
 def safetensors_name(dtype: str, tensor: str) -> str:
     """The format's name of a dtype. Raises PlanError, naming ``tensor``, where it has none."""
     name = _NAMES.get(dtype)

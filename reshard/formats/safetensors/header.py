@@ -128,7 +128,9 @@ def _header_text(file: Location) -> tuple[bytes, FileStatus]:
         raise FormatError(f"{file} should be a safetensors file, but is no plain file")
     first_bytes = min(file.store.range_bytes, FIRST_BYTES) or LENGTH_BYTES
     start = read_part(file, found, 0, min(first_bytes, found.nbytes), _WHAT)
-    if len(start) >= LENGTH_BYTES and start[LENGTH_BYTES - 1]:  # far too long a header, or no header at all
+    if (
+        len(start) >= LENGTH_BYTES and start[LENGTH_BYTES - 1]
+    ):  # far too long a header, or no header at all
         refuse_stand_in(read_part(file, found, 0, min(START_BYTES, found.nbytes), _WHAT), str(file))
     end = LENGTH_BYTES + _header_length(start, str(file), found.nbytes)
     more = end - len(start)
