@@ -24,6 +24,7 @@ from typing import Any
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
+from reshard.formats.orbax.array_item import HANDLER, array_name, has_array
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.storage.base import Entry
 from reshard.storage.commit_markers import COMMIT_MARKER
@@ -43,15 +44,20 @@ _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 def is_orbax(folder: Location) -> bool:
     """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
-    if (folder / TREE_METADATA).exists():
+    if has_tree(folder):
         return True
     entries = _entries(folder)
     return _has_marker(entries) or bool(_unnamed_items(folder, entries))
 
 
+def has_tree(folder: Location) -> bool:
+    """Whether a folder has a file that lists the leaves of a tree, or is an item that is one array."""
+    return (folder / TREE_METADATA).exists() or has_array(folder)
+
+
 def is_marked(folder: Location) -> bool:
     """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    return (folder / TREE_METADATA).exists() or _has_marker(_entries(folder))
+    return has_tree(folder) or _has_marker(_entries(folder))
 
 
 def _entries(folder: Location) -> Sequence[Entry]:
@@ -89,7 +95,7 @@ def read_container(files: MetadataFiles) -> Container:
     handlers = record.get("item_handlers")
     if (root / V1_MARKER).exists():
         return Container("v1", _items(root, _named(handlers, root)), kept)
-    if (root / TREE_METADATA).exists():
+    if has_tree(root):
         handler = handlers if isinstance(handlers, str) else ""
         return Container("v0", (Item("", "", is_tree=True, handler=handler),), kept)
     if isinstance(handlers, str):
@@ -176,7 +182,9 @@ def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
 
 
 def _item(root: Location, name: str, handler: str) -> Item:
-    is_tree = (root / name / TREE_METADATA).exists()
+    is_tree = has_tree(root / name)
+    if not is_tree and _is_array(handler):
+        is_tree = array_name(root / name) is not None
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
             f"{root / name} should contain {TREE_METADATA}, since it was saved by {handler}, but has "
@@ -195,7 +203,11 @@ def _refuse_lost(root: Location, handlers: Mapping[str, str], present: Collectio
 
 
 def _stores_tree(handler: str) -> bool:
-    return handler.rpartition(".")[2] in _TREE_HANDLERS
+    return handler.rpartition(".")[2] in _TREE_HANDLERS or _is_array(handler)
+
+
+def _is_array(handler: str) -> bool:
+    return handler.rpartition(".")[2] == HANDLER
 
 
 def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
@@ -207,7 +219,7 @@ def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
         name
         for name in _subdirectories(entries)
         if not name.isdigit()
-        and (root / name / TREE_METADATA).exists()
+        and has_tree(root / name)
         and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
     ]
 
