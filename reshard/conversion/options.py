@@ -65,7 +65,7 @@ class ConvertOptions(TypedDict, total=False):
         file_bytes: for shards, the most bytes of tensors in one file, or text such as ``"5GB"``, the default; a tensor
             is never split.
         file_names: the pattern of the files' names, such as ``"model-{number:05d}-of-{count:05d}.safetensors"``.
-            ``{number}`` counts from 1, ``{rank}`` from 0.
+            ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
         carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
             to the target.
         overwrite: whether an existing target may be replaced.

@@ -24,12 +24,9 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, NotACheckpointError
 from reshard.formats.json.safe_json import expect, parse_json, read_bytes
+from reshard.formats.safetensors.model_name import ENDING, is_index
 from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.location import Location
-
-ENDING = ".safetensors"
-INDEX_ENDING = ".safetensors.index.json"
-INDEX_NAME = f"model{INDEX_ENDING}"
 
 
 class Files(Struct, frozen=True):
@@ -52,7 +49,12 @@ class Files(Struct, frozen=True):
 
 def has_files(folder: Location) -> bool:
     """Whether a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
-    return any(entry.name.endswith((ENDING, INDEX_ENDING)) for entry in folder.entries())
+    return any(is_of_model(entry.name) for entry in folder.entries())
+
+
+def is_of_model(name: str) -> bool:
+    """Whether it is the name of a safetensors file, or of an index of them."""
+    return name.endswith(ENDING) or is_index(name)
 
 
 def files_of(root: Location) -> Files:
@@ -63,7 +65,7 @@ def files_of(root: Location) -> Files:
     if not root.is_folder():
         return Files((root,))
     names = [entry.name for entry in root.entries()]
-    indexes = [name for name in names if name.endswith(INDEX_ENDING)]
+    indexes = list(filter(is_index, names))
     if len(indexes) > 1:
         raise NotACheckpointError(
             f"{root} holds {len(indexes)} indexes of safetensors files: {', '.join(indexes[:4])}; one folder holds one "

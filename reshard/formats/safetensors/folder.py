@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Reader
-from reshard.formats.safetensors.files import ENDING, INDEX_ENDING, files_of
+from reshard.formats.safetensors.files import files_of, is_of_model
 from reshard.formats.safetensors.header import is_safetensors
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
@@ -21,7 +21,7 @@ def files_beside(folder: Location) -> tuple[Location, ...]:
     files: list[Location] = []
     for entry in folder.entries():
         file, name = folder / entry.name, entry.name
-        if name.endswith((ENDING, INDEX_ENDING)) or name in (FILE_NAME, PARTIAL_NAME):
+        if is_of_model(name) or name in (FILE_NAME, PARTIAL_NAME):
             continue
         found = file.status(f"the file {name!r}")
         if found is not None and found.kind == "file":
@@ -64,6 +64,4 @@ def is_replaceable(root: Location) -> bool:
     except ReshardError:
         return False
     known = frozenset({FILE_NAME, *(record.files if record is not None else ())})
-    return record is not None and all(
-        n in known or n.endswith((ENDING, INDEX_ENDING)) for n in names
-    )
+    return record is not None and all(n in known or is_of_model(n) for n in names)

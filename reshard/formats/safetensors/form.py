@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,8 +16,8 @@ from reshard.formats.contents import Container, Encoding, StoredTensor
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
 from reshard.formats.safetensors.dtypes import safetensors_name
-from reshard.formats.safetensors.files import ENDING
 from reshard.formats.safetensors.folder import files_beside
+from reshard.formats.safetensors.model_name import ENDING, ModelName
 from reshard.formats.safetensors.target_warnings import target_warnings
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
 from reshard.geometry.grid import Grid
@@ -25,6 +25,7 @@ from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard.formats.base import Writer
+    from reshard.formats.safetensors.reader import SafetensorsReader
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
@@ -48,6 +49,7 @@ class SafetensorsForm(Struct, frozen=True):
     Attributes:
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
+        name: how the files of a model are called.
         carried: texts of the locations of files of the source that are copied as they are.
     """
 
@@ -55,6 +57,7 @@ class SafetensorsForm(Struct, frozen=True):
     file_bytes: int = SHARD_BYTES
     file_names: str | None = None
     carried: tuple[str, ...] = ()
+    name: ModelName = ModelName()
 
     @property
     def format(self) -> str:
@@ -144,7 +147,12 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
             "other files (files)"
         )
     carried = _carried(source) if options["carry"] else ()
-    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried)
+    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source))
+
+
+def _name_of(source: Reader) -> ModelName:
+    """The source's own, so that the programs that load it find the target too."""
+    return cast("SafetensorsReader", source).name if source.format == "safetensors" else ModelName()
 
 
 def _carried(source: Reader) -> tuple[str, ...]:

@@ -13,10 +13,16 @@ from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.base import Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.safetensors.files import ENDING, Files, files_of, has_files
+from reshard.formats.safetensors.files import Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, read_header, tensor_count
+from reshard.formats.safetensors.model_name import (
+    ENDING,
+    ModelName,
+    name_of_files,
+    name_of_index,
+)
 from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
-from reshard.formats.safetensors.slices import CutTensor, cut_tensors
+from reshard.formats.safetensors.slices import CutTensor, cut_tensors, holds_slices
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
@@ -81,7 +87,17 @@ def open_safetensors(
         check_record(known, cuts, uri)
     header_bytes = sum(header.nbytes for header in headers)
     is_folder = files.folder is not None
-    return SafetensorsReader(uri, cuts, header_bytes, known, root.store, is_folder=is_folder)
+    name = _name_of(files, headers)
+    return SafetensorsReader(uri, cuts, header_bytes, known, root.store, name, is_folder=is_folder)
+
+
+def _name_of(files: Files, headers: Sequence[FileHeader]) -> ModelName:
+    """The names of the model's files, for a target of the same format. Files of slices have names of their own kind."""
+    if any(map(holds_slices, headers)):
+        return ModelName()
+    if files.index is not None:
+        return name_of_index(files.index.name)
+    return name_of_files(file.name for file in files.files)
 
 
 def leaf_count(root: Location) -> int:
@@ -119,7 +135,9 @@ def _check_index(files: Files, headers: Sequence[FileHeader]) -> None:
 class SafetensorsReader:
     """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread.
 
-    ``is_folder``: whether it is a folder, and not a file by itself.
+    Attributes:
+        is_folder: whether it is a folder, and not a file by itself.
+        name: how the files of the model are called.
     """
 
     format = FORMAT
@@ -131,10 +149,11 @@ class SafetensorsReader:
         header_bytes: int,
         record: SliceFile,
         store: Store,
+        name: ModelName,
         *,
         is_folder: bool,
     ) -> None:
-        self.uri, self.is_folder = uri, is_folder
+        self.uri, self.is_folder, self.name = uri, is_folder, name
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}

@@ -97,6 +97,11 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     return [made[name] for name in order]
 
 
+def holds_slices(header: FileHeader) -> bool:
+    """Whether a file says that it holds slices of tensors."""
+    return RESHARD_SLICES in header.metadata or DCP_SLICES in header.metadata
+
+
 def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
     if first is not None:
         raise CorruptError(

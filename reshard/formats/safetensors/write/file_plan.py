@@ -81,7 +81,7 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedF
         listed = _ranks(tensors)
     else:
         listed = _each_once(tensors, form)
-    names = file_names(form.files, len(listed), form.file_names)
+    names = file_names(form.files, len(listed), form.file_names, form.name)
     return [
         PlannedFile(name, tuple(sorted(slices, key=_in_file)), number, len(listed))
         for number, (name, slices) in enumerate(zip(names, listed, strict=True))

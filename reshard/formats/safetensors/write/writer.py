@@ -1,6 +1,6 @@
 """The safetensors writer: files whose headers are known before the first byte, so that any worker writes any chunk.
 
-Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards ``model.safetensors.index.json``. A
+Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards their index. A
 checkpoint of one file has its record in the header, with zeros for digests until they are known.
 """
 
@@ -18,8 +18,8 @@ from msgspec import Struct
 from reshard.errors import FormatError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import PathKey
-from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.form import SafetensorsForm
+from reshard.formats.safetensors.model_name import index_of_pattern
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
@@ -142,8 +142,9 @@ class SafetensorsWriter:
             return {}
         known: dict[str, str] = {}
         if index := self._index():
-            (root / INDEX_NAME).write(index)
-            known[INDEX_NAME] = digest_of(index)
+            name = index_of_pattern(self._form.file_names or "") or self._form.name.index
+            (root / name).write(index)
+            known[name] = digest_of(index)
         names = [locate(path).name for path in self._form.carried]
         known |= digests_of_files(root, names)
         markers = {} if root.store.renames else {COMMIT_MARKER: COMMITTED}
@@ -193,8 +194,9 @@ class SafetensorsWriter:
         )
 
     def _index(self) -> bytes:
-        """The index of Hugging Face shards; nothing for a single file of the usual name, which needs none."""
-        if self._form.files != "shards" or self._names == [ONLY_FILE]:
+        """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""
+        found_alone = ([ONLY_FILE], [self._form.name.only_file])
+        if self._form.files != "shards" or self._names in found_alone:
             return b""
         document = {
             "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
