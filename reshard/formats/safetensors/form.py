@@ -15,8 +15,8 @@ from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Container, Encoding, StoredTensor
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
+from reshard.formats.safetensors.beside import Beside, beside
 from reshard.formats.safetensors.dtypes import safetensors_name
-from reshard.formats.safetensors.folder import files_beside
 from reshard.formats.safetensors.model_name import ENDING, ModelName
 from reshard.formats.safetensors.target_warnings import target_warnings
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
@@ -50,13 +50,13 @@ class SafetensorsForm(Struct, frozen=True):
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
         name: how the files of a model are called.
-        carried: texts of the locations of files of the source that are copied as they are.
+        carried: files of the source that are copied as they are.
     """
 
     files: FilesOf = "shards"
     file_bytes: int = SHARD_BYTES
     file_names: str | None = None
-    carried: tuple[str, ...] = ()
+    carried: Beside = Beside()
     name: ModelName = ModelName()
 
     @property
@@ -146,7 +146,7 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
             f"{name} is for a folder of files, but the target is a single file; leave it out ({name}), or ask for "
             "other files (files)"
         )
-    carried = _carried(source) if options["carry"] else ()
+    carried = _carried(source) if options["carry"] else Beside()
     return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source))
 
 
@@ -155,11 +155,11 @@ def _name_of(source: Reader) -> ModelName:
     return cast("SafetensorsReader", source).name if source.format == "safetensors" else ModelName()
 
 
-def _carried(source: Reader) -> tuple[str, ...]:
+def _carried(source: Reader) -> Beside:
     folder = locate(source.uri)
     if source.format != "safetensors" or not folder.is_folder():
         raise PlanError(
             f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "
             "it out (carry), and copy the files yourself"
         )
-    return tuple(map(str, files_beside(folder)))
+    return beside(folder)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from reshard.errors import ReshardError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.json.safe_json import read_json
+from reshard.formats.safetensors.beside import Beside, left_out_text
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import kind_of
 from reshard.storage.location import Location, locate
@@ -16,7 +17,7 @@ _NAMES_SHOWN = 3
 _UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu", *PACKED})
 
 
-def target_warnings(target: TargetCheckpoint, files: str, carried: Sequence[str]) -> Iterator[str]:
+def target_warnings(target: TargetCheckpoint, files: str, carried: Beside) -> Iterator[str]:
     """The warnings about a target of the form ``files``, to which the files ``carried`` are copied."""
     if target.copied:
         yield (
@@ -26,9 +27,10 @@ def target_warnings(target: TargetCheckpoint, files: str, carried: Sequence[str]
         yield from _torch_warning(target)
     if target.container.style is not None:
         yield from _kernel_warning(target)
-    config = next((path for path in carried if path.endswith("/config.json")), None)
-    if config is not None:
-        yield from _dtype_warning(locate(config), target)
+    if "config.json" in carried.files:
+        yield from _dtype_warning(locate(carried.folder) / "config.json", target)
+    if carried.left_out:
+        yield left_out_text(carried.left_out)
 
 
 def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:

@@ -42,7 +42,7 @@ from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
 from reshard.storage.local.files import open_new, storage_errors, write_all
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
 
 
 def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
@@ -102,8 +102,10 @@ class SafetensorsWriter:
                 _write_header(path, self._header(file), self._sizes[file.name])
             elif not any(one.box.size for one in file.slices):
                 (root / file.name).write(self._header(file))
-        for source in map(locate, self._form.carried):
-            copy_file(source, root / source.name)
+        carried = self._form.carried
+        for path, source in zip(carried.files, carried.locations, strict=True):
+            (root / path).parent.make_folder()
+            copy_file(source, root / path)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a file, or of the file of each device that has the chunk."""
@@ -145,8 +147,7 @@ class SafetensorsWriter:
             name = index_of_pattern(self._form.file_names or "") or self._form.name.index
             (root / name).write(index)
             known[name] = digest_of(index)
-        names = [locate(path).name for path in self._form.carried]
-        known |= digests_of_files(root, names)
+        known |= digests_of_files(root, self._form.carried.files)
         markers = {} if root.store.renames else {COMMIT_MARKER: COMMITTED}
         known |= {name: digest_of(data) for name, data in markers.items()}
         (root / FILE_NAME).write(self._record(digests, known))
