@@ -45,10 +45,14 @@ def storage_bytes(dtype: str) -> int:
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """The numpy dtype of that name, from ml_dtypes where numpy has none."""
+    """The numpy dtype of that name, from ml_dtypes where numpy has none; FormatError where neither has one."""
     import ml_dtypes
     import numpy as np
 
+    if dtype in PACKED:
+        raise FormatError(
+            f"{dtype}, {packed_text(dtype)}, is read as bytes only: numpy has no such type"
+        )
     storage_bytes(dtype)
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
