@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.errors import FormatError
-from reshard.formats.safetensors.files import is_of_model
+from reshard.formats.safetensors.files import is_weights
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.sizes import exact_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK
@@ -51,7 +51,7 @@ def beside(folder: Location) -> Beside:
     left_out: list[str] = []
     for entry in folder.entries():
         name = entry.name
-        if is_of_model(name) or name in _OF_THE_RUN:
+        if is_weights(name) or name in _OF_THE_RUN:
             continue
         found = (folder / name).status(f"the file {name!r}")
         if found is None or found.kind != "folder":

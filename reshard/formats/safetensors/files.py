@@ -49,10 +49,10 @@ class Files(Struct, frozen=True):
 
 def has_files(folder: Location) -> bool:
     """Whether a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
-    return any(is_of_model(entry.name) for entry in folder.entries())
+    return any(is_weights(entry.name) for entry in folder.entries())
 
 
-def is_of_model(name: str) -> bool:
+def is_weights(name: str) -> bool:
     """Whether it is the name of a safetensors file, or of an index of them."""
     return name.endswith(ENDING) or is_index(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Reader
 from reshard.formats.safetensors.beside import beside
-from reshard.formats.safetensors.files import files_of, is_of_model
+from reshard.formats.safetensors.files import files_of, is_weights
 from reshard.formats.safetensors.header import is_safetensors
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.parse import read_slices
@@ -45,6 +45,6 @@ def is_replaceable(root: Location) -> bool:
         if record is None:
             return False
         known = frozenset({FILE_NAME, COMMIT_MARKER, *record.files})
-        return all(n in known or ("/" not in n and is_of_model(n)) for n in files_below(root))
+        return all(n in known or ("/" not in n and is_weights(n)) for n in files_below(root))
     except ReshardError:
         return False
