@@ -162,7 +162,8 @@ Carry = Annotated[
     bool,
     typer.Option(
         "--carry",
-        help="Copy the files beside the weights of a safetensors SRC, such as config.json, as they are.",
+        help="Copy the files beside the weights of a safetensors SRC, such as config.json, as they are, and folders of at most "
+        "64 MiB; a warning names larger ones.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -66,9 +66,9 @@ class ConvertOptions(TypedDict, total=False):
         file_bytes: for shards, the most bytes of tensors in one file, or text such as ``"5GB"``, the default; a tensor
             is never split.
         file_names: the pattern of the files' names, such as ``"model-{number:05d}-of-{count:05d}.safetensors"``.
-            ``{number}`` counts from 1, ``{rank}`` from 0.
+            ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
         carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
-            to the target.
+            to the target, and folders of at most 64 MiB; a warning names larger ones.
         overwrite: whether an existing target may be replaced.
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader, Record
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
+from reshard.formats.foreign.recognise import foreign_text, prefix_text
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
 from reshard.formats.orbax.registry_entry import ORBAX
@@ -249,15 +249,24 @@ def refuse_other_content(target: Location) -> None:
 def refuse_missing(
     uri: str, root: Location, expected: str = "the directory of a checkpoint"
 ) -> None:
-    """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access."""
+    """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access.
+
+    NotACheckpointError for a prefix of files of a format that is not read.
+    """
     if not root.exists() and files_of(root) is None:
+        if found := prefix_text(root):
+            raise NotACheckpointError(f"{uri} is not a checkpoint of a known format: {found}")
         raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
 
 
 def _hint(uri: str, root: Location) -> str:
     """What the folder is instead, and which path to give."""
     if not root.is_folder():
-        return _file_hint(root)
+        found = (
+            foreign_text(root)
+            or "it is a file, expected a safetensors file or the directory of a checkpoint"
+        )
+        return f"; {found}"
     below = uri.rstrip("/")
     if steps := committed_steps(root):
         last = f"{below}/{steps[max(steps)]}"
@@ -266,20 +275,5 @@ def _hint(uri: str, root: Location) -> str:
         more = " or another" if names[3:] else ""
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
-    return ""
-
-
-_PICKLE_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
-_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")
-"""A pickle of protocol 2 or later, and the zip archive that torch.save puts one into."""
-
-
-def _file_hint(path: Location) -> str:
-    with closing(path.open()) as file:
-        start = file.read(0, 4)
-    if path.name.endswith(_PICKLE_ENDINGS) and start.startswith(_PICKLE_STARTS):
-        return (
-            "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it "
-            "with torch.load(weights_only=True) and write it with safetensors.torch.save_file"
-        )
-    return "; it is a file, expected a safetensors file or the directory of a checkpoint"
+    found = foreign_text(root)
+    return f"; {found}" if found else ""

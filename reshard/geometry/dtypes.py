@@ -19,7 +19,11 @@ _STORAGE_BYTES = {
 }  # fmt: skip
 
 DTYPES = tuple(_STORAGE_BYTES)
-"""Every element type that is known."""
+"""Every element type that is known, one value an element."""
+
+PACKED = {"float4_e2m1fn_x2": (2, 1), "float6_e2m3fn_x4": (4, 3), "float6_e3m2fn_x4": (4, 3)}
+"""Element types of which an element is several neighbouring values in whole bytes, named as in torch: how many values, and
+how many bytes. Such tensors are moved and compared as bytes, never cast, and safetensors files alone hold them."""
 
 NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
 """Dtypes that TensorStore lacks; no checkpoint has them."""
@@ -64,9 +68,11 @@ def _name_in_numpy(dtype: object) -> str:
 
 
 def storage_bytes(dtype: str) -> int:
-    """Bytes of one stored element; types below 8 bits are stored one to a byte."""
+    """Bytes of one stored element; types below 8 bits are stored one to a byte, unless they are packed."""
+    if (nbytes := _STORAGE_BYTES.get(dtype)) is not None:
+        return nbytes
     try:
-        return _STORAGE_BYTES[dtype]
+        return PACKED[dtype][1]
     except KeyError:
         raise FormatError(
             f"dtype {dtype!r} is not known; expected one of: {', '.join(DTYPES)}"
@@ -74,12 +80,31 @@ def storage_bytes(dtype: str) -> int:
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """The numpy dtype of that name, from ml_dtypes where numpy has none."""
+    """The numpy dtype of that name, from ml_dtypes where numpy has none; FormatError where neither has one."""
     import ml_dtypes
     import numpy as np
 
+    if dtype in PACKED:
+        raise FormatError(
+            f"{dtype}, {packed_text(dtype)}, is read as bytes only: numpy has no such type"
+        )
     storage_bytes(dtype)
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+def packed_text(dtype: str) -> str:
+    """What an element of a packed type holds.
+
+    >>> packed_text("float4_e2m1fn_x2")
+    '2 values in a byte'
+    """
+    values, nbytes = PACKED[dtype]
+    return f"{values} values in {'a byte' if nbytes == 1 else f'{nbytes} bytes'}"
+
+
+def is_known(dtype: object) -> bool:
+    """Whether it is the name of an element type, packed or not."""
+    return isinstance(dtype, str) and (dtype in _STORAGE_BYTES or dtype in PACKED)
 
 
 def element_dtype(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
@@ -91,4 +116,4 @@ def opaque_dtype(itemsize: int) -> np.dtype[Any]:
     """A dtype of that size for copies that keep every bit."""
     import numpy as np
 
-    return np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[itemsize])
+    return np.dtype({1: "u1", 2: "u2", 3: "V3", 4: "u4", 8: "u8", 16: "c16"}[itemsize])

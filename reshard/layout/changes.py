@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.geometry.dtypes import DTYPES, SHORT_NAMES, STORED_DTYPES, dtype_name
+from reshard.geometry.dtypes import DTYPES, PACKED, SHORT_NAMES, STORED_DTYPES, dtype_name
 
 if TYPE_CHECKING:
     from reshard.patterns.compile import Counts
@@ -97,7 +97,7 @@ def names_dtypes(what: str) -> bool:
     >>> names_dtypes("float"), names_dtypes("bfloat16"), names_dtypes("(float)")
     (True, True, False)
     """
-    return what in KINDS or what in DTYPES
+    return what in KINDS or what in DTYPES or what in PACKED
 
 
 def full_name(dtype: object) -> str:
@@ -122,7 +122,8 @@ def parse_cast(what: str, to: str, counts: Counts | None = None) -> CastRule:
     from reshard.patterns.compile import compile_pattern, shown
 
     dtype, saturate = parse_target(what, to)
-    dtypes = frozenset(d for d in DTYPES if what in (d, kind_of(d))) if names_dtypes(what) else ()
+    known = (*DTYPES, *PACKED)
+    dtypes = frozenset(d for d in known if what in (d, kind_of(d))) if names_dtypes(what) else ()
     if not dtypes:
         compile_pattern(what, f"cast {shown(what)}", PlanError, counts)
     return CastRule(what, frozenset(dtypes), dtype, saturate)

@@ -14,6 +14,7 @@ from itertools import compress
 from msgspec import Struct
 
 from reshard.errors import PlanError
+from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import (
     CastRule,
     Changes,
@@ -237,6 +238,11 @@ def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
         raise PlanError(
             f"{found}, which is a PRNG key: its bits have no numeric meaning; narrow the pattern so that it leaves "
             f"the key out{_or_all(dtype)}"
+        )
+    if source in PACKED:
+        raise PlanError(
+            f"{found} of dtype {source}, {packed_text(source)}, which is never cast; narrow the rule so that it leaves the tensor "
+            f"out, or drop the tensor (drop)"
         )
     if kind_of(source) == "complex" and kind_of(dtype) != "complex":
         raise PlanError(

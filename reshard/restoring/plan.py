@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import LayoutError
+from reshard.errors import FormatError, LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.leaf_paths import renamed_leaves
+from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
@@ -55,6 +56,7 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     wanted = [f for f in leaves if request.like is None or _is_asked_for(f, request.like)]
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
+    _refuse_packed(wanted)
     _check(reader, leaves, wanted, request)
     values = {f.name: _value_without_data(f) for f in wanted if f.stored is None}
     if request.like is not None:
@@ -84,6 +86,19 @@ def _is_asked_for(leaf: SourceLeaf, like: TargetTree) -> bool:
 
 def _value_without_data(leaf: SourceLeaf) -> Any:
     return leaf.text if leaf.text is not None else empty_value(leaf.value_type)
+
+
+def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
+    """Neither numpy nor jax has an element type for several values in a byte."""
+    packed = [f for f in wanted if f.stored is not None and f.stored.spec.dtype in PACKED]
+    if packed and packed[0].stored is not None:
+        dtype, more = (
+            packed[0].stored.spec.dtype,
+            f" and {len(packed) - 1} more" if packed[1:] else "",
+        )
+        raise FormatError(
+            f"{packed[0].name!r}{more} is {dtype}, {packed_text(dtype)}, for which numpy and jax have no type; leave it out (drop)"
+        )
 
 
 def _read(leaf: SourceLeaf, stored: StoredTensor, request: RestoreRequest) -> TensorRead:

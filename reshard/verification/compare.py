@@ -13,6 +13,7 @@ from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
 from reshard.record import Record
@@ -299,7 +300,11 @@ def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
     if cast is None:
         same = a.spec.dtype == b.spec.dtype
         return "" if same else f"dtype {a.spec.dtype} in A, {b.spec.dtype} in B"
-    if a.is_key or (kind_of(a.spec.dtype) == "complex" != kind_of(cast.dtype)):
+    if (
+        a.is_key
+        or a.spec.dtype in PACKED
+        or (kind_of(a.spec.dtype) == "complex" != kind_of(cast.dtype))
+    ):
         return f"{a.spec.dtype} in A cannot be cast to {cast.dtype}"
     same = cast.dtype == b.spec.dtype
     return "" if same else f"dtype {a.spec.dtype} in A, cast to {cast.dtype}, {b.spec.dtype} in B"

@@ -25,6 +25,7 @@ from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import StoredTensor
 from reshard.formats.registry import open_reader
+from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
@@ -95,7 +96,8 @@ def _unlike(a: StoredTensor, b: StoredTensor) -> str:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:
         return f"a PRNG key in {'A' if a.is_key else 'B'} only"
-    return _dtypes(a, b) if a.is_key else ""
+    is_bits = a.is_key or not PACKED.keys().isdisjoint((a.spec.dtype, b.spec.dtype))
+    return _dtypes(a, b) if is_bits else ""
 
 
 def _dtypes(a: StoredTensor, b: StoredTensor) -> str:

@@ -3,7 +3,7 @@
 Two tensors of the same dtype are compared bit by bit. If dtypes differ, values are compared in a type that represents
 both exactly. Integers and bools are compared as integers of any size. Integers and floating point are compared as
 float64; the part of a 64-bit integer that float64 cannot represent is kept beside it. Complex numbers are compared as
-complex128. PRNG keys are compared only as bits.
+complex128. PRNG keys and packed elements are compared only as bits.
 
 The size of a difference is computed in the same type. NaN and infinite elements have no size: they are
 counted, and left out of the largest difference and of both sums.
@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.cast import converted
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
 from reshard.layout.changes import kind_of
 from reshard.verification.differences import Differences
 
@@ -60,7 +60,7 @@ class Comparing(Struct, frozen=True):
     def of(cls, a: str, b: str, *, is_key: bool = False) -> Comparing:
         """The comparison of two dtypes; all keys are compared alike."""
         kinds = {kind_of(a), kind_of(b)}
-        if is_key:
+        if is_key or a in PACKED:
             return cls(a, b, "bits")
         if "complex" in kinds:
             return cls(a, b, "complex128")
@@ -89,7 +89,8 @@ class Comparing(Struct, frozen=True):
 def _slab(memory: Bytes, dtype: str, start: int) -> Array:
     itemsize = storage_bytes(dtype)
     stop = start + SLAB_ELEMENTS
-    slab: Array = memory[start * itemsize : stop * itemsize].view(numpy_dtype(dtype))
+    kind = opaque_dtype(itemsize) if dtype in PACKED else numpy_dtype(dtype)
+    slab: Array = memory[start * itemsize : stop * itemsize].view(kind)
     return slab
 
 

@@ -184,3 +184,51 @@ def test_a_cast_that_a_carried_config_contradicts_is_told(
     assert not told or told[0].startswith(
         "floats were cast to bfloat16, but config.json, which is carried, says float16"
     )
+
+
+RENAMED = [(r"^(\w+)/kernel$", r"model.\1.weight"), ("^norm/scale$", "model.norm.weight")]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An Orbax checkpoint as Flax names it, and one whose names end in .weight already."""
+    root = tmp_path_factory.mktemp("kernels")
+    names = ("up", "down", "gate", "out")
+    reshard.save(
+        root / "flax",
+        {
+            **{name: {"kernel": np.ones((4, 4), np.float32)} for name in names},
+            "norm": {"scale": np.ones(4, np.float32)},
+        },
+    )
+    reshard.save(root / "torch", {"model.up.weight": np.ones((4, 4), np.float32)})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("source", "rename", "told"),
+    [
+        ("flax", RENAMED, "4 renamed tensors of two or more dimensions end in .weight ('model.down.weight', 'model.gate.weight', "
+         "'model.out.weight', …) and kept"),
+        ("flax", [("^up/kernel$", "up.weight")], "1 renamed tensor of two or more dimensions ends in .weight ('up.weight') and kept"),
+        ("flax", [("^norm/scale$", "norm.weight")], ""),
+        ("flax", [], ""),
+        ("torch", [], ""),
+    ],
+)  # fmt: skip
+def test_kernels_that_become_weights_are_told(
+    kernels: Path, tmp_path: Path, source: str, rename: list[tuple[str, str]], told: str
+) -> None:
+    report = reshard.convert(kernels / source, tmp_path / "out", to="safetensors", rename=rename)
+    found = [text for text in report.warnings if ".weight" in text]
+    assert len(found) == bool(told)
+    assert not told or found[0] == (
+        f"{told} the order of dimensions: where one is a kernel [in, out], torch expects [out, in], and a square one loads "
+        "without an error and computes nonsense; transpose kernels before you load them"
+    )
+
+
+def test_weights_that_were_safetensors_are_not_told(kernels: Path, tmp_path: Path) -> None:
+    reshard.convert(kernels / "torch", tmp_path / "hf", to="safetensors")
+    report = reshard.convert(tmp_path / "hf", tmp_path / "out", rename=[("up", "down")])
+    assert not [text for text in report.warnings if ".weight" in text]

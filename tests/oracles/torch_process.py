@@ -51,11 +51,13 @@ def save_model(kind: str, folders: dict[str, str]) -> Any:
     return _logits(model)
 
 
-def load_model(folder: str) -> Any:
-    """The logits of a saved model, and the names that were missing from its files or of no use."""
+def load_model(folder: str, variant: str | None = None) -> Any:
+    """The logits of a saved model, or of a variant of it, and the names that were missing from its files or of no use."""
     from transformers import AutoModelForCausalLM
 
-    model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder, variant=variant, output_loading_info=True
+    )
     names = {key: sorted(map(str, found[key])) for key in ("missing_keys", "unexpected_keys")}
     return {"logits": _logits(model), **names}
 

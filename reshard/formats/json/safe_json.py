@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.foreign.stand_ins import START_BYTES, refuse_stand_in
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
@@ -92,7 +93,8 @@ def checked_text(data: bytes, where: str) -> str:
 
 
 def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
-    """The error for text that stops being JSON at ``position``."""
+    """The error for text that stops being JSON at ``position``. FormatError for a pointer or a page in place of the file."""
+    refuse_stand_in(text[:START_BYTES].encode(), where)
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
     return CorruptError(

@@ -23,6 +23,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.codecs.tensorstore import tensorstore
 from reshard.formats.contents import Extent
+from reshard.formats.foreign.stand_ins import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import expect, read_bytes
 from reshard.formats.limits import MAX_MANIFEST_BYTES
 from reshard.formats.ocdbt.block import Body, IndexBlock, data_files
@@ -61,6 +62,7 @@ def read_root(database: Location) -> Root | None:
     """
     where = str(database / MANIFEST)
     data = read_bytes(database / MANIFEST, MAX_MANIFEST_BYTES)
+    refuse_stand_in(data[:START_BYTES], where)
     extent = Extent(where, 0, len(data), data)
     block = IndexBlock(extent, _MAGIC, "manifest of a database", where)
     try:

@@ -28,6 +28,7 @@ from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.orbax.aggregate_file import is_aggregate
+from reshard.formats.orbax.array_item import HANDLER, array_name, has_array
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.step_names import is_step_name
 from reshard.storage.base import Entry
@@ -55,8 +56,8 @@ def is_orbax(folder: Location) -> bool:
 
 
 def has_tree(folder: Location) -> bool:
-    """Whether a folder has a file that lists the leaves of a tree."""
-    return (folder / TREE_METADATA).exists() or is_aggregate(folder)
+    """Whether a folder has a file that lists the leaves of a tree, or is an item that is one array."""
+    return (folder / TREE_METADATA).exists() or is_aggregate(folder) or has_array(folder)
 
 
 def is_marked(folder: Location) -> bool:
@@ -187,6 +188,8 @@ def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
 
 def _item(root: Location, name: str, handler: str) -> Item:
     is_tree = has_tree(root / name)
+    if not is_tree and _is_array(handler):
+        is_tree = array_name(root / name) is not None
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
             f"{root / name} should contain {TREE_METADATA}, since it was saved by {handler}, but has "
@@ -205,7 +208,11 @@ def _refuse_lost(root: Location, handlers: Mapping[str, str], present: Collectio
 
 
 def _stores_tree(handler: str) -> bool:
-    return handler.rpartition(".")[2] in _TREE_HANDLERS
+    return handler.rpartition(".")[2] in _TREE_HANDLERS or _is_array(handler)
+
+
+def _is_array(handler: str) -> bool:
+    return handler.rpartition(".")[2] == HANDLER
 
 
 def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:

@@ -20,6 +20,7 @@ from reshard.formats.chunking import (
 from reshard.formats.compression import codec_name, parse_compression
 from reshard.formats.contents import Container, Encoding, StoredTensor, Style
 from reshard.formats.options import FormatOption, choice, flag, size
+from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -74,6 +75,7 @@ class OrbaxForm(Struct, frozen=True):
     def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:
         """With the regular grid of chunks that zarr needs."""
         spec = tensor.spec
+        _refuse_packed(spec)
         chunk = self._chunks(source, spec, slices)
         _refuse_too_many(spec, chunk)
         storage = Grid.regular(spec.shape, chunk)
@@ -125,6 +127,14 @@ class OrbaxForm(Struct, frozen=True):
 def orbax_form(options: Mapping[str, Any], source: Reader) -> OrbaxForm:  # noqa: ARG001
     """The form that the parsed options ask for."""
     return OrbaxForm(**options)
+
+
+def _refuse_packed(target: TensorSpec) -> None:
+    if target.dtype in PACKED:
+        raise PlanError(
+            f"{target.name!r} is {target.dtype}, {packed_text(target.dtype)}, which Orbax checkpoints cannot hold; leave it out "
+            "(drop), or write safetensors (to)"
+        )
 
 
 def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:

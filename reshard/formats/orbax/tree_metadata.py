@@ -20,13 +20,18 @@ from reshard.formats.contents import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, parse_json, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
+from reshard.formats.orbax.array_item import array_name
 from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.storage.location import Location
 
 STRINGS = "_strings.json"
 ARRAY_METADATAS = "array_metadatas"
 
 _SEQUENCE, _DICT = 1, 2
 _STRING_TYPE = "string"
+
+_ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
+"""Of an array for which nothing is recorded: stock Orbax gives a numpy array."""
 
 _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
 """An empty part of a path, ``.``, ``..``, a NUL, or half a character of UTF-16."""
@@ -83,12 +88,29 @@ def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
     """
     path = files.where(name)
     data = files.read(name)
-    if data is None:
-        raise CorruptError(f"{path} is missing; restore it from a copy")
-    cursor = JsonCursor(data, path)
-    del data
-    leaves: tuple[MetadataLeaf, ...] | None = None
     fields: dict[str, Any] = {}
+    if data is None:
+        leaves: tuple[MetadataLeaf, ...] = (_only_leaf(files.folder, path),)
+    else:
+        leaves = _read_members(JsonCursor(data, path), fields)
+    refuse_collisions(leaves, path)
+    uses_zarr3 = _flag(fields, "use_zarr3", path)
+    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", path)
+    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields), name)
+
+
+def _only_leaf(folder: Location, path: str) -> MetadataLeaf:
+    """The leaf of an item that is one array; CorruptError, naming the file that is missing, for any other."""
+    name = array_name(folder)
+    if name is None:
+        raise CorruptError(f"{path} is missing; restore it from a copy")
+    refuse_unsafe(name, path)
+    return MetadataLeaf(name, (PathKey(name),), name, _ARRAY)
+
+
+def _read_members(cursor: JsonCursor, fields: dict[str, Any]) -> tuple[MetadataLeaf, ...]:
+    """The leaves; every other member of the document goes to ``fields``."""
+    leaves: tuple[MetadataLeaf, ...] | None = None
     for member in cursor.members():
         if member == "tree_metadata":
             leaves = tuple(_read_leaves(cursor))
@@ -96,11 +118,8 @@ def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
             fields[member] = cursor.value()
     cursor.finish()
     if leaves is None:
-        raise CorruptError(f"{path}: expected a list of leaves (tree_metadata), found none")
-    refuse_collisions(leaves, path)
-    uses_zarr3 = _flag(fields, "use_zarr3", path)
-    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", path)
-    return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields), name)
+        raise CorruptError(f"{cursor.where}: expected a list of leaves (tree_metadata), found none")
+    return leaves
 
 
 def _flag(fields: Mapping[str, Any], name: str, where: str) -> bool:

@@ -1,37 +1,19 @@
-"""A folder of safetensors files: the files beside the weights, what a record covers, and whether a target may replace it."""
+"""A folder of safetensors files: what a record covers, and whether a target may replace it."""
 
 from __future__ import annotations
 
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Reader
+from reshard.formats.safetensors.beside import beside
 from reshard.formats.safetensors.files import files_of, is_named_index
 from reshard.formats.safetensors.header import is_safetensors
 from reshard.formats.safetensors.index import is_weights
+from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
-from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
+from reshard.formats.slices.slice_file import FILE_NAME
+from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.location import Location
-
-
-def files_beside(folder: Location) -> tuple[Location, ...]:
-    """Every plain file at the top of a folder that is neither weights, nor their index or record; by name.
-
-    Raises FormatError for a link that leads out of the folder.
-    """
-    folder = folder.view()
-    files: list[Location] = []
-    for entry in folder.entries():
-        file, name = folder / entry.name, entry.name
-        if is_weights(name) or name in (FILE_NAME, PARTIAL_NAME):
-            continue
-        found = file.status(f"the file {name!r}")
-        if found is not None and found.kind == "file":
-            files.append(file)
-        elif found is None or found.kind != "folder":
-            raise FormatError(
-                f"{file} is beside the weights and should be carried, but is no plain file; remove it, or leave carry out"
-            )
-    return tuple(files)
 
 
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
@@ -48,7 +30,7 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
             f"{reader.uri} is a single safetensors file, which has no room for a record of digests; put it into a folder and "
             "record that, or convert it, which records them; a file that reshard wrote has its record in the header"
         )
-    names = [file.name for file in files_beside(root)]
+    names = [*beside(root).files]
     index = files_of(root).index
     if index is not None:
         names.append(index.file.name)
@@ -65,8 +47,9 @@ def is_replaceable(root: Location) -> bool:
         return is_safetensors(root)
     try:
         record = read_slices(root)
-        names = [entry.name for entry in root.entries()]
+        if record is None:
+            return False
+        known = frozenset({FILE_NAME, COMMIT_MARKER, *record.files})
+        return all(n in known or ("/" not in n and is_weights(n)) for n in files_below(root))
     except ReshardError:
         return False
-    known = frozenset({FILE_NAME, *(record.files if record is not None else ())})
-    return record is not None and all(n in known or is_weights(n) for n in names)

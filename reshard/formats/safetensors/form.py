@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import PlanError, ReshardError
+from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Container, Encoding, StoredTensor
-from reshard.formats.json.safe_json import read_json
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
+from reshard.formats.safetensors.beside import Beside, beside
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
-from reshard.formats.safetensors.folder import files_beside
 from reshard.formats.safetensors.index import ENDING
+from reshard.formats.safetensors.model_name import ModelName
+from reshard.formats.safetensors.target_warnings import target_warnings
 from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
 from reshard.geometry.grid import Grid
-from reshard.layout.changes import kind_of
-from reshard.storage.location import Location, locate
+from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard.formats.base import Writer
+    from reshard.formats.safetensors.reader import SafetensorsReader
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
@@ -43,8 +44,6 @@ OPTIONS: Mapping[str, FormatOption] = {
     "carry": flag(),
 }
 
-_UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu"})
-
 
 class SafetensorsForm(Struct, frozen=True):
     """A safetensors target.
@@ -52,13 +51,15 @@ class SafetensorsForm(Struct, frozen=True):
     Attributes:
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
-        carried: texts of the locations of files of the source that are copied as they are.
+        name: how the files of a model are called.
+        carried: files of the source that are copied as they are.
     """
 
     files: FilesOf = "shards"
     file_bytes: int = SHARD_BYTES
     file_names: str | None = None
-    carried: tuple[str, ...] = ()
+    carried: Beside = Beside()
+    name: ModelName = ModelName()
 
     @property
     def format(self) -> str:
@@ -110,15 +111,7 @@ class SafetensorsForm(Struct, frozen=True):
         refuse_others(target, source, "safetensors files")
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
-        if target.copied:
-            yield (
-                f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
-            )
-        if self.files == "dcp":
-            yield from _torch_warning(target)
-        config = next((path for path in self.carried if path.endswith("/config.json")), None)
-        if config is not None:
-            yield from _dtype_warning(locate(config), target)
+        return target_warnings(target, self.files, self.carried)
 
     def open_writer(self, target: TargetCheckpoint) -> Writer:
         from reshard.formats.safetensors.write.writer import open_writer
@@ -155,47 +148,20 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
             f"{name} is for a folder of files, but the target is a single file; leave it out ({name}), or ask for "
             "other files (files)"
         )
-    carried = _carried(source) if options["carry"] else ()
-    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried)
+    carried = _carried(source) if options["carry"] else Beside()
+    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source))
 
 
-def _carried(source: Reader) -> tuple[str, ...]:
+def _name_of(source: Reader) -> ModelName:
+    """The source's own, so that the programs that load it find the target too."""
+    return cast("SafetensorsReader", source).name if source.format == "safetensors" else ModelName()
+
+
+def _carried(source: Reader) -> Beside:
     folder = folder_of(locate(source.uri))
     if source.format != "safetensors" or not folder.is_folder():
         raise PlanError(
             f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "
             "it out (carry), and copy the files yourself"
         )
-    return tuple(map(str, files_beside(folder)))
-
-
-def _torch_warning(target: TargetCheckpoint) -> Iterator[str]:
-    """torch's reader of these files has no name for some dtypes, and then loads no tensor (torch 2.13)."""
-    names = [n for n, t in target.tensors.items() if t.spec.dtype in _UNKNOWN_TO_DCP]
-    if names:
-        more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield (
-            f"{names[0]!r}{more} is {target.tensors[names[0]].spec.dtype}, and torch's HuggingFaceStorageReader loads no "
-            "tensor of a folder that holds this dtype; drop it or cast it, or read the files with safetensors.torch"
-        )
-
-
-def _dtype_warning(config: Location, target: TargetCheckpoint) -> Iterator[str]:
-    """transformers casts weights to the dtype of config.json when it loads them."""
-    try:
-        document = read_json(config)
-    except ReshardError:
-        return
-    if not isinstance(document, dict):
-        return
-    asked = document.get("dtype", document.get("torch_dtype"))
-    if not isinstance(asked, str):
-        return
-    origins = {} if target.made is None else target.made.origins
-    made = {target.tensors[name].spec.dtype for name, origin in origins.items() if origin.dtype}
-    cast = {dtype for dtype in made if kind_of(dtype) == "float"} - {asked}
-    if cast:
-        yield (
-            f"floats were cast to {', '.join(sorted(cast))}, but config.json, which is carried, says {asked}: transformers "
-            "casts them again when it loads them, so change its dtype"
-        )
+    return beside(folder)

@@ -23,6 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, ReshardError
+from reshard.formats.foreign.stand_ins import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import (
     checked_text,
     expect,
@@ -32,7 +33,7 @@ from reshard.formats.json.safe_json import (
     shorten,
 )
 from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.safetensors.dtypes import dtype_of
+from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.record import check_header
 from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES
 from reshard.geometry.dtypes import storage_bytes
@@ -130,6 +131,10 @@ def _header_text(file: Location) -> tuple[bytes, FileStatus]:
         raise FormatError(f"{file} should be a safetensors file, but is no plain file")
     first_bytes = min(file.store.range_bytes, FIRST_BYTES) or LENGTH_BYTES
     start = read_part(file, found, 0, min(first_bytes, found.nbytes), _WHAT)
+    if (
+        len(start) >= LENGTH_BYTES and start[LENGTH_BYTES - 1]
+    ):  # far too long a header, or no header at all
+        refuse_stand_in(read_part(file, found, 0, min(START_BYTES, found.nbytes), _WHAT), str(file))
     end = LENGTH_BYTES + _header_length(start, str(file), found.nbytes)
     more = end - len(start)
     rest = read_part(file, found, len(start), more, _WHAT) if more > 0 else b""
@@ -208,6 +213,7 @@ def _piece(name: str, entry: Any, path: str, header_bytes: int, version: str) ->
         raise CorruptError(
             f"{where}: its data_offsets should be a begin and an end, but are {shorten(list(offsets))}"
         )
+    shape = element_shape(dtype, shape, where)
     nbytes = math.prod(shape) * storage_bytes(dtype)
     if nbytes > MAX_TENSOR_BYTES or nbytes != offsets[1] - offsets[0]:
         raise CorruptError(

@@ -14,13 +14,14 @@ from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.safetensors.files import files_of, has_files
-from reshard.formats.safetensors.header import is_safetensors, tensor_count
+from reshard.formats.safetensors.files import Files, files_of, has_files
+from reshard.formats.safetensors.header import FileHeader, is_safetensors, tensor_count
 from reshard.formats.safetensors.index import is_weights
 from reshard.formats.safetensors.listed import read_headers
 from reshard.formats.safetensors.lost_files import lost_file_warnings
+from reshard.formats.safetensors.model_name import ModelName, name_of_files, name_of_index
 from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
-from reshard.formats.safetensors.slices import CutTensor, cut_tensors
+from reshard.formats.safetensors.slices import CutTensor, cut_tensors, holds_slices
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
@@ -87,8 +88,24 @@ def open_safetensors(
     warnings = (*headers.warnings, *lost_file_warnings(headers.all, cuts, known))
     is_folder = root.is_folder()
     return SafetensorsReader(
-        uri, cuts, header_bytes, known, root.store, warnings, is_folder=is_folder
+        uri,
+        cuts,
+        header_bytes,
+        known,
+        root.store,
+        _name_of(files, headers.all),
+        warnings,
+        is_folder=is_folder,
     )
+
+
+def _name_of(files: Files, headers: Sequence[FileHeader]) -> ModelName:
+    """The names of the model's files, for a target of the same format. Files of slices have names of their own kind."""
+    if any(map(holds_slices, headers)):
+        return ModelName()
+    if files.index is not None:
+        return name_of_index(files.index.file.name)
+    return name_of_files(file.name for file in files.files)
 
 
 def leaf_count(root: Location) -> int:
@@ -103,7 +120,9 @@ def leaf_count(root: Location) -> int:
 class SafetensorsReader:
     """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread.
 
-    ``is_folder``: whether it is a folder, and not a file by itself or an index.
+    Attributes:
+        is_folder: whether it is a folder, and not a file by itself or an index.
+        name: how the files of the model are called.
     """
 
     format = FORMAT
@@ -115,11 +134,12 @@ class SafetensorsReader:
         header_bytes: int,
         record: SliceFile,
         store: Store,
+        name: ModelName,
         warnings: Sequence[str] = (),
         *,
         is_folder: bool,
     ) -> None:
-        self.uri, self.is_folder, self.warnings = uri, is_folder, warnings
+        self.uri, self.is_folder, self.name, self.warnings = uri, is_folder, name, warnings
         self.container = Container(None, (Item("", "", is_tree=True),))
         self.conversion, self.made = record.conversion, record.made
         self._chunks = {cut.name: cut.chunks for cut in cuts}

@@ -22,6 +22,7 @@ from reshard.formats.contents import Extent
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
+from reshard.formats.safetensors.dtypes import element_shape
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
@@ -99,6 +100,11 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     return [made[name] for name in order]
 
 
+def holds_slices(header: FileHeader) -> bool:
+    """Whether a file says that it holds slices of tensors."""
+    return RESHARD_SLICES in header.metadata or DCP_SLICES in header.metadata
+
+
 def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
     if first is not None:
         raise CorruptError(
@@ -136,7 +142,10 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
         members = expect(entry, dict, what, where)
         offset = expect_sizes(members.get("offset"), f"the offset of {what}", where)
         shape = expect_sizes(members.get("full_shape"), f"the full shape of {what}", where)
-        found[name] = _Slice(_listed(name, pieces, where), offset, shape)
+        piece = _listed(name, pieces, where)
+        offset = element_shape(piece.dtype, offset, f"{where}: the offset of {what}")
+        shape = element_shape(piece.dtype, shape, f"{where}: the full shape of {what}")
+        found[name] = _Slice(piece, offset, shape)
     number = expect(document.get("shard"), int, "shard", where)
     count = expect(document.get("shards"), int, "shards", where)
     conversion = expect(document.get("conversion", ""), str, "conversion", where)
@@ -152,7 +161,14 @@ def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
         offsets = expect_sizes(members.get("saved_offsets"), f"saved_offsets of {what}", where)
         shape = members.get("global_shape")
         full = None if shape is None else expect_sizes(shape, f"global_shape of {what}", where)
-        found[name] = _Slice(_listed(name, pieces, where), offsets, full)
+        piece = _listed(name, pieces, where)
+        offsets = element_shape(piece.dtype, offsets, f"{where}: saved_offsets of {what}")
+        full = (
+            None
+            if full is None
+            else element_shape(piece.dtype, full, f"{where}: global_shape of {what}")
+        )
+        found[name] = _Slice(piece, offsets, full)
     return _File(header.path, found)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.foreign.stand_ins import refuse_stand_in
 from reshard.formats.json.safe_json import checked_text, refuse_many_values
 from reshard.formats.limits import MAX_SLICE_VALUES
 from reshard.formats.slices.slice_file import FILE_NAME
@@ -35,6 +36,7 @@ class CheckedJson:
         try:
             document = json.loads(text, object_pairs_hook=self.unique, parse_constant=self.constant)
         except ValueError as error:
+            refuse_stand_in(data, self.path)
             self.fail(f"it is not JSON ({str(error)[:120]})")
         if not isinstance(document, dict):
             self.fail(f"expected a JSON object, found {type(document).__name__}")

@@ -20,7 +20,7 @@ from reshard.formats.slices.slice_file import (
     digest_of,
 )
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import DTYPES
+from reshard.geometry.dtypes import is_known
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.axes import Axis
 from reshard.layout.changes import Changes
@@ -106,7 +106,7 @@ class _Parser(CheckedJson):
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             self.fail(f"{where} names no tensor")
         dtype = value.get("dtype")
-        if dtype is not None and dtype not in DTYPES:
+        if dtype is not None and not is_known(dtype):
             self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
         saturate = value.get("saturate", False)
         if not isinstance(saturate, bool):
@@ -175,7 +175,7 @@ class _Parser(CheckedJson):
         if "/".join(path) != name:
             self.fail(f"{where} has the path {list(path)[:8]}, which does not join to its name")
         dtype = value.get("dtype")
-        if dtype not in DTYPES:
+        if not is_known(dtype):
             self.fail(f"{where} has the unknown dtype {str(dtype)[:40]!r}")
         shape = self.numbers(value.get("shape"), f"shape of {where}")
         if len(shape) > _MAX_RANK or math.prod(shape) > MAX_ELEMENTS:

@@ -29,6 +29,9 @@ URL = "/v1/tensors"
 GOES_ON = 5
 """How often an interrupted download is resumed."""
 
+_PACKED_BYTES = {"float4_e2m1fn_x2": 1, "float6_e2m3fn_x4": 3, "float6_e3m2fn_x4": 3}
+"""Bytes of an element that is several values."""
+
 
 @dataclass(frozen=True)
 class Tensors:
@@ -44,7 +47,10 @@ class Tensors:
         dtype: DTypeLike | None = None,
         **more: Any,
     ) -> np.ndarray[Any, Any]:
-        """A slice of a tensor (``"0:128,:"``) as a numpy array; takes ``step`` and ``item``."""
+        """A slice of a tensor (``"0:128,:"``) as a numpy array; takes ``step`` and ``item``.
+
+        Elements of several values, for which numpy has no type (``float4_e2m1fn_x2``), are given as bytes.
+        """
         import ml_dtypes
         import numpy as np
 
@@ -53,9 +59,10 @@ class Tensors:
             query["dtype"] = full_name(dtype)
         taken = bytearray()
         headers = self._take({k: v for k, v in query.items() if v is not None}, taken.extend)
-        found = headers["X-Reshard-Dtype"]
-        kind = np.dtype(getattr(ml_dtypes, found, found))
-        return np.frombuffer(taken, kind).reshape(json.loads(headers["X-Reshard-Shape"]))
+        found, shape = headers["X-Reshard-Dtype"], json.loads(headers["X-Reshard-Shape"])
+        if (packed := _PACKED_BYTES.get(found)) is not None:
+            return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], shape[-1] * packed)
+        return np.frombuffer(taken, np.dtype(getattr(ml_dtypes, found, found))).reshape(shape)
 
     def download_shard(
         self,

@@ -74,7 +74,8 @@ class TargetRequest(RequestDocument):
         _DEFAULTS.file_names, max_length=200, examples=["part-{number:03d}.safetensors"]
     )
     carry: Flag = Field(
-        _DEFAULTS.carry, description="Copy the files beside the weights of a safetensors source."
+        _DEFAULTS.carry,
+        description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
     )
     overwrite: Flag = _DEFAULTS.overwrite
     restart: Flag = Field(_DEFAULTS.restart, description="Discard an earlier attempt's work.")

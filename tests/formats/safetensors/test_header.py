@@ -62,17 +62,6 @@ def test_floats_of_a_byte_are_read(tmp_path: Path, name: str, dtype: str) -> Non
     assert (piece.dtype, piece.nbytes) == (dtype, 3)
 
 
-@pytest.mark.parametrize(("name", "bits"), [("F4", 4), ("F6_E2M3", 6), ("F6_E3M2", 6)])
-def test_packed_floats_are_refused_with_the_reason(tmp_path: Path, name: str, bits: int) -> None:
-    path = file_of(tmp_path, packed({"w": entry(name, [8], 0, bits)}, bytes(bits)))
-    with pytest.raises(FormatError) as error:
-        read_header(locate(path))
-    assert str(error.value) == (
-        f"{path}: tensor 'w' is {name}, of {bits} bits an element and packed, which is not supported; "
-        "leave the file out, or store the tensor as U8"
-    )
-
-
 ONE = {"w": entry("U8", [4], 0, 4)}
 
 REFUSED: dict[str, tuple[bytes, str]] = {

@@ -213,7 +213,7 @@ def test_a_pickle_is_no_checkpoint(tmp_path: Path, name: str) -> None:
 
     path = file_of(tmp_path, pickle.dumps({"w": 1}), name)
     assert refused(Path(path), NotACheckpointError).endswith(
-        "; it is a pickle, which can run any code when it is loaded, so it is never read: where you trust it, load it with "
+        "; it is a pickle, which reshard does not read; loading one can run any code: where you trust it, load it with "
         "torch.load(weights_only=True) and write it with safetensors.torch.save_file"
     )
 

@@ -21,6 +21,7 @@ from reshard_server.schemas.problem import Problem
 import reshard
 from reshard.engine.progress import Progress
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, StorageError
+from tests.formats.safetensors.build import entry, file_of, packed
 from tests.server.client.cutting import cutting
 from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, live
@@ -207,6 +208,21 @@ def test_slices_as_arrays(client: Client) -> None:
     np.testing.assert_array_equal(client.tensors.read("data/run", "params/kernel"), WEIGHTS)
     with pytest.raises(LayoutError, match="reaches outside"):
         client.tensors.read("data/run", "params/kernel", "0:9999")
+
+
+@pytest.mark.parametrize(("dtype", "columns", "nbytes"), [("F4", 8, 4), ("F6_E3M2", 8, 6)])
+def test_packed_floats_are_given_as_bytes(
+    client: Client, data: Path, dtype: str, columns: int, nbytes: int
+) -> None:
+    stored = bytes(range(3 * nbytes))
+    file_of(
+        data,
+        packed({"w": entry(dtype, [3, columns], 0, len(stored))}, stored),
+        f"{dtype}.safetensors",
+    )
+    found = client.tensors.read(f"data/{dtype}.safetensors", "w", "1:3,:")
+    assert (found.dtype, found.shape) == (np.uint8, (2, nbytes))
+    assert found.tobytes() == stored[nbytes:]
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(served: Live, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from reshard.errors import PlanError
 from reshard.formats.safetensors.index import ENDING
+from reshard.formats.safetensors.model_name import ModelName
 
 FilesOf = Literal["one", "shards", "ranks", "dcp"]
 """The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or
@@ -18,9 +19,8 @@ the files of torch's distributed checkpoint, which hold each slice once."""
 
 ONLY_FILE = f"model{ENDING}"
 
-_USUAL: dict[FilesOf, str] = {
+_USUAL: dict[str, str] = {
     "one": ONLY_FILE,
-    "shards": f"model-{{number:05d}}-of-{{count:05d}}{ENDING}",
     "ranks": f"model-rank-{{rank:05d}}-of-{{count:05d}}{ENDING}",
     "dcp": f"shard-{{number:05d}}-model-00001-of-00001{ENDING}",
 }
@@ -50,16 +50,17 @@ def parse_pattern(pattern: Any) -> str | None:
     return pattern
 
 
-def file_names(files: FilesOf, count: int, pattern: str | None) -> list[str]:
-    """The name of each of ``count`` files.
+def file_names(files: FilesOf, count: int, pattern: str | None, name: ModelName) -> list[str]:
+    """The name of each of ``count`` files of a model of that name.
 
     Raises PlanError for a pattern that gives two files the same name.
 
-    >>> file_names("shards", 2, None)
+    >>> file_names("shards", 2, None, ModelName())
     ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
     """
-    if pattern is None and files == "shards" and count == 1:
-        return [ONLY_FILE]
+    if pattern is None and files == "shards":
+        shards = [name.shard(number + 1, count) for number in range(count)]
+        return shards if count > 1 else [name.only_file]
     used = pattern or _USUAL[files]
     names = [_name(used, number, count) for number in range(count)]
     if len(set(names)) < count:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.safetensors.dtypes import header_shape
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.write.file_names import file_names
 from reshard.formats.safetensors.write.header import HeaderEntry
@@ -39,6 +40,15 @@ class FileSlice(Struct, frozen=True):
     @property
     def entry(self) -> HeaderEntry:
         return HeaderEntry(self.name, self.tensor.spec.dtype, self.box.shape)
+
+    @property
+    def header_offset(self) -> list[int]:
+        """Where it begins in the full tensor, counted as the header counts."""
+        return list(header_shape(self.tensor.spec.dtype, self.box.start))
+
+    @property
+    def header_full_shape(self) -> list[int]:
+        return list(header_shape(self.tensor.spec.dtype, self.tensor.spec.shape))
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +81,7 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedF
         listed = _ranks(tensors)
     else:
         listed = _each_once(tensors, form)
-    names = file_names(form.files, len(listed), form.file_names)
+    names = file_names(form.files, len(listed), form.file_names, form.name)
     return [
         PlannedFile(name, tuple(sorted(slices, key=_in_file)), number, len(listed))
         for number, (name, slices) in enumerate(zip(names, listed, strict=True))
@@ -79,7 +89,9 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedF
 
 
 def _in_file(one: FileSlice) -> tuple[int, str]:
-    return -storage_bytes(one.tensor.spec.dtype), one.name
+    itemsize = storage_bytes(one.tensor.spec.dtype)
+    alignment = itemsize & -itemsize  # packed elements have three bytes
+    return -alignment, one.name
 
 
 def _whole(tensor: TargetTensor) -> FileSlice:

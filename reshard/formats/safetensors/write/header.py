@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.formats.safetensors.dtypes import safetensors_name
+from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.dtypes import storage_bytes
 
 MOST_HEADER_BYTES = 100_000_000
@@ -23,7 +23,7 @@ METADATA = "__metadata__"
 
 
 class HeaderEntry(Struct, frozen=True):
-    """A tensor of a safetensors file."""
+    """A tensor of a safetensors file; its shape counts elements."""
 
     name: str
     dtype: str
@@ -49,7 +49,7 @@ def safetensors_header(entries: Sequence[HeaderEntry], metadata: Mapping[str, st
         end = offset + entry.nbytes
         document[entry.name] = {
             "dtype": safetensors_name(entry.dtype, entry.name),
-            "shape": list(entry.shape),
+            "shape": list(header_shape(entry.dtype, entry.shape)),
             "data_offsets": [offset, end],
         }
         offset = end

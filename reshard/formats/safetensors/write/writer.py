@@ -1,6 +1,6 @@
 """The safetensors writer: files whose headers are known before the first byte, so that any worker writes any chunk.
 
-Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards ``model.safetensors.index.json``. A
+Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards their index. A
 checkpoint of one file has its record in the header, with zeros for digests until they are known.
 """
 
@@ -19,7 +19,7 @@ from reshard.errors import FormatError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import PathKey
 from reshard.formats.safetensors.form import SafetensorsForm
-from reshard.formats.safetensors.index import INDEX_NAME
+from reshard.formats.safetensors.model_name import index_of_pattern
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
@@ -43,7 +43,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
 from reshard.storage.local.files import open_new, storage_errors, write_all
 from reshard.storage.local.folding import refuse_folded
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
 
 
 def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
@@ -97,16 +97,18 @@ class SafetensorsWriter:
 
         Where files are not written in place, each is begun with ``shared_file`` when its first chunk is written.
         """
-        carried = [locate(path).name for path in self._form.carried]
-        refuse_folded(root, [INDEX_NAME, FILE_NAME, *self._sizes, *carried])
+        names = [self._index_name, FILE_NAME, *self._sizes, *self._form.carried.files]
+        refuse_folded(root, names)
         for file in self._files:
             if root.store.writes_in_place:
                 path = f"{root.path}/{file.name}"
                 _write_header(path, self._header(file), self._sizes[file.name])
             elif not any(one.box.size for one in file.slices):
                 (root / file.name).write(self._header(file))
-        for source in map(locate, self._form.carried):
-            copy_file(source, root / source.name)
+        carried = self._form.carried
+        for path, source in zip(carried.files, carried.locations, strict=True):
+            (root / path).parent.make_folder()
+            copy_file(source, root / path)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a file, or of the file of each device that has the chunk."""
@@ -145,14 +147,17 @@ class SafetensorsWriter:
             return {}
         known: dict[str, str] = {}
         if index := self._index():
-            (root / INDEX_NAME).write(index)
-            known[INDEX_NAME] = digest_of(index)
-        names = [locate(path).name for path in self._form.carried]
-        known |= digests_of_files(root, names)
+            (root / self._index_name).write(index)
+            known[self._index_name] = digest_of(index)
+        known |= digests_of_files(root, self._form.carried.files)
         markers = {} if root.store.renames else {COMMIT_MARKER: COMMITTED}
         known |= {name: digest_of(data) for name, data in markers.items()}
         (root / FILE_NAME).write(self._record(digests, known))
         return markers
+
+    @property
+    def _index_name(self) -> str:
+        return index_of_pattern(self._form.file_names or "") or self._form.name.index
 
     def _located(self) -> dict[str, _Stored]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
@@ -196,8 +201,9 @@ class SafetensorsWriter:
         )
 
     def _index(self) -> bytes:
-        """The index of Hugging Face shards; nothing for a single file of the usual name, which needs none."""
-        if self._form.files != "shards" or self._names == [ONLY_FILE]:
+        """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""
+        found_alone = ([ONLY_FILE], [self._form.name.only_file])
+        if self._form.files != "shards" or self._names in found_alone:
             return b""
         document = {
             "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
@@ -228,7 +234,7 @@ def _index_of(one: FileSlice, grid: Grid) -> Index:
 
 def _slices_text(file: PlannedFile, conversion: str) -> str:
     tensors = {
-        one.name: {"offset": list(one.box.start), "full_shape": list(one.tensor.spec.shape)}
+        one.name: {"offset": one.header_offset, "full_shape": one.header_full_shape}
         for one in file.slices
     }
     document = {
@@ -242,7 +248,7 @@ def _slices_text(file: PlannedFile, conversion: str) -> str:
 
 
 def _dcp_text(file: PlannedFile) -> str:
-    return json.dumps({one.name: {"saved_offsets": list(one.box.start)} for one in file.slices})
+    return json.dumps({one.name: {"saved_offsets": one.header_offset} for one in file.slices})
 
 
 def _entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:

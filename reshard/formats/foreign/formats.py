@@ -1,0 +1,100 @@
+"""Formats that are recognised and not read, each with the way from there to one that is.
+
+A way names calls that exist: transformers 5.23, torch 2.13, TensorFlow 2.21, Flax 0.12, T5X and Levanter as of 2026.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Foreign(Struct, frozen=True):
+    """A format that is not read.
+
+    Attributes:
+        name: what it is, as in "it is …".
+        way: what turns it into something that is read.
+    """
+
+    name: str
+    way: str
+
+
+TENSORFLOW = Foreign(
+    "a checkpoint of TensorFlow (.index and .data files)",
+    "tf.train.load_checkpoint(PREFIX) gives every variable as a numpy array (get_variable_to_shape_map, get_tensor); save them with "
+    "safetensors.numpy.save_file",
+)
+SAVED_MODEL = Foreign(
+    "a SavedModel of TensorFlow",
+    "tf.train.load_checkpoint('DIR/variables/variables') gives every variable as a numpy array (get_variable_to_shape_map, "
+    "get_tensor); save them with safetensors.numpy.save_file",
+)
+TORCH_DCP = Foreign(
+    "a distributed checkpoint of torch (.metadata and .distcp files)",
+    "'python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE.pt' makes one file of it; load that with torch.load "
+    "and write its tensors with safetensors.torch.save_file",
+)
+MEGATRON = Foreign(
+    "a checkpoint of Megatron",
+    "AutoBridge.export_ckpt of Megatron Bridge writes the model as Hugging Face safetensors",
+)
+DEEPSPEED = Foreign(
+    "a checkpoint of DeepSpeed",
+    "'python zero_to_fp32.py . OUTPUT --safe_serialization', in the folder, writes its weights as safetensors",
+)
+TORCH_CHECKPOINTING = Foreign(
+    "a checkpoint of torch_checkpointing (metadata.pkl)",
+    "restore it with that library, and write its tensors with safetensors.torch.save_file",
+)
+PICKLE = Foreign(
+    "a pickle",
+    "loading one can run any code: where you trust it, load it with torch.load(weights_only=True) and write it with "
+    "safetensors.torch.save_file",
+)
+HDF5 = Foreign(
+    "an HDF5 file, such as Keras' .weights.h5",
+    "open it with h5py, or load it into its model with Keras, and save the arrays with safetensors.numpy.save_file",
+)
+KERAS = Foreign(
+    "an archive of Keras (.keras)",
+    "load it with keras.saving.load_model, and save the arrays of model.variables with safetensors.numpy.save_file",
+)
+GGUF = Foreign(
+    "a GGUF file, whose tensors are quantised mostly",
+    "take the model that it was made of; or let from_pretrained(DIR, gguf_file=FILE) of transformers dequantise it, and "
+    "save_pretrained write it as safetensors",
+)
+NPZ = Foreign(
+    "an archive of numpy (.npz)",
+    "safetensors.numpy.save_file(dict(numpy.load(FILE)), 'NAME.safetensors') writes its arrays",
+)
+NPY = Foreign(
+    "an array of numpy (.npy)",
+    "safetensors.numpy.save_file({'NAME': numpy.load(FILE)}, 'NAME.safetensors') writes it",
+)
+MSGPACK = Foreign(
+    "a msgpack file, such as Flax writes",
+    "flax.serialization.msgpack_restore(DATA) gives its tree of arrays, which reshard.save saves",
+)
+T5X = Foreign(
+    "a checkpoint of T5X",
+    "t5x.checkpoints.load_t5x_checkpoint(DIR) gives its tree of arrays, which reshard.save saves",
+)
+LEVANTER = Foreign(
+    "a tree of zarr arrays without Orbax's _METADATA, as Levanter writes it",
+    "'python -m levanter.main.export_lm_to_hf' writes the model as Hugging Face safetensors; or read the arrays with TensorStore and save "
+    "them with reshard.save",
+)
+ZARR = Foreign(
+    "a tree of zarr arrays without Orbax's _METADATA",
+    "restore the file from a copy if it is a checkpoint of Orbax; else read the arrays with TensorStore and save them with reshard.save",
+)
+OCDBT = Foreign(
+    "a database of TensorStore (OCDBT) without Orbax's _METADATA",
+    "restore the file from a copy if it is a checkpoint of Orbax; else read the arrays with TensorStore and save them with reshard.save",
+)
+DIFFUSERS = Foreign(
+    "a pipeline of diffusers",
+    "its models are in folders, such as transformer, unet, vae or text_encoder: name one of them",
+)

@@ -1,0 +1,98 @@
+"""How the files of a model are called, so that its loaders find them.
+
+::
+
+    model.safetensors                        one file
+    model-00001-of-00002.safetensors         shards, with model.safetensors.index.json
+    model.fp16.safetensors                   the variant "fp16"
+    model.fp16-00001-of-00002.safetensors    its shards, with model.safetensors.index.fp16.json
+
+These are transformers' names (``_add_variant`` in ``modeling_utils.py``, 5.23). In diffusers ``diffusion_pytorch_model`` is in the
+place of ``model``, in PEFT ``adapter_model``. Older diffusers wrote ``model-00001-of-00002.fp16.safetensors``, which is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+ENDING = ".safetensors"
+INDEX_NAME = f"model{ENDING}.index.json"
+
+_INDEX = re.compile(r"(.+)\.safetensors\.index(\.[^.]+)?\.json", re.DOTALL)
+_SHARD = re.compile(r"(.+?)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.safetensors", re.DOTALL)
+_SHARD_PATTERN = re.compile(r"(.+?)-\{number[^}]*\}-of-\{count[^}]*\}\.safetensors")
+
+_WITH_VARIANTS = ("model", "diffusion_pytorch_model")
+"""What comes after the last dot of other names is no variant, as in ``qwen2.5``."""
+
+_MOST_BYTES = 200
+"""Of a name, to which the number of a shard may be added; file systems take 255."""
+
+
+class ModelName(Struct, frozen=True):
+    """The names of the files of a model.
+
+    Attributes:
+        stem: with which they begin, the variant included.
+        index: of the index of several shards.
+    """
+
+    stem: str = "model"
+    index: str = INDEX_NAME
+
+    @property
+    def only_file(self) -> str:
+        """The name of one file with all tensors."""
+        return f"{self.stem}{ENDING}"
+
+    def shard(self, number: int, count: int) -> str:
+        """The name of a shard; ``number`` counts from 1."""
+        return f"{self.stem}-{number:05d}-of-{count:05d}{ENDING}"
+
+
+def is_index(name: str) -> bool:
+    """Whether it is the name of an index of shards."""
+    return _INDEX.fullmatch(name) is not None
+
+
+def name_of_index(index: str) -> ModelName:
+    """The names of a model that has this index."""
+    match = _INDEX.fullmatch(index)
+    if match is None or not _is_plain(index):
+        return ModelName()
+    return ModelName(f"{match[1]}{match[2] or ''}", index)
+
+
+def name_of_files(files: Iterable[str]) -> ModelName:
+    """The names of a model in these files; the usual ones where they do not begin alike."""
+    stems = {_stem(file) for file in files}
+    stem = stems.pop() if len(stems) == 1 else ""
+    return ModelName(stem, _index_of(stem)) if stem else ModelName()
+
+
+def index_of_pattern(pattern: str) -> str | None:
+    """The name of the index of shards with such names; None for a pattern that says no name of a model."""
+    match = _SHARD_PATTERN.fullmatch(pattern)
+    return _index_of(match[1]) if match else None
+
+
+def _stem(file: str) -> str:
+    if not (file.endswith(ENDING) and _is_plain(file)):
+        return ""
+    shard = _SHARD.fullmatch(file)
+    return f"{shard[1]}{shard[2] or ''}" if shard else file.removesuffix(ENDING)
+
+
+def _is_plain(name: str) -> bool:
+    """A name that is also allowed for the files of a target (``write/file_names.py``)."""
+    return name.isprintable() and "\\" not in name and len(name.encode()) <= _MOST_BYTES
+
+
+def _index_of(stem: str) -> str:
+    base, _, variant = stem.rpartition(".")
+    if base in _WITH_VARIANTS:
+        return f"{base}{ENDING}.index.{variant}.json"
+    return f"{stem}{ENDING}.index.json"

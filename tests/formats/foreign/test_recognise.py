@@ -1,0 +1,240 @@
+"""What is not read is named, with the way from there. Real writers make the files where one is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tensorstore as ts
+from flax.serialization import msgpack_restore, msgpack_serialize
+from safetensors.numpy import load_file, save_file
+
+import reshard
+from reshard.errors import MissingError, NotACheckpointError, ReshardError
+from reshard.formats.foreign import formats
+from reshard.formats.foreign.formats import Foreign
+from tests.emulators.buckets import Bucket
+from tests.orbax_trees import save_pytree
+
+ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+T5X_STATE = {"version": 3, "optimizer": {"target": {"encoder": {}}}}
+
+
+def put(*names: str, data: bytes = b"x") -> Callable[[Path], None]:
+    """Writes files with these names below a folder."""
+
+    def write(folder: Path) -> None:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+    return write
+
+
+def zarr(*names: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for name in names:
+            spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder / name)}}
+            ts.open(spec, create=True, dtype=ts.float32, shape=[2, 3]).result().write(
+                ARRAYS["w"]
+            ).result()
+
+    return write
+
+
+def database(folder: Path) -> None:
+    ts.KvStore.open({"driver": "ocdbt", "base": f"file://{folder}/"}).result().write(
+        "a/.zarray", b"{}"
+    ).result()
+
+
+def hdf5(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        with h5py.File(folder / name, "w") as file:
+            file["layers/dense/vars/0"] = ARRAYS["w"]
+
+    return write
+
+
+def npz(folder: Path) -> None:
+    np.savez(folder / "checkpoint.npz", **ARRAYS)
+
+
+def npy(folder: Path) -> None:
+    np.save(folder / "w.npy", ARRAYS["w"])
+
+
+def both(*writers: Callable[[Path], None]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for writer in writers:
+            writer(folder)
+
+    return write
+
+
+MSGPACK = msgpack_serialize(ARRAYS)
+ZIP = b"PK\x03\x04" + bytes(30)
+TENSORFLOW = put("ckpt-1.index", "ckpt-1.data-00000-of-00001")
+
+FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
+    "checkpoint_100": (put("checkpoint_100", data=MSGPACK), formats.MSGPACK),
+    "flax_model.msgpack": (put("flax_model.msgpack", data=MSGPACK), formats.MSGPACK),
+    "checkpoint.npz": (npz, formats.NPZ),
+    "w.npy": (npy, formats.NPY),
+    "model.weights.h5": (hdf5("model.weights.h5"), formats.HDF5),
+    "model.h5": (hdf5("model.h5"), formats.HDF5),
+    "model.keras": (put("model.keras", data=ZIP), formats.KERAS),
+    "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), formats.GGUF),
+    "state.pt": (put("state.pt", data=ZIP), formats.PICKLE),
+    "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), formats.PICKLE),
+    "__0_0.distcp": (put("__0_0.distcp", data=ZIP), formats.TORCH_DCP),
+    "ckpt-1.index": (TENSORFLOW, formats.TENSORFLOW),
+    "ckpt-1.data-00000-of-00001": (TENSORFLOW, formats.TENSORFLOW),
+    "ckpt-1": (TENSORFLOW, formats.TENSORFLOW),
+    "saved_model.pb": (put("saved_model.pb"), formats.SAVED_MODEL),
+}
+"""A file, or a prefix of files, by its name."""
+
+FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
+    "TensorFlow": (TENSORFLOW, formats.TENSORFLOW),
+    "a run of TensorFlow": (put("checkpoint", data=b'model_checkpoint_path: "ck-1"\n'), formats.TENSORFLOW),
+    "SavedModel": (put("saved_model.pb", "variables/variables.index"), formats.SAVED_MODEL),
+    "torch": (put(".metadata", "__0_0.distcp"), formats.TORCH_DCP),
+    "torch without its metadata": (put("__1_0.distcp"), formats.TORCH_DCP),
+    "Megatron to 0.16": (put(".metadata", "__0_0.distcp", "common.pt", "metadata.json"), formats.MEGATRON),
+    "Megatron": (put(".metadata", "__0_0.distcp", "metadata.json"), formats.MEGATRON),
+    "old Megatron": (put("mp_rank_00/model_optim_rng.pt"), formats.MEGATRON),
+    "a run of Megatron": (put("latest_checkpointed_iteration.txt", data=b"100"), formats.MEGATRON),
+    "DeepSpeed": (put("zero_to_fp32.py", "latest", "global_step1/mp_rank_00_model_states.pt"), formats.DEEPSPEED),
+    "torch_checkpointing": (put("metadata.pkl", "state_0.pt"), formats.TORCH_CHECKPOINTING),
+    "Levanter": (both(zarr("model/wte/weight"), put("metadata.json", data=b'{"step": 10}')), formats.LEVANTER),
+    "zarr": (zarr("params/dense/kernel"), formats.ZARR),
+    "a deep tree of zarr": (both(put("a/x"), zarr("b/c/d/e/f/g/kernel")), formats.ZARR),
+    "OCDBT": (database, formats.OCDBT),
+    "diffusers": (put("model_index.json", "unet/diffusion_pytorch_model.safetensors"), formats.DIFFUSERS),
+}  # fmt: skip
+
+HELD: dict[str, Foreign] = {
+    "model-Q4_K_M.gguf": formats.GGUF,
+    "model.weights.h5": formats.HDF5,
+    "model.keras": formats.KERAS,
+    "flax_model.msgpack": formats.MSGPACK,
+    "ViT-B_16.npz": formats.NPZ,
+    "pytorch_model-00001-of-00002.bin": formats.PICKLE,
+    "consolidated.00.pth": formats.PICKLE,
+}
+"""Files that a folder holds, by their names."""
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(NotACheckpointError) as error:
+        reshard.inspect(path)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_named_with_the_way_from_there(tmp_path: Path, name: str) -> None:
+    write, found = FILES[name]
+    write(tmp_path)
+    said = refusal(tmp_path / name)
+    assert said.startswith(f"{tmp_path / name} is not a checkpoint of a known format: ")
+    assert said.endswith(f"it is {found.name}, which reshard does not read; {found.way}")
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_is_named_with_the_way_from_there(tmp_path: Path, kind: str) -> None:
+    write, found = FOLDERS[kind]
+    write(tmp_path)
+    said = refusal(tmp_path)
+    assert said.endswith(f"; it is {found.name}, which reshard does not read; {found.way}")
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_file_in_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    put("config.json", name)(tmp_path)
+    found = HELD[name]
+    said = refusal(tmp_path)
+    assert said.endswith(
+        f"; it holds {name!r}, which is {found.name}, which reshard does not read; {found.way}"
+    )
+
+
+def test_the_same_in_a_bucket(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    cases = {**FILES, **FOLDERS}
+    for kind, (write, _) in cases.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        write(folder)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                gcs_bucket.store().put(str(path.relative_to(tmp_path)), path.read_bytes())
+    for kind, (_, found) in cases.items():
+        name = f"{kind}/{kind}" if kind in FILES else kind
+        assert refusal(f"{gcs_bucket.url}/{name}").endswith(
+            f"{found.name}, which reshard does not read; {found.way}"
+        )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        put("notes.txt"),
+        put("faiss.index"),
+        put("checkpoint", data=b"text"),
+        lambda _: None,
+        put("a/b/c/d"),
+    ],
+)
+def test_what_is_not_recognised_is_not_guessed(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    write(tmp_path)
+    assert "which reshard does not read" not in refusal(tmp_path)
+    if (tmp_path / "faiss.index").exists():
+        assert "it is a file, expected" in refusal(tmp_path / "faiss.index")
+        with pytest.raises(MissingError):
+            reshard.inspect(tmp_path / "faiss")
+
+
+def test_a_folder_that_is_read_is_not_looked_at(tmp_path: Path) -> None:
+    """Checkpoints beside other files are checkpoints."""
+    everything = both(put("pytorch_model.bin", "m.gguf", ".metadata", "x.distcp"))
+    save_pytree(tmp_path / "orbax", ARRAYS)
+    (tmp_path / "hf").mkdir()
+    save_file(ARRAYS, tmp_path / "hf" / "model.safetensors")
+    for name in ("orbax", "hf"):
+        everything(tmp_path / name)
+        assert list(reshard.inspect(tmp_path / name).tensors) == ["w"]
+
+
+def test_steps_are_named_before_other_things(tmp_path: Path) -> None:
+    save_pytree(tmp_path / "run" / "1", ARRAYS)
+    put("events.pt", "metadata.pkl")(tmp_path / "run")
+    assert refusal(tmp_path / "run").endswith(f"name one of them: {tmp_path}/run/1")
+
+
+def test_the_ways_of_numpy_flax_and_hdf5_lead_to_checkpoints(tmp_path: Path) -> None:
+    npz(tmp_path)
+    save_file(dict(np.load(tmp_path / "checkpoint.npz")), tmp_path / "npz.safetensors")
+    tree = msgpack_restore(msgpack_serialize({"a": ARRAYS}))
+    reshard.save(tmp_path / "flax", tree)
+    hdf5("m.weights.h5")(tmp_path)
+    with h5py.File(tmp_path / "m.weights.h5") as file:
+        save_file({"w": file["layers/dense/vars/0"][()]}, tmp_path / "h5.safetensors")
+    for name in ("npz", "h5"):
+        assert load_file(tmp_path / f"{name}.safetensors")["w"].tobytes() == ARRAYS["w"].tobytes()
+        assert list(reshard.inspect(tmp_path / f"{name}.safetensors").tensors) == ["w"]
+    assert list(reshard.inspect(tmp_path / "flax").tensors) == ["a/w"]
+
+
+@pytest.mark.parametrize(
+    "data", [msgpack_serialize(T5X_STATE), msgpack_serialize(T5X_STATE, in_place=True)]
+)
+def test_t5x_is_told_from_old_orbax(tmp_path: Path, data: bytes) -> None:
+    """Both write a msgpack file ``checkpoint`` beside arrays."""
+    both(zarr("target.encoder.kernel"), put("checkpoint", data=data))(tmp_path)
+    with pytest.raises(ReshardError, match="a checkpoint of T5X, which"):
+        reshard.inspect(tmp_path)
