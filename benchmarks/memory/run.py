@@ -41,8 +41,8 @@ from reshard import MemoryBudgetError
 command, source, target, options = sys.argv[1:]
 options = json.loads(options)
 try:
-    if command == "verify":
-        reshard.verify(source, target, **options)
+    if command in ("verify", "diff"):
+        getattr(reshard, command)(source, target, **options)
         print(json.dumps({}))
     else:
         reshard.convert(source, target, **options)
@@ -111,6 +111,12 @@ CASES = [
     Case("read back, columns to rows", "columns", ROWS, (("check", "readback"),)),
     Case("verify two checkpoints", "rows", (), command="verify"),
     Case("verify many small tensors", "small", (), command="verify"),
+    Case("order F in zstd, verify", "turned-zstd-F2-16", (), command="verify"),
+    Case("transposed in blosc, diff", "turned-blosc-T3-16", (), command="diff"),
+    Case("order F in zstd, to rank files", "turned-zstd-F2-16", COLUMNS,
+         (("to", "safetensors"), ("files", "ranks"))),
+    Case("order F, big-endian, in blosc, to DCP files", "turned-blosc-B2-16", ROWS,
+         (("to", "safetensors"), ("files", "dcp"))),
 ]  # fmt: skip
 
 

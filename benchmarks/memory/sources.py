@@ -40,6 +40,8 @@ def make_source(folder: Path, name: str, mib: int, tensors: int, chunks: int) ->
     elif name == "cube":
         shape3 = (64, rows // 64 or 1, COLUMNS)
         _write_array(folder, shape3, (8, *shape3[1:]), _ZSTD, ocdbt=True)
+    elif name.startswith("turned-"):
+        _write_turned(folder, rows, *name.split("-")[1:])
     elif name.startswith("one-"):
         _write_array(folder, (rows, COLUMNS), (rows, COLUMNS), _CODECS[name[4:]], ocdbt=False)
     else:
@@ -67,6 +69,38 @@ def _write_array(
     values = rng.integers(0, 250, shape, np.uint8)
     array.write(values.astype(np.float32)).result()
     _write_tree(folder, [["w"]], use_ocdbt=ocdbt)
+
+
+def _write_turned(folder: Path, rows: int, codec: str, form: str, chunk_mib: str) -> None:
+    """The same tensor in chunks of whole rows; ``form`` says how zarr lays out the elements of a chunk.
+
+    ``C2`` and ``F2``: order C and F of zarr 2; ``T3``: zarr 3's transpose; ``B2``: order F and big-endian, which only
+    TensorStore decodes.
+    """
+    import numpy as np
+    import tensorstore as ts
+
+    folder.mkdir()
+    is_zarr3, shape = form == "T3", [rows, COLUMNS]
+    chunk = [min(rows, int(chunk_mib) * 32), COLUMNS]
+    two = {"chunks": chunk, "compressor": _CODECS[codec], "dtype": ">f4" if form == "B2" else "<f4",
+           "shape": shape, "order": "C" if form == "C2" else "F"}  # fmt: skip
+    turn = {"name": "transpose", "configuration": {"order": [1, 0]}}
+    kept = {key: value for key, value in (_CODECS[codec] or {}).items() if key != "id"}
+    if codec == "blosc":
+        kept |= {"shuffle": "shuffle", "typesize": 4}
+    packed = [] if codec == "raw" else [{"name": codec, "configuration": kept}]
+    three = {"shape": shape, "data_type": "float32",
+             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+             "codecs": [turn, {"name": "bytes", "configuration": {"endian": "little"}}, *packed]}  # fmt: skip
+    store = {"driver": "file", "path": f"{folder}/w/"}
+    metadata, driver = (three, "zarr3") if is_zarr3 else (two, "zarr")
+    array = ts.open(
+        {"driver": driver, "kvstore": store, "metadata": metadata}, create=True
+    ).result()
+    values = np.random.default_rng(0).integers(0, 250, shape, np.uint8)
+    array.write(values.astype(np.float32)).result()
+    _write_tree(folder, [["w"]], use_ocdbt=False, use_zarr3=is_zarr3)
 
 
 def _write_database(
@@ -114,7 +148,9 @@ def _write_values(folder: Path, values: Iterable[tuple[str, bytes]]) -> None:
             within.write(key, value)
 
 
-def _write_tree(folder: Path, paths: Iterable[list[str]], *, use_ocdbt: bool) -> None:
+def _write_tree(
+    folder: Path, paths: Iterable[list[str]], *, use_ocdbt: bool, use_zarr3: bool = False
+) -> None:
     value = {"value_type": "jax.Array", "skip_deserialize": False}
     entries = {
         str(tuple(path)): {
@@ -126,7 +162,7 @@ def _write_tree(folder: Path, paths: Iterable[list[str]], *, use_ocdbt: bool) ->
     document = {
         "tree_metadata": entries,
         "use_ocdbt": use_ocdbt,
-        "use_zarr3": False,
+        "use_zarr3": use_zarr3,
         "store_array_data_equal_to_fill_value": True,
     }
     (folder / "_METADATA").write_text(json.dumps(document))

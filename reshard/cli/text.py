@@ -48,7 +48,8 @@ def encoding_text(encoding: Encoding) -> str:
         encoding.compressor, encoding.compressor
     )
     level = "" if encoding.level is None else f"-{encoding.level}"
-    return f"{name}{level}{' + crc32c' if encoding.checksum else ''}"
+    turned = f", axes {list(encoding.axis_order)}" if encoding.axis_order else ""
+    return f"{name}{level}{' + crc32c' if encoding.checksum else ''}{turned}"
 
 
 def mesh_text(mesh: DeviceMesh) -> str:

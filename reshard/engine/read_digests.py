@@ -35,6 +35,7 @@ from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
+from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
@@ -224,7 +225,7 @@ def check_memory(
     if need > limits.max_memory:
         mib = -(-need // (1 << 20))
         raise MemoryBudgetError(
-            f"to read {name!r}, of which a chunk is decoded as a whole ({encoding.compressor}), takes {mib} MiB, "
+            f"to read {name!r}, of which a chunk is decoded as a whole ({codec_name(encoding)}), takes {mib} MiB, "
             f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow max_memory of {mib}MiB",
             smallest_bytes=mib << 20,
         )

@@ -49,10 +49,11 @@ def _level(text: str, level: str) -> int:
 def codec_name(encoding: Encoding) -> str:
     """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
 
-    ``pieces`` for a chunk that is gathered from raw pieces: it is not one range of a file, so it cannot be copied.
+    ``turned zstd:1`` if chunks store their axes in another order; no target does. ``pieces`` for a chunk that is gathered from raw pieces: it is not one range of a file, so it cannot be copied.
     """
     if encoding.gathered != "no":
         return "pieces"
     name = "raw" if encoding.compressor == "none" else encoding.compressor
     level = "" if encoding.level is None or name == "raw" else f":{encoding.level}"
-    return name + level + (CHECKSUM if encoding.checksum else "")
+    turned = "turned " if encoding.axis_order else ""
+    return turned + name + level + (CHECKSUM if encoding.checksum else "")

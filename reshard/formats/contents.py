@@ -14,7 +14,7 @@ Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
 
 
 class Encoding(Struct, frozen=True):
-    """How a chunk's bytes are stored: row-major little-endian elements, compressed, then checked.
+    """How a chunk's bytes are stored: little-endian elements, row-major but for ``axis_order``, compressed, then checked.
 
     Attributes:
         compressor: the compression of the element bytes; ``"tensorstore"`` means any codec chain that only
@@ -26,6 +26,7 @@ class Encoding(Struct, frozen=True):
         gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
             reads are cheap.
+        axis_order: the axes as the chunk stores them, slowest first, where that is not row-major; else ().
     """
 
     compressor: Compressor = "none"
@@ -34,6 +35,7 @@ class Encoding(Struct, frozen=True):
     spec: str = ""
     gathered: Gathered = "no"
     read_ahead_bytes: int = 0
+    axis_order: tuple[int, ...] = ()
 
     @property
     def is_bare(self) -> bool:

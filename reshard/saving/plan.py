@@ -6,8 +6,7 @@ A save is an Orbax checkpoint; ``convert`` makes other formats of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from reshard.saving.host_chunk import chunk_bytes_needed
 from reshard.saving.options import SaveOptions
 from reshard.saving.shardings import sharding_problem
 from reshard.saving.tensors import LiveTensor, live_tensor
-from reshard.saving.tree import LiveLeaf, live_leaves, refuse
+from reshard.saving.tree import LiveLeaf, refuse
 
 
 class SavePlan(Struct, frozen=True):
@@ -64,15 +63,21 @@ class SavePlan(Struct, frozen=True):
 
 
 def plan_save(
-    tree: Any, given: GivenLayouts, options: SaveOptions, process: int, count: int
+    leaves: Sequence[LiveLeaf],
+    own: Collection[str],
+    given: GivenLayouts,
+    options: SaveOptions,
+    process: int,
+    count: int,
 ) -> SavePlan:
     """Plans a save; nothing is written and no element is copied.
+
+    ``own``: the arrays of which every process has a copy of its own.
 
     Raises TreeError, LayoutError, PlanError or FormatError, naming the tensors, for a tree or layout that cannot
     be saved; MemoryBudgetError if a single chunk does not fit into ``max_memory``.
     """
-    leaves = live_leaves(tree)
-    tensors = with_given_layouts(live_tensors(leaves, count), given)
+    tensors = with_given_layouts(live_tensors(leaves, own), given)
     target = target_checkpoint(leaves, tensors, options, count)
     specs = [target.tensors[t.name].spec for t in tensors]
     mine = own_chunks([(t, s.storage) for t, s in zip(tensors, specs, strict=True)], process, count)
@@ -91,15 +96,15 @@ def plan_save(
     return SavePlan(target, writer, by_name, tuple(mine), need)
 
 
-def live_tensors(leaves: Sequence[LiveLeaf], count: int) -> list[LiveTensor]:
-    """The tensors among the leaves, in a group of ``count`` processes.
+def live_tensors(leaves: Sequence[LiveLeaf], own: Collection[str]) -> list[LiveTensor]:
+    """The tensors among the leaves; of those in ``own`` every process has a copy.
 
     Raises TreeError, naming the arrays whose sharding does not cut them into boxes.
     """
     arrays = [leaf for leaf in leaves if leaf.leaf.tensor]
     found = {a.leaf.name: sharding_problem(getattr(a.array, "sharding", None)) for a in arrays}
     refuse({name: f"cannot be cut into boxes: {why}" for name, why in found.items() if why})
-    return [live_tensor(leaf, count) for leaf in arrays]
+    return [live_tensor(leaf, is_own=leaf.leaf.name in own) for leaf in arrays]
 
 
 def target_checkpoint(

@@ -24,7 +24,7 @@ from reshard.errors import MemoryBudgetError, ReshardError, StorageError
 MESSAGE_BYTES = 1 << 20
 """Largest value posted at once; the service refuses messages of 4 MiB."""
 
-STEPS = ("planned", "staged", "written", "published")
+STEPS = ("placed", "planned", "staged", "written", "published")
 """The exchanges of a save, in order."""
 
 _DONE, _FAILED = b"+", b"-"
@@ -235,5 +235,5 @@ def check_same(payloads: Sequence[bytes]) -> None:
         raise errors.TreeError(
             f"processes 0 and {process} would save different trees: process 0 has {ours}, process "
             f"{process} has {theirs}; every process must call save with the same arguments, and a tensor "
-            "must either be whole in every process or sharded over all of them"
+            "must be whole in every process, or one array with the same sharding in all of them"
         )

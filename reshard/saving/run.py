@@ -26,10 +26,12 @@ from reshard.saving.given_layouts import GivenLayouts
 from reshard.saving.host_chunk import parts
 from reshard.saving.host_copy import keep_data
 from reshard.saving.options import SaveOptions
+from reshard.saving.placements import local_placements, own_copies
 from reshard.saving.plan import SavePlan, plan_save, total_bytes
 from reshard.saving.processes import ProcessGroup, check_same
 from reshard.saving.put_chunks import check_put
 from reshard.saving.step_folder import step_folder
+from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
@@ -74,9 +76,16 @@ def plan_together(
 ) -> SavePlan:
     """This process's plan, which must equal that of every other process; nothing is written."""
     plans: list[SavePlan] = []
+    leaves: list[LiveLeaf] = []
+
+    def placed() -> bytes:
+        leaves.extend(live_leaves(tree))
+        return local_placements(leaves)
+
+    own = own_copies(group.exchange("placed", placed))
 
     def planned() -> bytes:
-        plans.append(plan_save(tree, given, options, group.index, group.count))
+        plans.append(plan_save(leaves, own, given, options, group.index, group.count))
         place = f"the path {target!r}" if step is None else f"step {step} of the path {target!r}"
         return b"\n".join([place.encode(), plans[0].lines])
 

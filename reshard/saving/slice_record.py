@@ -61,7 +61,11 @@ def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
     Raises TreeError, naming every leaf that cannot be recorded.
     """
     leaves = live_leaves(_opened(tree))
-    tensors = live_tensors(leaves, count)
+    # Orbax refuses arrays that one process has alone, so those that this process has whole are copies.
+    own = {
+        x.leaf.name for x in leaves if count > 1 and getattr(x.array, "is_fully_addressable", False)
+    }
+    tensors = live_tensors(leaves, own)
     by_path = {t.leaf.path: t.leaf for t in tensors}
     target = TargetCheckpoint(
         Container("v0", (Item("", "", is_tree=True),)),

@@ -102,24 +102,27 @@ class LiveTensor(Struct, frozen=True):
             yield self.shards[_flat(index, parts)]
 
 
-def live_tensor(leaf: LiveLeaf, process_count: int) -> LiveTensor:
-    """The leaf's array as shards. TreeError if a process lacks data that it would have to write."""
+def live_tensor(leaf: LiveLeaf, *, is_own: bool) -> LiveTensor:
+    """The leaf's array as shards; ``is_own`` if every process has a copy of this jax array.
+
+    TreeError if a process lacks data that it would have to write.
+    """
     import jax
 
     array = leaf.array
     if isinstance(array, ShardedVariable):
         return _from_variable(leaf.leaf, array)
     if isinstance(array, jax.Array):
-        return _from_jax(leaf.leaf, array, process_count)
+        return _from_jax(leaf.leaf, array, is_own=is_own)
     whole = Grid.whole(array.shape)
     shard = DeviceShard(Box.full(array.shape), FIRST, array)
     return LiveTensor(leaf.leaf, array.shape, array.dtype.name, (shard,), whole, whole)
 
 
-def _from_jax(leaf: Leaf, array: Any, process_count: int) -> LiveTensor:
+def _from_jax(leaf: Leaf, array: Any, *, is_own: bool) -> LiveTensor:
     is_key = leaf.meta.get("ext_metadata") is not None
     data, found = data_and_sharding(array, is_key=is_key)
-    shards = _shards(data, found, shared=process_count > 1 and data.is_fully_addressable)
+    shards = _shards(data, found, shared=is_own)
     grid = found.grid
     meta = {**leaf.meta, "sharding": found.recorded, "memory_kind": found.memory_kind}
     leaf = replace(leaf, meta={key: value for key, value in meta.items() if value is not None})

@@ -30,7 +30,8 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
     spec, encoding = stored.spec, stored.encoding
     yield repr((_VERSION, spec.name, spec.shape, spec.dtype, box.start, box.stop, dtype))
     yield repr((spec.storage.cuts, spec.chunk_shape, stored.fill, stored.digest))
-    yield repr((encoding.compressor, encoding.level, encoding.checksum, encoding.spec))
+    coded = (encoding.compressor, encoding.level, encoding.checksum, encoding.spec)
+    yield repr((*coded, encoding.axis_order) if encoding.axis_order else coded)
     files: dict[str, str] = {}
     root = str(locate(reader.uri))
     for index in itertools.product(*spec.storage.overlapping(box)):

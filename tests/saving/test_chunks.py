@@ -29,7 +29,7 @@ from tests.saving.states import random
 
 def tensor_of(value):
     (leaf,) = live_leaves({"x": value})
-    return live_tensor(leaf, 1)
+    return live_tensor(leaf, is_own=False)
 
 
 @st.composite

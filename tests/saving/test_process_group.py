@@ -125,7 +125,7 @@ def test_a_process_that_gets_no_answer_says_so(group):
     _, said = group
     assert said[1]["absent"] == "done"
     assert said[0]["absent"].startswith(
-        "StorageError: process 1 of 2 gave no answer within 1 s (step 'planned'), so nothing was published"
+        "StorageError: process 1 of 2 gave no answer within 1 s (step 'placed'), so nothing was published"
     )
 
 

@@ -64,6 +64,7 @@ def open_chunk(
         stored.where(chunk),
         inside=chunk.box.shape,
         dtype=stored.dtype,
+        shape=chunk.stored_shape,
         encoded=encoded,
         wanted_bytes=wanted_bytes,
     )

@@ -11,6 +11,7 @@ from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
 from reshard.formats.codecs.raw import AtOnceStream, FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
+from reshard.formats.codecs.turned import TurnedStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
 from reshard.formats.contents import Encoding, Extent
 from reshard.storage.base import Store
@@ -39,6 +40,7 @@ def open_stream(
     *,
     inside: tuple[int, ...] = (),
     dtype: str = "",
+    shape: tuple[int, ...] = (),
     encoded: memoryview | None = None,
     wanted_bytes: int | None = None,
 ) -> DecodeStream:
@@ -48,6 +50,7 @@ def open_stream(
         where: names tensor and chunk in messages, such as ``"tensor 'a/b', chunk (0, 1)"``.
         inside: the shape of its part inside of the tensor, and
         dtype: of its elements; both are needed if the compressor is ``"tensorstore"``.
+        shape: of the chunk, padding included; needed if the encoding has an ``axis_order``.
         encoded: memory of ``encoded_room`` bytes, given if the first ``readinto`` will ask for everything.
         wanted_bytes: how many decoded bytes from the start will be read; None for all.
 
@@ -58,6 +61,9 @@ def open_stream(
     try:
         if encoding.compressor == "tensorstore":
             return ArrayStream(source, encoding.spec, inside, dtype, decoded_bytes)
+        if encoding.axis_order:
+            stored = _decoder(encoding, source, decoded_bytes, None)
+            return TurnedStream(stored, shape, encoding.axis_order, decoded_bytes)
         return _decoder(encoding, source, decoded_bytes, encoded)
     except BaseException:
         source.close()
@@ -72,7 +78,8 @@ def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
 def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     """Upper bound of the memory that one stream takes; arithmetic only."""
     ahead_bytes = min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
-    return ahead_bytes + _decoder_bytes(encoding, decoded_bytes)
+    turned_bytes = decoded_bytes if encoding.axis_order else 0
+    return ahead_bytes + _decoder_bytes(encoding, decoded_bytes) + turned_bytes
 
 
 def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
@@ -102,12 +109,14 @@ def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
 
     The decoder still needs its memory for a stream: a zstd frame without a size in its header needs its window.
     """
-    return zstd_encoded_bytes(decoded_bytes) if encoding.compressor == "zstd" else 0
+    gains = encoding.compressor == "zstd" and not encoding.axis_order
+    return zstd_encoded_bytes(decoded_bytes) if gains else 0
 
 
 def is_seekable(encoding: Encoding) -> bool:
     """Whether ``skip`` costs nothing, so that a part of a chunk can be read alone."""
-    return encoding.compressor == "none" and encoding.gathered != "at once"
+    is_raw = encoding.compressor == "none" and not encoding.axis_order
+    return is_raw and encoding.gathered != "at once"
 
 
 def _decoder(

@@ -97,7 +97,7 @@ class OrbaxForm(Struct, frozen=True):
         if source.encoding.compressor == "tensorstore":
             return Encoding(checksum=True)
         # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
-        return replace(source.encoding, checksum=True, gathered="no")
+        return replace(source.encoding, checksum=True, gathered="no", axis_order=())
 
     def copies(self, tensor: TargetTensor) -> int:  # noqa: ARG002  the same for every tensor
         """One: replicas are not stored."""

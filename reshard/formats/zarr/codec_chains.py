@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding
@@ -47,24 +48,31 @@ def zarr2_encoding(fields: Mapping[str, Any], where: str) -> Encoding:
     return _compressed(configuration.get("id"), configuration, where)
 
 
-def zarr3_encoding(codecs: Any, several_bytes: bool, where: str) -> Chain:
+def turned(encoding: Encoding, axis_order: Sequence[int]) -> Encoding:
+    """The encoding of chunks whose axes are stored in this order, slowest first."""
+    is_row_major = list(axis_order) == sorted(axis_order)
+    return encoding if is_row_major else replace(encoding, axis_order=tuple(axis_order))
+
+
+def zarr3_encoding(codecs: Any, several_bytes: bool, rank: int, where: str) -> Chain:
     """The chain that ``codecs`` names.
 
     Args:
         codecs: the value of ``codecs``, outermost first.
         several_bytes: whether an element takes several bytes, so that their order matters.
+        rank: of the array.
         where: tensor and file, for errors.
     """
     chain = [_codec(entry, where) for entry in expect(codecs, list, "codecs", where)]
     if not chain:
         raise CorruptError(f"{where}: codecs should name at least 'bytes', but the list is empty")
     if [name for name, _ in chain] == ["sharding_indexed"]:
-        return _sharded(chain[0][1], several_bytes, where)
-    return Chain(_flat(chain, several_bytes, where))
+        return _sharded(chain[0][1], several_bytes, rank, where)
+    return Chain(_turned_chain(chain, several_bytes, rank, where))
 
 
-def _sharded(configuration: Mapping[str, Any], several_bytes: bool, where: str) -> Chain:
-    inner = zarr3_encoding(configuration.get("codecs"), several_bytes, where)
+def _sharded(configuration: Mapping[str, Any], several_bytes: bool, rank: int, where: str) -> Chain:
+    inner = zarr3_encoding(configuration.get("codecs"), several_bytes, rank, where)
     index = expect(configuration.get("index_codecs"), list, "index_codecs", where)
     names = [
         name for name, c in (_codec(e, where) for e in index) if name != "bytes" or _is_little(c)
@@ -79,6 +87,23 @@ def _sharded(configuration: Mapping[str, Any], several_bytes: bool, where: str) 
         return Chain(BY_TENSORSTORE)
     shard = ShardCodec(configuration.get("chunk_shape"), location == "end", "crc32c" in names)
     return Chain(inner.encoding, shard)
+
+
+def _turned_chain(
+    chain: list[tuple[str, Mapping[str, Any]]], several_bytes: bool, rank: int, where: str
+) -> Encoding:
+    """A chain that may begin with codecs that reorder axes."""
+    axes = list(range(rank))
+    while chain and chain[0][0] == "transpose":
+        order = chain[0][1].get("order")
+        if not isinstance(order, list) or any(type(axis) is not int for axis in order):
+            return BY_TENSORSTORE
+        if sorted(order) != list(range(rank)):
+            return BY_TENSORSTORE  # its message says what is wrong
+        axes = [axes[axis] for axis in order]
+        chain = chain[1:]
+    found = _flat(chain, several_bytes, where) if chain else BY_TENSORSTORE
+    return found if found is BY_TENSORSTORE else turned(found, axes)
 
 
 def _flat(chain: list[tuple[str, Mapping[str, Any]]], several_bytes: bool, where: str) -> Encoding:

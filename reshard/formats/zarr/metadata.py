@@ -4,8 +4,8 @@ Sources: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html and …/v3/cor
 sharding codec …/v3/codecs/sharding-indexed/v1.0.html, and the extensions of TensorStore 0.1
 (``bfloat16``, ``int4`` and ``float8_*`` as plain dtype names in both).
 
-Some codec chains are decoded without TensorStore: row-major little-endian elements, then at most one of zstd, gzip and
-blosc, then at most a CRC32C. Every other chain is left to TensorStore (``tensorstore_array``); if that cannot open the
+Some codec chains are decoded without TensorStore: little-endian elements, their axes in any order, then at most one of
+zstd, gzip and blosc, then at most a CRC32C. Every other chain is left to TensorStore (``tensorstore_array``); if that cannot open the
 array, it is refused.
 """
 
@@ -21,7 +21,12 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.zarr.codec_chains import BY_TENSORSTORE, zarr2_encoding, zarr3_encoding
+from reshard.formats.zarr.codec_chains import (
+    BY_TENSORSTORE,
+    turned,
+    zarr2_encoding,
+    zarr3_encoding,
+)
 from reshard.formats.zarr.fill_value import fill_bytes
 from reshard.geometry.dtypes import DTYPES, storage_bytes
 
@@ -105,8 +110,10 @@ def _parse_zarr2(fields: Mapping[str, Any], where: str) -> ZarrArray:
     if order not in ("C", "F"):
         raise CorruptError(f"{where}: order should be 'C' or 'F', but is {shorten(order)}")
     encoding = zarr2_encoding(fields, where)
-    if not is_little or (order == "F" and len(shape) > 1):
+    if not is_little:
         encoding = BY_TENSORSTORE
+    elif order == "F" and encoding is not BY_TENSORSTORE:
+        encoding = turned(encoding, range(len(shape))[::-1])
     return ZarrArray(
         shape, dtype, chunks, chunks, encoding,
         fill_bytes(fields.get("fill_value"), dtype, where),
@@ -136,7 +143,7 @@ def _parse_zarr3(fields: Mapping[str, Any], where: str) -> ZarrArray:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _unknown_dtype(dtype, where)
     separator, prefixed = _zarr3_keys(fields.get("chunk_key_encoding"), where)
-    chain = zarr3_encoding(fields.get("codecs"), storage_bytes(dtype) > 1, where)
+    chain = zarr3_encoding(fields.get("codecs"), storage_bytes(dtype) > 1, len(shape), where)
     chunks, indexing = values, None
     if chain.shard is not None:
         chunks = expect_sizes(

@@ -31,7 +31,9 @@ def read_tensor(reader: Reader, name: str) -> np.ndarray:
             chunk = by_tensorstore(json.loads(tensor.encoding.spec), load(extent))
         else:
             data = decode(load(extent), tensor.encoding.compressor, tensor.encoding.checksum)
-            chunk = np.frombuffer(data, kind).reshape(shape)
+            order = tensor.encoding.axis_order or tuple(range(len(shape)))
+            stored = np.frombuffer(data, kind).reshape([shape[axis] for axis in order])
+            chunk = np.moveaxis(stored, range(len(shape)), order)
         box = spec.storage.box(index)
         whole[box.slices] = chunk[tuple(slice(0, n) for n in box.shape)]
     return whole

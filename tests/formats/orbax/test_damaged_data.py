@@ -92,7 +92,7 @@ def test_processes_that_disagree(ocdbt, tmp_path):
 
 
 def test_unmerged_databases_with_codecs_for_tensorstore(tmp_path):
-    metadata = zarr2((4, 4), order="F")
+    metadata = zarr2((4, 4), compressor={"id": "bz2", "level": 1})
     array = np.arange(16, dtype=np.int8).reshape(4, 4)
     write_item(tmp_path / "c", {"x": (array, metadata)}, ocdbt=True)
     for process in ("0", "1"):

@@ -18,6 +18,7 @@ from tests.formats.orbax.decode import read_tensor
 ARRAY = np.arange(7 * 10, dtype=np.float32).reshape(7, 10)
 BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+TURNED = {"name": "transpose", "configuration": {"order": [1, 0]}}
 
 DECODED = {
     "zarr2-raw": (zarr2((4, 4)), "none"),
@@ -44,17 +45,23 @@ DECODED = {
     ),
     "zarr3-shard": (zarr3((4, 6), sharded((2, 3), "bytes", "crc32c")), "none"),
     "zarr3-shard-start": (zarr3((4, 6), sharded((2, 3), index_location="start")), "none"),
+    "zarr2-columns": (zarr2((4, 4), order="F"), "none"),
+    "zarr2-columns-zstd": (zarr2((4, 4), order="F", compressor={"id": "zstd", "level": 3}), "zstd"),
+    "zarr3-transpose": (zarr3((4, 4), TURNED, "bytes"), "none"),
+    "zarr3-transpose-twice": (zarr3((4, 4), TURNED, TURNED, "bytes"), "none"),
+    "zarr3-transpose-crc": (zarr3((4, 4), TURNED, "bytes", "crc32c"), "none"),
+    "zarr3-shard-transpose": (
+        zarr3((4, 6), sharded((2, 3), TURNED, "bytes", index_codecs=[LITTLE])), "none",
+    ),
     "zarr3-shard-unchecked": (zarr3((4, 6), sharded((2, 2), index_codecs=[LITTLE])), "none"),
 }  # fmt: skip
 
 LEFT_TO_TENSORSTORE = {
-    "zarr2-columns": zarr2((4, 4), order="F"),
+    "zarr2-columns-big": zarr2((4, 4), order="F", dtype=">f4"),
     "zarr2-big": zarr2((4, 4), dtype=">f4"),
     "zarr2-zlib": zarr2((4, 4), compressor={"id": "zlib", "level": 1}),
     "zarr2-bz2": zarr2((4, 4), compressor={"id": "bz2", "level": 1}),
-    "zarr3-transpose": zarr3(
-        (4, 4), {"name": "transpose", "configuration": {"order": [1, 0]}}, "bytes"
-    ),
+    "zarr3-transpose-big": zarr3((4, 4), TURNED, BIG),
     "zarr3-big": zarr3((4, 4), BIG),
     "zarr3-nested-shards": zarr3((8, 8), sharded((4, 4), sharded((2, 2)))),
     "zarr3-shard-big": zarr3((4, 4), sharded((2, 2), BIG)),
@@ -76,6 +83,8 @@ def test_chains_that_are_decoded(case, ocdbt, tmp_path):
     assert encoding.compressor == compressor
     assert encoding.checksum == ("crc" in case or case == "zarr3-shard")
     assert bool(encoding.spec) == (compressor == "blosc")
+    is_turned = ("columns" in case or "transpose" in case) and "twice" not in case
+    assert encoding.axis_order == ((1, 0) if is_turned else ())
     assert_same(read_tensor(reader, "x"), ARRAY)
 
 

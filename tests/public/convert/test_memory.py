@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from benchmarks.memory.random_plans import plans
 from benchmarks.memory.run import BASE_MIB, CASES, run_within
 from benchmarks.memory.sources import make_sources
 from reshard.planning.processes import PROCESS_BYTES
@@ -142,3 +143,11 @@ def test_every_case_keeps_to_its_budget_or_is_refused_with_one_that_works(
     if outcome.planned is not None:
         assert outcome.planned <= budget_mib + 16  # metadata that is not counted
         assert outcome.peak <= BASE_MIB + outcome.planned
+
+
+def test_random_plans_are_the_same_for_a_seed_and_have_every_command():
+    drawn = list(plans(40, 0))
+    assert drawn == list(plans(40, 0))
+    assert drawn != list(plans(40, 1))
+    assert {case.command for case, _, _ in drawn} == {"convert", "verify", "diff"}
+    assert {case.source.split("-")[2] for case, _, _ in drawn} == {"C2", "F2", "T3", "B2"}
