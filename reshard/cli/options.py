@@ -130,7 +130,7 @@ ShowAll = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="A row for each tensor, however many there are, with whole names and every column.",
+        help="A row for each tensor, however many there are, with every column, however wide the screen is.",
     ),
 ]
 Json = Annotated[

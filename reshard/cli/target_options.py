@@ -153,7 +153,7 @@ FileNames = Annotated[
     str | None,
     typer.Option(
         metavar="PATTERN",
-        help="Names of the files, such as 'part-{number:03d}.safetensors'. {number} counts from 1, {rank} from 0; {count} "
+        help="Names of the files, such as 'part-{number}.safetensors'. {number} counts from 1, {rank} from 0; {count} "
         "is how many there are.",
         rich_help_panel=OUTPUT,
     ),

@@ -253,6 +253,18 @@ def test_help_has_an_example_that_parses(
     assert not calls
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_not_cut_at_80_columns(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    marks = []
+    for columns in ("80", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run([command, "--help"]) == 0
+        marks.append(capsys.readouterr().out.count("…"))
+    assert marks[0] == marks[1]
+
+
 def test_version(capsys: Capture) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("reshard ")

@@ -81,8 +81,9 @@ def diff(
         print_json(diff_document(found))
     else:
         from reshard.cli.console import print_all
+        from reshard.cli.tables import most_rows
         from reshard.cli.views.diff import diff_view
 
-        print_all(diff_view(found, show_all))
+        print_all(diff_view(found, show_all, most_rows()))
     if found.differences:
         raise typer.Exit(DIFFERENT)

@@ -147,9 +147,10 @@ def _with_costs(
 def _views(
     planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
+    from reshard.cli.tables import most_rows
     from reshard.cli.views.plan import plan_groups, plan_view
     from reshard.cli.views.shares import shares_view
 
-    yield from plan_view(planned, show_all, said)
+    yield from plan_view(planned, show_all, said, most_rows())
     if shares:
         yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

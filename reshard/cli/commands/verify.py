@@ -83,9 +83,10 @@ def verify(
         print_json(verification(found))
     else:
         from reshard.cli.console import print_all
+        from reshard.cli.tables import most_rows
         from reshard.cli.views.verification import verification_view
 
-        print_all(verification_view(found, show_all))
+        print_all(verification_view(found, show_all, most_rows()))
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
