@@ -213,6 +213,24 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan a b --style v2", "'v2' is not one of 'v0', 'v1'"),
         ("convert a b --verify twice", "'twice' is not one of 'written', 'readback'"),
         ("explode", "No such command 'explode'"),
+        (
+            "plan a b --mesh x",
+            "mesh 'x': expected NAME=SIZE,NAME=SIZE such as data=4,model=2, found 'x'",
+        ),
+        (
+            "layout a --mesh x",
+            "mesh 'x': expected NAME=SIZE,NAME=SIZE such as data=4,model=2, found 'x'",
+        ),
+        ("convert a b --compression lz4", "compression 'lz4' is not known; expected none, zstd"),
+        ("plan a b --select (", "select '(' is no regular expression: missing )"),
+        ("verify a b --rename (=x", "rename '(' is no regular expression: missing )"),
+        ("diff a b --drop (", "drop '(' is no regular expression: missing )"),
+        ("convert a b --cast x=half", "cast 'x'='half': no such dtype"),
+        ("convert a b --to safetensors --ocdbt", "ocdbt is an option of Orbax targets"),
+        ("convert a b --file-names {x}", "file_names is '{x}'; expected the fields {number}"),
+        ("convert a b --part 9/3", "part is '9/3'; expected i/n with i from 1 to n"),
+        ("convert a b --token-file x", "--token-file belongs to --server; add it, or leave it out"),
+        ("doctor bucket", "'bucket' is no URL of a bucket; expected gs://bucket/prefix"),
     ],
 )
 def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -> None:

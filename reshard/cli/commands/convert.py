@@ -24,15 +24,16 @@ from reshard.cli.options import (
     choice_there,
     examples,
     source_of,
+    usage,
 )
 from reshard.cli.target_options import (
     RULES,
+    check_words,
     given_options,
     library_options,
     takes_target_options,
 )
 from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
-from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
     from reshard import ConversionReport, RequestReport, TimeReport
@@ -98,6 +99,7 @@ def convert(
     _refuse_together(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
+    check_words(options, [one.mesh for one in targets])
     if part is not None:
         _convert_part(source_of(src, step, item), targets[0], part, options, limits, as_json)
         return
@@ -164,7 +166,7 @@ class _Made(Struct, frozen=True):
 def _refuse_together(given: Mapping[str, Any], token_file: Path | None) -> None:
     """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
     if token_file is not None and given["--server"] is None:
-        raise ReshardError("--token-file belongs to --server; add it, or leave it out")
+        raise Misuse("--token-file belongs to --server; add it, or leave it out")
     names = [name for name, value in given.items() if value]
     if len(names) > 1 and ("--part" in names or "--target" not in names):
         raise Misuse(
@@ -182,7 +184,10 @@ def _convert_part(
 ) -> None:
     from reshard.cli.json_output import part_report, print_json
     from reshard.cli.progress import watching
+    from reshard.storage.parts import parse_part
 
+    with usage():
+        parse_part(part)
     where: dict[str, Any] = {"layout": target.layout, "mesh": target.mesh, **limits}
     with watching(as_json) as progress:
         report = reshard.convert_part(

@@ -8,7 +8,17 @@ import typer
 
 import reshard
 from reshard.cli.failures import DIFFERENT
-from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Step,
+    Workers,
+    examples,
+    source_of,
+    usage,
+)
 
 EXAMPLES = examples(
     "reshard diff ckpt/1000 served",
@@ -66,6 +76,8 @@ def diff(
     from reshard.cli.json_output import diff_document, print_json
     from reshard.cli.progress import watching
 
+    with usage():
+        reshard.check_arguments(select=select or (), drop=drop or ())
     a = source_of(a, step, item)
     with watching(as_json) as progress:
         found = reshard.diff(

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import LAYOUT, Item, Json, Misuse, ShowAll, Step, examples, source_of
+from reshard.cli.options import (
+    LAYOUT,
+    Item,
+    Json,
+    Misuse,
+    ShowAll,
+    Step,
+    examples,
+    source_of,
+    usage,
+)
 from reshard.cli.target_options import Mesh, MissingAxes
 
 EXAMPLES = examples(
@@ -69,6 +79,8 @@ def layout(
     from reshard.cli.json_output import layout_document, print_json, starter_document
 
     file, src = _file_and_source(words, file)
+    with usage():
+        reshard.check_arguments(mesh=mesh)
     src = source_of(src, step, item)
     if starter:
         if file is not None:

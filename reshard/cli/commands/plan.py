@@ -21,7 +21,12 @@ from reshard.cli.options import (
     examples,
     source_of,
 )
-from reshard.cli.target_options import given_options, library_options, takes_target_options
+from reshard.cli.target_options import (
+    check_words,
+    given_options,
+    library_options,
+    takes_target_options,
+)
 from reshard.cli.targets import PlannedTarget, targets_of
 
 if TYPE_CHECKING:
@@ -83,16 +88,20 @@ def plan(
     from reshard.cli.console import print_all
     from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
 
-    options = library_options(given_options(given))
+    options = given_options(given)
+    goals = (
+        targets_of(dst, given["layout"], given["mesh"], given["target"]) if given["target"] else []
+    )
+    check_words(options, [given["mesh"], *(one.mesh for one in goals)])
+    options = library_options(options)
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
     layout, mesh = given["layout"], given["mesh"]
     src = source_of(src, step, item)
-    if given["target"]:
-        goals = [one.target(options) for one in targets_of(dst, layout, mesh, given["target"])]
-        found = reshard.plan_all(src, goals, **limits)
+    if goals:
+        found = reshard.plan_all(src, [one.target(options) for one in goals], **limits)
         time = _time(found, machines, link)
         if as_json:
             print_json(conversion_plans(found, shares, time, **link))

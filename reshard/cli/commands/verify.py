@@ -8,7 +8,17 @@ import typer
 
 import reshard
 from reshard.cli.failures import DIFFERENT, FAILED
-from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    ShowAll,
+    Step,
+    Workers,
+    examples,
+    source_of,
+    usage,
+)
 from reshard.cli.rules import casts, renames
 from reshard.cli.target_options import Cast, Drop, Rename, Select
 
@@ -66,6 +76,9 @@ def verify(
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching
 
+    with usage():
+        rules = {"rename": renames(rename), "cast": casts(cast)}
+        reshard.check_arguments(select=select or (), drop=drop or (), **rules)
     a = source_of(a, step, item)
     with watching(as_json) as progress:
         found = reshard.verify(
