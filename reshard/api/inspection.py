@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
+    from reshard.inspection.run_steps import StepInfo
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
 
@@ -63,6 +64,21 @@ def steps(path: Path) -> dict[int, str]:
     from reshard.storage.location import locate
 
     return committed_steps(locate(path_of("folder", path)))
+
+
+def inspect_run(path: Path) -> tuple[StepInfo, ...]:
+    """Describes a training run: every step, whether it is finished, its size, and when it was written.
+
+    Looks at every file's status, and reads none. ``steps`` is faster and has the finished steps only.
+
+    Raises MissingError if there is no such folder, PlanError if it is a checkpoint itself, NotACheckpointError if it has no
+    steps.
+
+    >>> [step.step for step in inspect_run("run") if step.is_finished]  # doctest: +SKIP
+    """
+    from reshard.inspection.run_steps import steps_of
+
+    return steps_of(path)
 
 
 def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> str:

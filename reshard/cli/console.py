@@ -35,6 +35,14 @@ def say(text: str) -> None:
     print(between_words(text, _stderr_columns()), file=sys.stderr, flush=True)
 
 
+def warn(texts: Iterable[str]) -> None:
+    """Prints each warning once on stderr, for a command that prints no report."""
+    from reshard.cli.text import safe
+
+    for text in dict.fromkeys(texts):
+        say(safe(f"warning: {text}"))
+
+
 def between_words(text: str, columns: int) -> str:
     r"""The text in lines of at most ``columns``, broken at spaces only: a longer word stays whole.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RequestPlan,
         RequestReport,
         Requests,
+        StepInfo,
         TensorInfo,
         TensorLayout,
         TensorPreview,
@@ -57,6 +58,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(plain, value))
     return value
+
+
+def run_steps(run: str, steps: Sequence[StepInfo]) -> Document:
+    """The object of ``steps``."""
+    return {"command": "steps", "uri": run, "steps": list(map(to_builtins, steps))}
 
 
 def inspection(info: CheckpointInfo) -> Document:

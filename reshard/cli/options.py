@@ -145,6 +145,14 @@ ShowAll = Annotated[
         help="A row for each tensor, however many there are, with every column, however wide the screen is.",
     ),
 ]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="No progress and no report; warnings and errors are still written to stderr.",
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON object on stdout, also for errors; keys are stable."),

@@ -248,7 +248,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "steps", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 
 
@@ -269,6 +269,63 @@ def test_help_has_an_example_that_parses(
     assert f"$ reshard {command} " in out or f"$ reshard {command}\n" in out.replace(" \n", "\n")
     assert "--json" in out or command == "serve"  # which ends without a report
     assert not calls
+
+
+@pytest.mark.parametrize("words", ["-h", "convert -h", "steps -h"])
+def test_h_is_help(capsys: Capture, words: str) -> None:
+    assert run(words.split()) == 0
+    short = capsys.readouterr().out
+    assert run(words.replace("-h", "--help").split()) == 0
+    assert short == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+@pytest.mark.parametrize(
+    "words", ["convert a b", "convert a b --dry-run", "verify a b", "diff a b", "fingerprint a"]
+)
+def test_quiet_prints_nothing(calls: Calls, capsys: Capture, words: str, option: str) -> None:
+    assert run([*words.split(), option]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert len(calls) == 1
+    assert calls[0][1].get("progress") is None
+    assert run([*words.split(), option, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"]
+
+
+def test_quiet_keeps_exit_codes_warnings_and_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    verdicts = (TensorVerdict("x", "different", "0", "1", "bits"),)
+    found = Verification("a", "b", verdicts, warnings=("beware\x1b", "beware\x1b"))
+    monkeypatch.setattr(reshard, "verify", lambda *_, **__: found)
+    assert run(["verify", "a", "b", "-q"]) == 3
+    assert capsys.readouterr() == ("", "warning: beware\\x1b\n")
+    raising(monkeypatch, "convert", PlanError("no"))
+    assert run(["convert", "a", "b", "-q"]) == 1
+    assert capsys.readouterr() == ("", "error: no\n")
+
+
+def test_a_dry_run_is_the_plan(calls: Calls, capsys: Capture) -> None:
+    words = "a b --mesh model=8 --drop c --verify readback --restart --max-memory 1GiB"
+    assert run(["convert", *words.split(), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "total: 1 tensor in " in out
+    assert err == ""
+    assert calls == [
+        (
+            ("a", "b"),
+            {
+                "layout": None, "mesh": "model=8", "drop": ["c"], "check": "readback", "restart": True,
+                "max_memory": 1 << 30, "workers": None,
+            },
+        )
+    ]  # fmt: skip
+    assert run(["convert", *words.split(), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "plan"
+    assert run(["convert", "a", "b", "--dry-run", "--part", "1/2"]) == 2
+    assert "--dry-run plans what a conversion on this host would do, and --part lets others" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -12,6 +12,7 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Quiet,
     ShowAll,
     Step,
     Workers,
@@ -62,6 +63,7 @@ def diff(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Show which tensors of two checkpoints differ, and by how much.
@@ -79,7 +81,7 @@ def diff(
     with usage():
         reshard.check_arguments(select=select or (), drop=drop or ())
     a = source_of(a, step, item)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         found = reshard.diff(
             a,
             b,
@@ -91,7 +93,7 @@ def diff(
         )
     if as_json:
         print_json(diff_document(found))
-    else:
+    elif not quiet:
         from reshard.cli.console import print_all
         from reshard.cli.tables import most_rows
         from reshard.cli.views.diff import diff_view

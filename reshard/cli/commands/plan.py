@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 import reshard
 from reshard.cli.host_options import Cores, Hosts, Nic, machines_of
@@ -85,34 +86,56 @@ def plan(
     With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
     answers. On several hosts each file is written by one task; the plan is of that.
     """
-    from reshard.cli.console import print_all
-    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
-
-    options = given_options(given)
-    goals = (
-        targets_of(dst, given["layout"], given["mesh"], given["target"]) if given["target"] else []
-    )
-    check_words(options, [given["mesh"], *(one.mesh for one in goals)])
-    options = library_options(options)
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
-    layout, mesh = given["layout"], given["mesh"]
-    src = source_of(src, step, item)
+    answer = PlanAnswer(show_all, as_json, shares=shares, link=link, machines=machines)
+    show_plan(src, dst, (step, item), given, limits, answer)
+
+
+class PlanAnswer(Struct, frozen=True):
+    """What is shown of a plan, and how."""
+
+    show_all: bool
+    as_json: bool
+    quiet: bool = False
+    shares: bool = False
+    link: Mapping[str, float] = {}
+    machines: Mapping[str, int] = {}
+
+
+def show_plan(
+    src: str,
+    dst: str | None,
+    choice: tuple[str | None, str | None],
+    given: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: PlanAnswer,
+) -> None:
+    """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
+    from reshard.cli.console import print_all
+    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
+
+    options, layout, mesh = given_options(given), given["layout"], given["mesh"]
+    goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
+    check_words(options, [mesh, *(one.mesh for one in goals)])
+    options = library_options(options)
+    src = source_of(src, *choice)
+    shares, show_all, link = answer.shares, answer.show_all, answer.link
     if goals:
         found = reshard.plan_all(src, [one.target(options) for one in goals], **limits)
-        time = _time(found, machines, link)
-        if as_json:
+        time = _time(found, answer.machines, link)
+        if answer.as_json:
             print_json(conversion_plans(found, shares, time, **link))
-        else:
+        elif not answer.quiet:
             print_all(_with_costs(_joint_views(found, shares, show_all), found, time, link))
         return
     planned = reshard.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
-    time = _time(planned, machines, link)
-    if as_json:
+    time = _time(planned, answer.machines, link)
+    if answer.as_json:
         print_json(conversion_plan(planned, shares, time, **link))
-    else:
+    elif not answer.quiet:
         print_all(_with_costs(_views(planned, shares, show_all), planned, time, link))
 
 

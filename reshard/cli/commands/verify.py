@@ -12,6 +12,7 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Quiet,
     ShowAll,
     Step,
     Workers,
@@ -58,6 +59,7 @@ def verify(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare two checkpoints bit by bit, or one with its own record.
@@ -73,14 +75,16 @@ def verify(
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
     """
+    from reshard.cli.console import warn
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching
 
     with usage():
-        rules = {"rename": renames(rename), "cast": casts(cast)}
-        reshard.check_arguments(select=select or (), drop=drop or (), **rules)
+        reshard.check_arguments(
+            select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast)
+        )
     a = source_of(a, step, item)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         found = reshard.verify(
             a,
             b,
@@ -94,6 +98,8 @@ def verify(
         )
     if as_json:
         print_json(verification(found))
+    elif quiet:
+        warn(found.warnings)
     else:
         from reshard.cli.console import print_all
         from reshard.cli.tables import most_rows
