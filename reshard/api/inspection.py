@@ -117,23 +117,26 @@ def starter_layout(
     source: Path,
     *,
     mesh: str | MeshLike | None = None,
-    missing_axes: MissingAxes = "error",
+    missing_axes: MissingAxes | None = None,
     step: Step | None = None,
     item: str | None = None,
 ) -> str:
     """Writes a layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has now.
 
-    Names are merged into few patterns. The file has the checkpoint's own mesh, or ``mesh`` if it is given; ``missing_axes``
-    is an option of ``reshard.ConvertOptions``. For a checkpoint that records no axes, the file proposes some. Reads
-    metadata only.
+    Names are merged into few patterns. The file has the checkpoint's own mesh, or ``mesh`` if it is given. For a mesh with other
+    axes, or one that does not divide every dimension, and for a checkpoint that records no axes, the file is a
+    proposal, and says so in its comments. Reads metadata only.
 
-    Raises LayoutError if the axes do not fit ``mesh``.
+    Args:
+        missing_axes: None, the default, proposes; the choices of ``reshard.ConvertOptions`` take the checkpoint's own axes only.
+
+    Raises LayoutError if the axes do not fit ``mesh`` and ``missing_axes`` is given.
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """
     from reshard.inspection.starter_layout import starter_text
     from reshard.planning.target_layouts import SameAxes, layout_of
 
-    found = layout_of(None, mesh, missing_axes)
+    found = layout_of(None, mesh, missing_axes or "error")
     over = found.mesh if isinstance(found, SameAxes) else None
     return starter_text(inspect(source, step=step, item=item), over, missing_axes)

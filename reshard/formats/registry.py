@@ -14,6 +14,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
+    StorageError,
     TargetExistsError,
 )
 from reshard.formats.base import Reader, Record
@@ -24,7 +25,7 @@ from reshard.formats.options import FormatOption
 from reshard.formats.orbax.registry_entry import ORBAX
 from reshard.formats.safetensors.registry_entry import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
-from reshard.formats.steps import committed, committed_steps
+from reshard.formats.steps import committed, committed_steps, step_name, steps_text
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
@@ -242,7 +243,20 @@ def refuse_missing(
 ) -> None:
     """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access."""
     if not root.exists() and files_of(root) is None:
-        raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
+        raise MissingError(
+            f"{uri} does not exist{_steps_beside(root)}: expected {expected}; check the path"
+        )
+
+
+def _steps_beside(root: Location) -> str:
+    """The steps of the run in whose folder a step is missing; "" for any other path."""
+    if step_name(root.name) is None:
+        return ""
+    try:
+        steps = committed_steps(root.parent)
+    except StorageError:
+        return ""
+    return f", and the run has {steps_text(steps)}" if steps else ""
 
 
 def _hint(uri: str, root: Location) -> str:

@@ -117,6 +117,18 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     return found
 
 
+def _unsplit(sharding: Any) -> Any:
+    """On the same devices, but whole: a scalar has no other layout, and jax refuses a spec that names an axis."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if isinstance(sharding, TensorLayout):
+        return TensorLayout((), sharding.device_mesh)
+    if isinstance(sharding, NamedSharding):
+        kind = sharding.memory_kind
+        return NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=kind)
+    return sharding
+
+
 def _is_sharding(node: Any) -> bool:
     import jax
 
@@ -131,6 +143,7 @@ class _FromMap(Struct, frozen=True):
         if found is None and self.layouts.device_mesh is None:
             return TensorSharding()
         layout = found or TensorLayout((), self.layouts.device_mesh)
+        layout = layout if shape else _unsplit(layout)
         layout.shard_shape(shape, name)
         return TensorSharding(real_sharding(layout, name), found is not None)
 
@@ -199,6 +212,7 @@ class _FromTree(Struct, frozen=True):
     def of(self, name: str, shape: tuple[int, ...], dtype: str) -> TensorSharding:  # noqa: ARG002
         key = self._key(name)
         found = None if key is None else self.leaves[key]
+        found = found if shape else _unsplit(found)
         if isinstance(found, TensorLayout) and found.device_mesh is not None:
             found.shard_shape(shape, name)
         return TensorSharding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,15 +19,14 @@ from reshard.cli.options import (
     source_of,
     usage,
 )
-from reshard.cli.target_options import Mesh, MissingAxes
+from reshard.cli.target_options import Mesh
 
 EXAMPLES = examples(
     "reshard layout ckpt/1000",
     "reshard layout ckpt/1000 --layout serving.yaml",
     "reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2",
     "reshard layout ckpt/1000 --starter > serving.yaml",
-    "reshard layout ckpt/1000 --starter --mesh model=8 \\",
-    "    --missing-axes replicate > serving.yaml",
+    "reshard layout ckpt/1000 --starter --mesh model=8 > serving.yaml",
 )
 
 Words = Annotated[
@@ -48,12 +47,21 @@ File = Annotated[
         rich_help_panel=LAYOUT,
     ),
 ]
+OwnAxes = Annotated[
+    Literal["error", "replicate"] | None,
+    typer.Option(
+        "--missing-axes",
+        help="Axes of the source or of the file that --mesh lacks: error, the default, refuses them; replicate replicates "
+        "the dimensions that they split, and says which. --starter without it proposes axes of --mesh for them.",
+        rich_help_panel=LAYOUT,
+    ),
+]
 Starter = Annotated[
     bool,
     typer.Option(
         "--starter",
-        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, over --mesh "
-        "if it is given, with comments.",
+        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, with comments. For a "
+        "--mesh that has other axes it proposes what comes nearest.",
     ),
 ]
 
@@ -64,7 +72,7 @@ def layout(
     step: Step = None,
     item: Item = None,
     mesh: Mesh = None,
-    missing_axes: MissingAxes = "error",
+    missing_axes: OwnAxes = None,
     starter: Starter = False,
     show_all: ShowAll = False,
     as_json: Json = False,
@@ -91,7 +99,7 @@ def layout(
         else:
             typer.echo(text, nl=False)
         return
-    preview = reshard.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes)
+    preview = reshard.preview_layout(src, file, mesh=mesh, missing_axes=missing_axes or "error")
     if as_json:
         print_json(layout_document(file, src, preview))
         return
