@@ -26,6 +26,7 @@ from reshard.api.conversion import (
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
+    inspect_run,
     is_checkpoint,
     locate,
     preview_layout,
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
+    from reshard.inspection.run_steps import StepInfo
     from reshard.layout.devices import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
@@ -180,6 +182,7 @@ __all__ = [
     "ShardedVariable",
     "SourceChangedError",
     "Stage",
+    "StepInfo",
     "StorageError",
     "Style",
     "SyncError",
@@ -217,6 +220,7 @@ __all__ = [
     "embedding_lookup",
     "fingerprint",
     "inspect",
+    "inspect_run",
     "is_checkpoint",
     "layout_map_scope",
     "list_devices",
@@ -273,6 +277,7 @@ _LAZY = {
     "ShardStream": "reshard.streaming.shard_stream",
     "ShardedVariable": "reshard.variables.sharded.variable",
     "Stage": "reshard.engine.progress",
+    "StepInfo": "reshard.inspection.run_steps",
     "Style": "reshard.formats.contents",
     "TensorDiff": "reshard.verification.diff_report",
     "TensorInfo": "reshard.inspection.checkpoint_info",

@@ -101,10 +101,15 @@ def check_arguments(
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
     from reshard.conversion.check_target import check_target
+    from reshard.conversion.target_form import refuse_others
+    from reshard.formats.registry import known_format
     from reshard.planning.rules import check_rules
 
     limits = limits_of(max_memory, workers)
-    check_rules(check_target(Target("", **options), limits).options.changes)
+    checked = check_target(Target("", **options), limits).options
+    check_rules(checked.changes)
+    if checked.to is not None:
+        refuse_others(known_format(checked.to), checked)
     return limits
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
+    from reshard.inspection.run_steps import StepInfo
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
 
@@ -74,6 +75,21 @@ def steps(path: Path) -> dict[int, str]:
     return committed_steps(locate(path_of("folder", path)))
 
 
+def inspect_run(path: Path) -> tuple[StepInfo, ...]:
+    """Describes a training run: every step, whether it is finished, its size, and when it was written.
+
+    Looks at every file's status, and reads none. ``steps`` is faster and has the finished steps only.
+
+    Raises MissingError if there is no such folder, PlanError if it is a checkpoint itself, NotACheckpointError if it has no
+    steps.
+
+    >>> [step.step for step in inspect_run("run") if step.is_finished]  # doctest: +SKIP
+    """
+    from reshard.inspection.run_steps import steps_of
+
+    return steps_of(path)
+
+
 def locate(path: Path, *, step: Step | None = None, item: str | None = None) -> str:
     """The path of a checkpoint that is named by a training run, a step and an item, such as ``run/1000/model``.
 
@@ -111,25 +127,28 @@ def starter_layout(
     source: Path,
     *,
     mesh: str | MeshLike | None = None,
-    missing_axes: MissingAxes = "error",
+    missing_axes: MissingAxes | None = None,
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
 ) -> str:
     """Writes a layout file (YAML, with comments) that gives every tensor of a checkpoint the axes that it has now.
 
-    Names are merged into few patterns. The file has the checkpoint's own mesh, or ``mesh`` if it is given; ``missing_axes``
-    is an option of ``reshard.ConvertOptions``. For a checkpoint that records no axes, the file proposes some. Reads
-    metadata only.
+    Names are merged into few patterns. The file has the checkpoint's own mesh, or ``mesh`` if it is given. For a mesh with other
+    axes, or one that does not divide every dimension, and for a checkpoint that records no axes, the file is a
+    proposal, and says so in its comments. Reads metadata only.
 
-    Raises LayoutError if the axes do not fit ``mesh``.
+    Args:
+        missing_axes: None, the default, proposes; the choices of ``reshard.ConvertOptions`` take the checkpoint's own axes only.
+
+    Raises LayoutError if the axes do not fit ``mesh`` and ``missing_axes`` is given.
 
     >>> Path("serving.yaml").write_text(starter_layout("ckpt/100", mesh="model=8"))  # doctest: +SKIP
     """
     from reshard.inspection.starter_layout import starter_text
     from reshard.planning.target_layouts import SameAxes, layout_of
 
-    found = layout_of(None, mesh, missing_axes)
+    found = layout_of(None, mesh, missing_axes or "error")
     over = found.mesh if isinstance(found, SameAxes) else None
     return starter_text(
         inspect(source, step=step, item=item, unlisted=unlisted), over, missing_axes

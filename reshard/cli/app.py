@@ -21,11 +21,14 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = (
-    "inspect", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "steps", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 """Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES."""
 
+_HELP = {"help_option_names": ["--help", "-h"]}
+
 _EPILOG = examples(
+    "reshard steps ckpt",
     "reshard inspect ckpt/1000",
     "reshard plan ckpt/1000 served --layout serving.yaml",
     "reshard convert ckpt/1000 served --layout serving.yaml",
@@ -42,12 +45,13 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         no_args_is_help=True,
         epilog=_EPILOG,
+        context_settings=_HELP,
     )
     app.callback(help=_prose(about))(about)
     for name in names:
         module = import_module(f"reshard.cli.commands.{name}")
         command: Callable[..., None] = getattr(module, name)
-        app.command(help=_prose(command), epilog=module.EXAMPLES)(command)
+        app.command(help=_prose(command), epilog=module.EXAMPLES, context_settings=_HELP)(command)
     return app
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
-PLAIN_COLUMNS = 80
-"""Width if the output is not a terminal and COLUMNS is not set."""
+_WORD = re.compile(r"\S+")
+
+UNLIMITED = 1 << 20
+"""Width of output that nobody looks at on a screen, such as a pipe."""
 
 
 def stdout_console() -> Console:
-    """The console for answers; as wide as the terminal, or as ``COLUMNS`` says, else 80."""
+    """The console for answers; as wide as the terminal, or as ``COLUMNS`` says, else without a limit."""
     return _console(stderr=False)
 
 
@@ -25,16 +30,80 @@ def stderr_console() -> Console:
     return _console(stderr=True)
 
 
-def say(line: str) -> None:
-    """Prints one plain line on stderr; ``rich``, which takes a while to load, is not needed for it."""
-    print(line, file=sys.stderr, flush=True)
+def say(text: str) -> None:
+    """Prints plain text on stderr, on a terminal broken between words; without ``rich``, which takes a while to load."""
+    print(between_words(text, _stderr_columns()), file=sys.stderr, flush=True)
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Prints each warning once on stderr, for a command that prints no report."""
+    from reshard.cli.text import safe
+
+    for text in dict.fromkeys(texts):
+        say(safe(f"warning: {text}"))
+
+
+def between_words(text: str, columns: int) -> str:
+    r"""The text in lines of at most ``columns``, broken at spaces only: a longer word stays whole.
+
+    >>> between_words("cannot write to /a/long/path", 12)
+    'cannot write\nto\n/a/long/path'
+    """
+    return "\n".join("\n".join(_parts(line, columns)) for line in text.split("\n"))
+
+
+def _parts(line: str, columns: int) -> Iterator[str]:
+    places = [0, *line_starts(line, columns), len(line)]
+    yield from (line[start:end].rstrip() for start, end in pairwise(places))
+
+
+def line_starts(line: str, columns: int) -> list[int]:
+    """Where the second and further lines begin if a line is broken between words."""
+    starts = [0]
+    if _cells(line) > columns:
+        for word in _WORD.finditer(line):
+            is_first = not line[starts[-1] : word.start()].strip()
+            if not is_first and _cells(line[starts[-1] : word.end()]) > columns:
+                starts.append(word.start())
+    return starts[1:]
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _stderr_columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or UNLIMITED
+    except (OSError, ValueError):  # not a terminal, or no file at all
+        return UNLIMITED
 
 
 def print_all(views: Iterable[RenderableType]) -> None:
     """Prints an answer, part by part."""
     console = stdout_console()
     for view in views:
-        console.print(view, crop=False)  # rows of ``--all`` are not cut off
+        show(console, view)
+
+
+def show(console: Console, view: RenderableType) -> None:
+    """Prints one part. Text is broken between words only, so that names and paths stay whole."""
+    from rich.text import Text
+
+    lines = _lines(view, console.width) if isinstance(view, Text) else [view]
+    for line in lines:
+        console.print(line, crop=False, overflow="ignore")
+
+
+def _lines(text: Text, columns: int) -> Iterator[Text]:
+    for line in text.split("\n", allow_blank=True):
+        for part in line.divide(line_starts(line.plain, columns)):
+            part.rstrip()
+            yield part
 
 
 def _console(stderr: bool) -> Console:
@@ -44,7 +113,7 @@ def _console(stderr: bool) -> Console:
     is_sized = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(
         stderr=stderr,
-        width=None if is_sized else PLAIN_COLUMNS,
+        width=None if is_sized else UNLIMITED,
         markup=False,
         emoji=False,
         highlight=False,

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
+from reshard.cli.console import say
 from reshard.cli.json_output import print_json
 from reshard.cli.option_names import as_options
 from reshard.cli.signals import Detached, Stopped
@@ -71,4 +70,4 @@ def _say(text: str, document: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        sys.stderr.write(safe(text, keep="\n") + "\n")
+        say(safe(text, keep="\n"))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         MultiConversionPlan,
         PartReport,
         RequestReport,
+        StepInfo,
         TimePlan,
         TimeReport,
         Verification,
@@ -36,6 +37,11 @@ Document = dict[str, Any]
 def print_json(document: Document) -> None:
     """Writes one line to stdout; only ASCII, so that no name can steer a terminal."""
     sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")
+
+
+def run_steps(run: str, steps: Sequence[StepInfo]) -> Document:
+    """The object of ``steps``."""
+    return {"command": "steps", "uri": run, "steps": [step._document() for step in steps]}
 
 
 def inspection(info: CheckpointInfo) -> Document:

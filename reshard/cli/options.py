@@ -6,13 +6,16 @@ Help is rich markup, in which an opening bracket begins a style; literal bracket
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 import reshard
-from reshard.errors import LayoutError
+from reshard.cli.option_names import as_options
+from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.sizes import parse_bytes
 
 LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "Resources"
@@ -25,6 +28,15 @@ class Misuse(typer.BadParameter):
     def format_message(self) -> str:
         """The message, without the ``Invalid value:`` that typer puts before it."""
         return self.message
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Makes a usage error of an error that the words of the command line alone decide."""
+    try:
+        yield
+    except ReshardError as error:
+        raise Misuse(as_options(str(error))) from error
 
 
 def size(text: str) -> int:
@@ -144,7 +156,15 @@ ShowAll = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="A row for each tensor, however many there are, with whole names and every column.",
+        help="A row for each tensor, however many there are, with every column, however wide the screen is.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="No progress and no report; warnings and errors are still written to stderr.",
     ),
 ]
 Json = Annotated[

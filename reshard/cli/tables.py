@@ -1,34 +1,38 @@
-"""Tables: one line per row, never wider than the screen; cells are never markup.
+"""Tables: names are never cut, and cells are never markup.
 
-If a table is too wide, columns of a rank above 0 are left out, the highest first. Then names, and after them other
-texts, are shortened in the middle. With ``whole`` every cell is printed in full, however long the lines are.
+Where the output has a width, a table stays within it: columns of a rank above 0 are left out, the highest first, as long
+as names do not fit beside the others. A name that still does not fit has a line of its own, and the other cells of its
+row stand below it. Other texts are broken into several lines. Output without a width (a pipe, a file) has one line for
+each row and every column.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TypeVar
 
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
+from reshard.cli.console import UNLIMITED, stdout_console
 from reshard.cli.text import safe
 
 T = TypeVar("T")
 
-NARROWEST_NAME = 12
-"""A column of names is not narrower than this while other columns have room."""
-
-COMFORTABLE_NAME = 19
-"""Optional columns are left out before names get less than this."""
-
-COMFORTABLE_TEXT = 14
 NARROWEST_TEXT = 6
+"""Other columns give way to the widest one down to this width."""
+
 GAP = 2
 MOST_ROWS = 40
-"""Most rows of a table; ``--all`` shows the rest."""
+"""Most rows of a table on a screen; ``--all`` and a pipe show the rest."""
+
+ARROW = " → "
 
 Cell = str | Text
 
@@ -46,6 +50,15 @@ class Column(Struct, frozen=True):
     rank: int = 0
 
 
+def renamed(source: str | None, target: str) -> str:
+    """The name, or both names if it changes.
+
+    >>> renamed("params/w", "model/w"), renamed(None, "model/w")
+    ('params/w → model/w', 'model/w')
+    """
+    return target if source in (None, target) else f"{source}{ARROW}{target}"
+
+
 def table(
     title: str,
     columns: Sequence[str | Column],
@@ -53,13 +66,11 @@ def table(
     *,
     whole: bool = False,
 ) -> TableLines:
-    """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column has names."""
-    return TableLines(
-        title,
-        [_column(column) for column in columns],
-        [[_cell(cell) for cell in row] for row in rows],
-        whole,
-    )
+    """Rows of cells; a column whose title begins with ``>`` is right-aligned. The first column has names.
+
+    ``whole``: one line for each row and every column, on a screen of any width.
+    """
+    return TableLines(title, [_column(column) for column in columns], list(rows), whole)
 
 
 def _column(column: str | Column) -> Column:
@@ -68,53 +79,129 @@ def _column(column: str | Column) -> Column:
     return Column(column.lstrip(">"), right=column.startswith(">"))
 
 
-def _cell(cell: Cell) -> Text:
-    return Text(safe(cell)) if isinstance(cell, str) else cell
-
-
 class TableLines:
     """A table as lines of text."""
 
     def __init__(
-        self, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], whole: bool
+        self, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], whole: bool
     ) -> None:
         self._title, self._columns, self._rows, self._whole = title, columns, rows, whole
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        natural = [self._natural(number) for number in range(len(self._columns))]
-        room = sum(natural) + GAP * len(natural) if self._whole else options.max_width
-        shown = chosen(natural, [column.rank for column in self._columns], room)
-        widths = fit([natural[number] for number in shown], room - GAP * (len(shown) - 1))
-        columns = [self._columns[number] for number in shown]
-        yield Text("")
+        room = UNLIMITED if self._whole else options.max_width
+        texts = [list(map(_plain, row)) for row in self._rows]
+        form = _form(self._columns, texts, room)
+        yield Segment.line()
         if self._title:
-            yield _line([Text(safe(self._title), style="bold")])
-        mark = "~" if options.ascii_only else "…"
-        yield _line(_padded([Text(c.title) for c in columns], widths, columns, mark))
+            yield Segment(safe(self._title), console.get_style("bold"))
+            yield Segment.line()
+        for line in form.lines([column.title for column in self._columns]):
+            yield from _segments(line, ())
         rule = "-" if options.ascii_only else "─"
-        yield Text(rule * (sum(widths) + GAP * (len(widths) - 1)), no_wrap=True, overflow="ignore")
-        for row in self._rows:
-            yield _line(_padded([row[number] for number in shown], widths, columns, mark))
-        yield Text("")
-        if len(shown) < len(self._columns):
-            left = [c.title for number, c in enumerate(self._columns) if number not in shown]
-            yield Text(f"too narrow for: {', '.join(left)}; --all shows them", style="dim")
+        yield Segment(rule * form.width)
+        yield Segment.line()
+        for row, cells in zip(self._rows, texts, strict=True):
+            styles = [console.get_style(c.style) if isinstance(c, Text) else None for c in row]
+            shown = [styles[number] for number in form.shown] if any(styles) else ()
+            for line in form.lines(cells):
+                yield from _segments(line, shown)
+        yield Segment.line()
+        left = [c.title for n, c in enumerate(self._columns) if n not in form.shown]
+        if left:
+            note = f"too narrow for: {', '.join(left)}; --all shows them"
+            yield from (Text(line, style="dim") for line in broken(note, room))
 
-    def _natural(self, number: int) -> int:
-        cells = (row[number].plain for row in self._rows)
-        return max(map(cell_len, (self._columns[number].title, *cells)))
+
+def _plain(cell: Cell) -> str:
+    return safe(cell) if isinstance(cell, str) else cell.plain
 
 
-def chosen(natural: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
+def _segments(cells: Sequence[str], styles: Sequence[Style | None]) -> Iterator[Segment]:
+    """One line. Segments print ten times as fast as Text, and ``--all`` may have 100,000 rows."""
+    gap = " " * GAP
+    if styles and len(cells) == len(styles):
+        for number, (cell, style) in enumerate(zip(cells, styles, strict=True)):
+            yield Segment(gap * (number > 0))
+            yield Segment(cell, style)
+    else:
+        yield Segment(gap.join(cells).rstrip())
+    yield Segment.line()
+
+
+class _Form(Struct, frozen=True):
+    """The columns that are shown.
+
+    Attributes:
+        shown: their numbers.
+        widths: their widths; 0 for names that have a line of their own.
+        right: whether each is aligned to the right.
+        room: the most columns of the screen.
+    """
+
+    shown: list[int]
+    widths: list[int]
+    right: list[bool]
+    room: int
+
+    @property
+    def width(self) -> int:
+        """Columns of the whole table without names that have a line of their own."""
+        return sum(self.widths) + GAP * (len(self.widths) - 1)
+
+    def lines(self, row: Sequence[str]) -> Iterator[list[str]]:
+        """The lines of a row: the cells of each, or a name alone."""
+        name, *others = (row[number] for number in self.shown)
+        if cell_len(name) > self.widths[0]:
+            yield from ([line] for line in _name_lines(name, self.room))
+            name = ""
+        if not others:
+            if name:
+                yield [name]
+            return
+        columns = [[name], *map(broken, others, self.widths[1:])]
+        for cells in zip_longest(*columns, fillvalue=""):
+            yield list(map(_padded, cells, self.widths, self.right))
+
+
+def _form(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> _Form:
+    names = [cell_len(row[0]) for row in rows]
+    natural = [
+        max(map(cell_len, (column.title, *(row[number] for row in rows))))
+        for number, column in enumerate(columns)
+    ]
+    fixed = [n for n, column in enumerate(columns) if not column.rank]
+    left = room - sum(natural[n] + GAP for n in fixed[1:])
+    if (
+        left < 0
+    ):  # the other columns are broken in any case, so that short names may stay beside them
+        left = room // 3
+    first = name_width(names, left) if fixed[1:] else natural[0]
+    if first:
+        first = max(first, min(cell_len(columns[0].title), left))
+    shown = chosen([first, *natural[1:]], [column.rank for column in columns], room)
+    others = fit([natural[n] for n in shown[1:]], room - first - GAP * (len(shown) - 1))
+    return _Form(shown, [first, *others], [columns[n].right for n in shown], room)
+
+
+def name_width(names: Sequence[int], room: int) -> int:
+    """The width of the widest name that fits; 0 if most do not fit, and each has a line of its own.
+
+    >>> name_width([9, 12, 40], 20), name_width([9, 30, 40], 20)
+    (12, 0)
+    """
+    fitting = [width for width in names if width <= room]
+    return max(fitting, default=0) if 2 * len(fitting) >= len(names) else 0
+
+
+def chosen(widths: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
     """Which columns are shown in ``room``: those of rank 0, and the others that fit beside them.
 
-    >>> chosen([30, 10, 10], [0, 1, 2], 45), chosen([30, 10, 10], [0, 1, 2], 31)
+    >>> chosen([20, 10, 10], [0, 1, 2], 45), chosen([20, 10, 10], [0, 1, 2], 33)
     ([0, 1, 2], [0, 1])
     """
-    shown = list(range(len(natural)))
+    shown = list(range(len(widths)))
     while any(ranks[number] for number in shown):
-        least = min(natural[0], COMFORTABLE_NAME) + sum(natural[number] for number in shown[1:])
-        if least + GAP * (len(shown) - 1) <= room:
+        if sum(widths[number] for number in shown) + GAP * (len(shown) - 1) <= room:
             break
         # Among equal ranks the last column is left out first.
         shown.remove(max(shown, key=lambda number: (ranks[number], number)))
@@ -122,60 +209,52 @@ def chosen(natural: Sequence[int], ranks: Sequence[int], room: int) -> list[int]
 
 
 def fit(natural: Sequence[int], room: int) -> list[int]:
-    """Widths that fill at most ``room``. The names' column shrinks first, then the widest of the others, in turns.
+    """Widths that fill at most ``room``, if each may have one column; the widest shrink first.
 
-    >>> fit([40, 12], 42), fit([40, 30], 42)
-    ([30, 12], [19, 23])
+    >>> fit([12, 30], 42), fit([12, 30], 30)
+    ([12, 30], [12, 18])
     """
     widths = list(natural)
-    for name, text in (
-        (COMFORTABLE_NAME, max(natural)), (COMFORTABLE_NAME, COMFORTABLE_TEXT),
-        (NARROWEST_NAME, COMFORTABLE_TEXT), (NARROWEST_NAME, NARROWEST_TEXT), (1, 1),
-    ):  # fmt: skip
-        floors = [
-            min(floor, most)
-            for floor, most in zip((name, *[text] * len(natural)), natural, strict=False)
-        ]
-        while sum(widths) > room:
-            slack = [width - floor for width, floor in zip(widths, floors, strict=True)]
-            if max(slack) <= 0:
-                break
-            widths[slack.index(max(slack))] -= 1
+    for floor in (NARROWEST_TEXT, 1):
+        while sum(widths) > room and max(widths) > floor:
+            widths[widths.index(max(widths))] -= 1
     return widths
 
 
-def shortened(text: str, width: int, mark: str = "…") -> str:
-    """The text; if it is wider than ``width`` columns of a terminal, ``mark`` replaces its middle.
+def broken(text: str, width: int) -> list[str]:
+    """The text in lines of ``width`` columns of a terminal, broken at spaces if possible.
 
-    >>> shortened("params/layers/0/kernel", 13)
-    'params…kernel'
+    >>> broken("only in A (int8)", 9)
+    ['only in A', '(int8)']
     """
     if cell_len(text) <= width:
-        return text
-    if width < 1:
-        return ""
-    tail = (width - 1) // 2
-    end = chop_cells(text[::-1], tail)[0][::-1] if tail else ""
-    start = chop_cells(text, width - 1 - tail)[0] if width > 1 else ""
-    return f"{start}{mark}{end}"
+        return [text]
+    lines, line = list[str](), ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if cell_len(longer) <= width:
+            line = longer
+            continue
+        parts = chop_cells(word, width) or [""]
+        lines += [line, *parts[:-1]] if line else parts[:-1]
+        line = parts[-1]
+    return [*lines, line]
 
 
-def _padded(
-    cells: Sequence[Text], widths: Sequence[int], columns: Sequence[Column], mark: str
-) -> list[Text]:
-    padded = []
-    for cell, width, column in zip(cells, widths, columns, strict=True):
-        text = shortened(cell.plain, width, mark)
-        room = " " * (width - cell_len(text))
-        padded.append(Text(room + text if column.right else text + room, style=cell.style))
-    return padded
+def _name_lines(name: str, room: int) -> list[str]:
+    """A name in one line, however long it is; two names in two lines if they do not fit into one."""
+    first, arrow, second = name.partition(ARROW)
+    return [first, f"{arrow.lstrip()}{second}"] if arrow and cell_len(name) > room else [name]
 
 
-def _line(cells: Sequence[Text]) -> Text:
-    line = Text(" " * GAP).join(cells)
-    line.rstrip()
-    line.no_wrap, line.overflow = True, "ignore"
-    return line
+def _padded(text: str, width: int, right: bool) -> str:
+    room = " " * (width - cell_len(text))
+    return room + text if right else text + room
+
+
+def most_rows() -> int:
+    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds what is there."""
+    return MOST_ROWS if stdout_console().width < UNLIMITED else sys.maxsize
 
 
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:

@@ -6,15 +6,16 @@ TARGET_OPTIONS lists them; ``convert`` and ``plan`` have all of them. Names and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+import reshard
 from reshard import Target
 from reshard.cli.option_names import LIBRARY_NAMES
-from reshard.cli.options import CHANGES, LAYOUT, OUTPUT, size
+from reshard.cli.options import CHANGES, LAYOUT, OUTPUT, size, usage
 from reshard.cli.rules import casts, renames
 from reshard.cli.targets import Targets
 
@@ -153,7 +154,7 @@ FileNames = Annotated[
     str | None,
     typer.Option(
         metavar="PATTERN",
-        help="Names of the files, such as 'part-{number:03d}.safetensors'. {number} counts from 1, {rank} from 0; {count} "
+        help="Names of the files, such as 'part-{number}.safetensors'. {number} counts from 1, {rank} from 0; {count} "
         "is how many there are.",
         rich_help_panel=OUTPUT,
     ),
@@ -276,6 +277,15 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
         if name not in _OF_EACH and value not in (default_of(name), [])
     }
+
+
+def check_words(options: Mapping[str, Any], meshes: Iterable[str | None]) -> None:
+    """A usage error for options and meshes that are wrong with any checkpoint."""
+    # Whether there may be a folder of records depends on the target.
+    known = {name: value for name, value in library_options(options).items() if name != "state"}
+    with usage():
+        for mesh in {None, *meshes}:
+            reshard.check_arguments(mesh=mesh, **known)
 
 
 def library_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def form_of(reader: Reader, options: CheckedOptions, store: Store = LOCAL) -> Fo
     Raises PlanError for options of another format, and for options that contradict each other or the source.
     """
     known = known_format(options.to or reader.format)
-    _refuse_others(known, options)
+    refuse_others(known, options)
     given = {name: options.format_options[name] for name in known.options}
     if not store.writes_in_place:
         given |= _of_objects(known, options, given)
@@ -40,7 +40,7 @@ def _of_objects(
     }
 
 
-def _refuse_others(known: KnownFormat, options: CheckedOptions) -> None:
+def refuse_others(known: KnownFormat, options: CheckedOptions) -> None:
     """Raises PlanError for an option, given another value than its default, that the format does not have."""
     defaults = parsed_options(Target(""))
     for name, value in options.format_options.items():

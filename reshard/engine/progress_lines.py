@@ -69,7 +69,7 @@ def _line(progress: Progress, seconds: float) -> str:
     return (
         f"{progress.stage}: {_share(done, total)}, {format_bytes(done)} of {format_bytes(total)}, "
         f"{rate_text(now, seconds)}, {left} left, task {progress.tasks_done:,} of "
-        f"{progress.tasks:,}, {short_name(progress.tensor)}{hosts_text(progress)}"
+        f"{progress.tasks:,}, {safe(progress.tensor)}{hosts_text(progress)}"
     )
 
 

@@ -40,26 +40,23 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
 
 
 def record_warnings(*checkpoints: Unprotected) -> tuple[str, ...]:
-    """One sentence for all checkpoints of a command, if they have such tensors."""
+    """One short line for all checkpoints of a command, if they have such tensors."""
     found = [checkpoint for checkpoint in checkpoints if checkpoint.names]
-    if not found:
-        return ()
-    return (f"{_subject(found)}, so damage from before now cannot be seen; {_remedy(found)}",)
+    return (f"{_subject(found)}; {_remedy(found)}",) if found else ()
 
 
 def _subject(found: Sequence[Unprotected]) -> str:
     if len(found) > 1:
         which = " nor ".join(repr(checkpoint.uri) for checkpoint in found)
-        return f"neither {which} carries a checksum of all its data"
+        return f"neither {which} carries a checksum of all data"
     (one,) = found
-    some = "its data" if one.is_all else repr(one.names[0])
-    more = f" and {len(one.names) - 1:,} more tensors" if one.names[1:] and not one.is_all else ""
-    return f"{one.uri!r} carries no checksum of {some}{more}"
+    if one.is_all:
+        return f"{one.uri!r} carries no checksum"
+    more = f" and {len(one.names) - 1:,} more" if one.names[1:] else ""
+    return f"{one.uri!r} carries no checksum of {one.names[0]!r}{more}"
 
 
 def _remedy(found: Sequence[Unprotected]) -> str:
-    takers = [checkpoint.uri for checkpoint in found if checkpoint.takes_record]
-    if not takers:
-        return "compare the files with the SHA-256 sums that are published where they come from"
-    which = f" {takers[0]}" if len(takers) == 1 else ""
-    return f"reshard fingerprint{which} records digests, by which later damage is found"
+    if any(checkpoint.takes_record for checkpoint in found):
+        return "reshard fingerprint records digests"
+    return "compare it with the published SHA-256"

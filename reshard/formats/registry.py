@@ -14,6 +14,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
+    StorageError,
     TargetExistsError,
 )
 from reshard.formats.base import Reader, Record
@@ -25,7 +26,8 @@ from reshard.formats.options import FormatOption
 from reshard.formats.orbax.registry_entry import ORBAX
 from reshard.formats.safetensors.registry_entry import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
-from reshard.formats.steps import committed, committed_steps
+from reshard.formats.step_names import step_name
+from reshard.formats.steps import committed, committed_steps, steps_text
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
@@ -256,7 +258,20 @@ def refuse_missing(
     if not root.exists() and files_of(root) is None:
         if found := prefix_text(root):
             raise NotACheckpointError(f"{uri} is not a checkpoint of a known format: {found}")
-        raise MissingError(f"{uri} does not exist: expected {expected}; check the path")
+        raise MissingError(
+            f"{uri} does not exist{_steps_beside(root)}: expected {expected}; check the path"
+        )
+
+
+def _steps_beside(root: Location) -> str:
+    """The steps of the run in whose folder a step is missing; "" for any other path."""
+    if step_name(root.name) is None:
+        return ""
+    try:
+        steps = committed_steps(root.parent)
+    except StorageError:
+        return ""
+    return f", and the run has {steps_text(steps)}" if steps else ""
 
 
 def _hint(uri: str, root: Location) -> str:

@@ -54,6 +54,18 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     return found
 
 
+def begun_steps(folder: Location) -> list[StepName]:
+    """Saves of steps in a run's folder that did not finish, or have not yet, ascending; ``name`` is the folder's."""
+    folder = folder.remembered()
+    named = [
+        StepName(one.prefix, one.step, name)
+        for name in folder.folders()
+        if (one := step_name(name.partition(TEMPORARY)[0])) is not None and one.is_usual
+    ]
+    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
+    return sorted(one for one, is_whole in zip(named, whole, strict=True) if not is_whole)
+
+
 def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
     """Which of these folders of a run are committed.
 

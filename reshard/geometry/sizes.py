@@ -53,6 +53,17 @@ def exact_bytes(size: int) -> str:
     return f"{size} bytes" if rest else f"{mebibytes} MiB"
 
 
+def shortest_bytes(size: int) -> str:
+    """The same number of bytes as ``parse_bytes`` reads it, in the largest unit of 1024 that is exact.
+
+    >>> shortest_bytes(1 << 30), shortest_bytes(1536), shortest_bytes(1000)
+    ('1GiB', '1536', '1000')
+    """
+    units = [(1024**power, f"{prefix}iB") for power, prefix in enumerate(_PREFIXES, start=1)]
+    fitting = [f"{size // base}{unit}" for base, unit in units if size >= base and not size % base]
+    return fitting[-1] if fitting else str(size)
+
+
 def format_bytes(size: float) -> str:
     """Three digits and a unit of 1024; whole bytes below 1 KiB.
 

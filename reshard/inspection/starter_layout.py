@@ -1,17 +1,19 @@
 """Writes a first layout file for a checkpoint, from the axes that it records.
 
-The file gives every tensor its recorded axes. If the checkpoint records none (numpy arrays, one device), the file
-proposes axes.
+The file gives every tensor its recorded axes. For a mesh that has other axes, or that does not divide a dimension, it
+proposes what comes nearest; likewise if the checkpoint records none (numpy arrays, one device).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
+from reshard.layout.axes import axis_names, normal_axes, used_axes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.layout_text import flow, quoted
@@ -23,10 +25,12 @@ PROPOSED_MESH = DeviceMesh((8,), ("model",))
 """The mesh if neither the checkpoint nor the caller names one."""
 
 
-def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: MissingAxes) -> str:
+def starter_text(
+    info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: MissingAxes | None = None
+) -> str:
     """The layout file for the checkpoint's tensors over ``mesh``, or over their own mesh.
 
-    Raises LayoutError if the axes of a tensor do not fit the mesh.
+    Raises LayoutError if the axes of a tensor do not fit the mesh and ``missing_axes`` is given.
     """
     specs = [tensor.spec for tensor in info.tensors.values()]
     own = _own_mesh(specs)
@@ -34,11 +38,13 @@ def starter_text(info: CheckpointInfo, mesh: DeviceMesh | None, missing_axes: Mi
     if own is None:
         keys = {tensor.spec.name for tensor in info.tensors.values() if tensor.is_key}
         axes = {s.name: () if s.name in keys else _proposed(s, over) for s in specs}
-        notes = _proposal_notes(over, is_given=mesh is not None)
+        notes = [_NO_AXES, *_proposal_notes(over, is_given=mesh is not None)]
+    elif missing_axes is None:
+        axes, notes = _fitted(specs, own, over)
     else:
         same = SameAxes(over.abstract, missing_axes)
         axes = {s.name: _kept(s, same) for s in specs}
-        notes = ["Each tensor has the axes that the checkpoint records."]
+        notes = [_AS_RECORDED]
         notes += layout_warnings(same, [s.name for s in specs], specs)
     return "".join(f"{line}\n" for line in _lines(info.uri, specs, over, axes, notes))
 
@@ -57,6 +63,64 @@ def _kept(spec: TensorSpec, same: SameAxes) -> Axes:
     return () if layout is None else layout.axes
 
 
+def _fitted(
+    specs: Sequence[TensorSpec], own: DeviceMesh, mesh: DeviceMesh
+) -> tuple[dict[str, Axes], list[str]]:
+    """The recorded axes as far as they fit the mesh, and notes about what is proposed."""
+    names = _names_there(specs, own, mesh)
+    lacking = [name for name in _used(specs) if name not in names]
+    axes = {spec.name: _nearest(spec, mesh, names) for spec in specs}
+    if lacking and not any(map(any, axes.values())):
+        first = f"The checkpoint was saved on {own}, which has other axes, so this is a"
+        split = {s.name for s in specs if s.layout is not None and any(s.layout.axes)}
+        proposed = {s.name: _proposed(s, mesh) if s.name in split else () for s in specs}
+        return proposed, [first, *_proposal_notes(mesh)]
+    renamed = [f"{new!r} for {old!r}" for old, new in names.items() if old != new]
+    whole = [s for s in specs if _is_cut_less(s, axes[s.name], names)]
+    notes = [] if lacking or renamed or whole else [_AS_RECORDED]
+    if renamed:
+        notes.append(f"Saved on {own}. This is a proposal: it writes {', '.join(renamed)}.")
+    if lacking:
+        notes.append(
+            f"Saved with axes that {mesh} lacks: {', '.join(map(repr, lacking))}; what they split is replicated instead."
+        )
+    if whole:
+        notes.append(f"What {mesh} does not divide is left whole: {_covered(whole)}.")
+    return axes, notes
+
+
+def _used(specs: Sequence[TensorSpec]) -> list[str]:
+    """Every axis that splits a tensor."""
+    found = (name for s in specs if s.layout is not None for name in used_axes(s.layout.axes))
+    return list(dict.fromkeys(found))
+
+
+def _names_there(specs: Sequence[TensorSpec], own: DeviceMesh, mesh: DeviceMesh) -> dict[str, str]:
+    """The mesh's name of each axis: the same, or in order, if as many names are missing as are new."""
+    used = set(_used(specs))
+    lacking = [name for name in own.axis_names if name in used and name not in mesh.axis_names]
+    new = [name for name in mesh.axis_names if name not in own.axis_names]
+    paired = dict(zip(lacking, new, strict=True)) if len(lacking) == len(new) else {}
+    return {name: name for name in used if name in mesh.axis_names} | paired
+
+
+def _nearest(spec: TensorSpec, mesh: DeviceMesh, names: Mapping[str, str]) -> Axes:
+    """The axes under their names there; a dimension that they do not divide is whole."""
+    there = _renamed(spec, names)
+    parts = (math.prod(mesh.axis_size(name) for name in axis_names(axis)) for axis in there)
+    divided = zip(there, spec.shape, parts, strict=False)
+    return tuple(None if size % count else axis for axis, size, count in divided)
+
+
+def _renamed(spec: TensorSpec, names: Mapping[str, str]) -> Axes:
+    axes = () if spec.layout is None else spec.layout.axes
+    return normal_axes(tuple(names[n] for n in axis_names(axis) if n in names) for axis in axes)
+
+
+def _is_cut_less(spec: TensorSpec, axes: Axes, names: Mapping[str, str]) -> bool:
+    return used_axes(axes) != used_axes(_renamed(spec, names))
+
+
 def _proposed(spec: TensorSpec, mesh: DeviceMesh) -> Axes:
     """Splits the largest dimension that the mesh's last axis divides, the last one among equals; vectors stay whole."""
     axis, parts = mesh.axis_names[-1], mesh.shape[-1]
@@ -67,10 +131,13 @@ def _proposed(spec: TensorSpec, mesh: DeviceMesh) -> Axes:
     return (*[None] * dim, axis)
 
 
-def _proposal_notes(mesh: DeviceMesh, *, is_given: bool) -> list[str]:
+_AS_RECORDED = "Each tensor has the axes that the checkpoint records."
+_NO_AXES = "The checkpoint records no axes (its arrays are numpy's, or of one device), so this is a"
+
+
+def _proposal_notes(mesh: DeviceMesh, *, is_given: bool = True) -> list[str]:
     axis = mesh.axis_names[-1]
     notes = [
-        "The checkpoint records no axes (its arrays are numpy's, or of one device), so this is a",
         f"proposal: {axis!r} splits the largest dimension that it divides; the rest is replicated.",
     ]
     return notes if is_given else [*notes, "The mesh is an example: put yours in its place."]

@@ -5,12 +5,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
 
 from reshard.errors import LayoutError
 from reshard.patterns.compile import Search, compile_pattern
 
 _LITERAL = re.compile(r"(\^?)((?:[\w. -]+/)+)(.*)", re.DOTALL)
 """A pattern that begins with names between slashes, which mean themselves."""
+
+_TEXT = re.compile(r"(\^?)([\w. /-]*[\w.-])(/?\$?)")
+"""A pattern that is a name, or a part of one."""
+
+_LETTER = re.compile(r"[^\W_]")
+
+_COMPARED = 2000
+"""Names that are compared at most with the text of a pattern."""
+
+_SHOWN = 5
 
 _DEPTH = 4
 """Prefixes of more parts than this are not looked for."""
@@ -43,10 +55,14 @@ def with_folders(names: Iterable[str]) -> set[str]:
 
 
 def pattern_hint(pattern: Search, names: Sequence[str]) -> str:
-    """A hint for a pattern that matches none of ``names`` but would with or without a prefix; "" for no hint.
+    """A hint for a pattern that matches none of ``names``: a prefix too few or too many, or a near name; "" for no hint.
 
     >>> pattern_hint(re.compile("^dense/"), ["params/dense/kernel", "params/dense/bias"])
     "; below 'params/' it would match 2 of them: write '^params/dense/'"
+    >>> pattern_hint(re.compile("^parms/"), ["params/dense/kernel", "step"])
+    "; the nearest name is 'params': write '^params/'"
+    >>> pattern_hint(re.compile("^params/"), ["model/dense/kernel", "step"])
+    "; no name begins with 'params/': they begin with 'model/', 'step'"
     """
     below: Counter[str] = Counter()
     for name in names:
@@ -54,7 +70,7 @@ def pattern_hint(pattern: Search, names: Sequence[str]) -> str:
     if below:
         prefix = min(below, key=lambda p: p.count("/"))
         return f"; below {prefix!r} it would match {below[prefix]} of them{_instead(pattern, prefix, names)}"
-    return _without(pattern, names)
+    return _without(pattern, names) or _near(pattern, names) or _beginnings(pattern, names)
 
 
 def _instead(pattern: Search, prefix: str, names: Sequence[str]) -> str:
@@ -70,6 +86,8 @@ def _without(pattern: Search, names: Sequence[str]) -> str:
         return ""
     anchor, parts, rest = literal.groups()
     for prefix in _prefixes(f"{parts}x"):
+        if not _LETTER.search(parts[len(prefix) :] + rest):
+            break  # what is left would match any name
         if found := sum(bool(pattern.search(prefix + name)) for name in names):
             shorter = f"{anchor}{parts[len(prefix) :]}{rest}"
             return (
@@ -77,6 +95,36 @@ def _without(pattern: Search, names: Sequence[str]) -> str:
                 f"{_write(shorter, names)}"
             )
     return ""
+
+
+def _near(pattern: Search, names: Sequence[str]) -> str:
+    """A part of a name, or several, that is spelled nearly as the pattern's text."""
+    text = _TEXT.fullmatch(pattern.pattern)
+    if text is None:
+        return ""
+    some = names[:: 1 + len(names) // _COMPARED]
+    parts = {part: None for name in some for part in (*name.split("/"), *_folders(name))}
+    begin, wanted, end = text.groups()
+    found = get_close_matches(wanted[:100], list(islice(parts, _COMPARED)), n=1, cutoff=0.75)
+    if not found:
+        return ""
+    return (
+        f"; the nearest name is {found[0]!r}{_write(f'{begin}{re.escape(found[0])}{end}', names)}"
+    )
+
+
+def _beginnings(pattern: Search, names: Sequence[str]) -> str:
+    """With what names begin, for a pattern that is a beginning."""
+    literal = _LITERAL.fullmatch(pattern.pattern)
+    if literal is None or not literal[1] or any(n.startswith(literal[2]) for n in names):
+        return ""
+    there = list({name[: name.find("/") + 1] or name: None for name in names})
+    some = ", ".join(map(repr, there[:_SHOWN])) + (", …" if there[_SHOWN:] else "")
+    return f"; no name begins with {literal[2]!r}: they begin with {some}" if there else ""
+
+
+def _folders(name: str) -> Iterator[str]:
+    return (prefix[:-1] for prefix in _prefixes(name))
 
 
 def _write(text: str, names: Sequence[str]) -> str:

@@ -50,16 +50,16 @@ class Overlap(Struct, frozen=True):
 def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
     """How the file splits a tensor; ``dtype`` matters for partitions by size.
 
-    Axes shorter than the rank are padded with None on the right. Raises LayoutError, naming tensor, shape and rule.
+    Axes shorter than the rank are padded with None on the right. A scalar is whole, whatever its rule says. Raises LayoutError, naming tensor, shape and rule.
     Causes are: more axes than dimensions, a dimension that does not divide, a partition axis out of range, a missing
     mesh, and a tensor without a rule under ``unmatched: error``.
     """
     matching = file.found.of(name)
-    if matching and matching[0] < len(file.partitions):
+    if matching and matching[0] < len(file.partitions) and shape:
         return _partitioned(file, matching[0], name, tuple(shape), dtype)
-    if matching:
+    if matching and matching[0] >= len(file.partitions):
         return _by_rule(file, matching[0] - len(file.partitions), name, tuple(shape))
-    if file.unmatched == "error":
+    if file.unmatched == "error" and not matching:
         raise LayoutError(
             f"{name!r} of shape {list(shape)} matches no rule of {file.where}, which has "
             f"'unmatched: error'; add a rule for it or write 'unmatched: replicate'"
@@ -93,8 +93,8 @@ def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
 
 def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) -> Resolved:
     rule = file.rules[index]
-    # A scalar has only one layout, so a rule that splits nothing fits it, whatever rank the rule was made for.
-    axes = () if not shape and not any(rule.axes) else rule.axes
+    # A scalar has only one layout, so that any rule fits it: one for '.*' must not stop at a step counter.
+    axes = rule.axes if shape else ()
     if len(axes) > len(shape):
         raise LayoutError(
             f"{name!r} of shape {list(shape)}: {named(rule)} has more axes than dimensions, "

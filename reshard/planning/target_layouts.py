@@ -164,7 +164,8 @@ def _split_by_map(target: TensorSpec, layout: LayoutMap) -> TensorSplit:
 def _split_as(target: TensorSpec, found: TensorLayout | None) -> TensorSplit:
     if found is None:
         return TensorSplit(None, Grid.whole(target.shape))
-    padded = (*found.axes, *[None] * (len(target.shape) - len(found.axes)))
+    axes = found.axes if target.shape else ()  # a scalar has only one layout
+    padded = (*axes, *[None] * (len(target.shape) - len(axes)))
     found = TensorLayout(padded, found.recorded.device_mesh)
     return TensorSplit(found, found.grid(target.shape, target.name))
 

@@ -156,6 +156,18 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     return found
 
 
+def _unsplit(sharding: Any) -> Any:
+    """On the same devices, but whole: a scalar has no other layout, and jax refuses a spec that names an axis."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if isinstance(sharding, TensorLayout):
+        return TensorLayout((), sharding.device_mesh)
+    if isinstance(sharding, NamedSharding):
+        kind = sharding.memory_kind
+        return NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=kind)
+    return sharding
+
+
 class _FromMap(Struct, frozen=True):
     layouts: LayoutMap
 
@@ -262,6 +274,7 @@ class _FromTree(Struct, frozen=True):
             return TensorSharding()
         if isinstance(found, TensorLayout) and found.device_mesh is not None:
             return TensorSharding(_checked(found, tensor), True)
+        found = found if tensor.shape else _unsplit(found)
         return TensorSharding(real_sharding(found, tensor.name), True)
 
     def names(self, tensor: ToShard) -> bool:
@@ -289,6 +302,7 @@ class _FromTree(Struct, frozen=True):
 
 def _checked(layout: TensorLayout, tensor: ToShard) -> jax.sharding.Sharding:
     """Its sharding; LayoutError, naming the tensor, if it does not split it evenly."""
+    layout = layout if tensor.shape else _unsplit(layout)
     layout.shard_shape(tensor.shape, tensor.name)
     return real_sharding(layout, tensor.name)
 

@@ -37,8 +37,8 @@ def serve(settings: Settings) -> None:
         LOG.warning("the variable %s is ignored: there is no such setting", variable)
     app = create_app(settings)
     with listen(settings.host, settings.port) as listening:
-        print(announcement(settings, address_of(listening)), file=sys.stderr, flush=True)
-        run_server(app, settings, listening)
+        said = announcement(settings, address_of(listening))
+        run_server(app, settings, listening, lambda: print(said, file=sys.stderr, flush=True))
 
 
 def migrate_records(settings: Settings) -> str:

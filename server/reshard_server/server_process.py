@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -33,11 +33,24 @@ BACKLOG = 512
 class DrainingServer(uvicorn.Server):
     """On a signal it accepts no new work, lets open requests finish, and exits with 0."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, drain_seconds: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        drain_seconds: float,
+        when_ready: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self.drain = drain
+        self.when_ready = when_ready
         self.drain_seconds = drain_seconds
         self.signalled_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the records and begins to accept; then the server is ready."""
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            self.when_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  (uvicorn's)
         """The first signal drains the server; a second one ends it at once."""
@@ -83,8 +96,13 @@ SWITCH_SECONDS = 0.0005
 default of 5 ms would add up."""
 
 
-def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> None:
-    """Serves until a signal ends the process. Raises ReshardError if it cannot start."""
+def run_server(
+    app: FastAPI, settings: Settings, listening: socket.socket, when_ready: Callable[[], None]
+) -> None:
+    """Serves until a signal ends the process; ``when_ready`` is called once requests are answered.
+
+    Raises ReshardError if it cannot start.
+    """
     config = uvicorn.Config(
         app,
         http=protocol_of(settings),
@@ -98,7 +116,7 @@ def run_server(app: FastAPI, settings: Settings, listening: socket.socket) -> No
         timeout_graceful_shutdown=max(1, int(settings.drain_seconds / 4)),
         backlog=BACKLOG,
     )
-    server = DrainingServer(config, app.state.drain, settings.drain_seconds)
+    server = DrainingServer(config, app.state.drain, settings.drain_seconds, when_ready)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # permanent objects; collecting them took tens of milliseconds each time

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -32,6 +33,7 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
+from reshard.geometry.sizes import parse_bytes, shortest_bytes
 from reshard.storage.location import Location, locate
 from reshard_server.errors.value_errors import expected
 
@@ -58,6 +60,16 @@ def _place(value: object) -> Location:
         raise ValueError(str(error)) from None
 
 
+def _bytes(value: object) -> object:
+    """A size as people write it, such as ``512MiB``; pydantic checks anything but text."""
+    try:
+        return parse_bytes(value) if isinstance(value, str) else value
+    except ReshardError as error:
+        raise ValueError(str(error)) from None
+
+
+_SIZE = BeforeValidator(_bytes)
+Size = Annotated[int, _SIZE]
 RootPlace = Annotated[Location, PlainValidator(_place)]
 RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
@@ -156,7 +168,7 @@ class Settings(BaseSettings):
         2, ge=1, description="Conversions of one token that run at once, over all replicas."
     )
     queued_per_token: int = Field(500, ge=1, description="Conversions of one token that may wait.")
-    max_memory: int = Field(
+    max_memory: Size = Field(
         1024 * MIB, ge=16 * MIB, description="Most bytes of memory that one conversion may ask for."
     )
     workers: int = Field(
@@ -185,20 +197,20 @@ class Settings(BaseSettings):
     layouts: int = Field(5000, ge=1, description="Named layouts of all tokens together.")
     layouts_per_token: int = Field(1000, ge=1, description="Named layouts of one token.")
     layout_versions: int = Field(1000, ge=1, description="Versions of one named layout.")
-    layout_bytes: int = Field(
+    layout_bytes: Size = Field(
         512 * MIB, ge=1024, description="Bytes of all versions of all named layouts."
     )
-    layout_bytes_per_token: int = Field(
+    layout_bytes_per_token: Size = Field(
         128 * MIB, ge=1024, description="Bytes of all versions of one token's layouts."
     )
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
-    schedule_bytes: int = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
-    schedule_bytes_per_token: int = Field(
+    schedule_bytes: Size = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
+    schedule_bytes_per_token: Size = Field(
         32 * MIB, ge=1024, description="Bytes of one token's schedules."
     )
-    body_bytes: int = Field(1 * MIB, ge=1024, description="Most bytes in the body of a request.")
-    header_bytes: int = Field(
+    body_bytes: Size = Field(1 * MIB, ge=1024, description="Most bytes in the body of a request.")
+    header_bytes: Size = Field(
         16384, ge=1024, description="Most bytes in all headers of a request together."
     )
     head_seconds: float = Field(
@@ -215,7 +227,7 @@ class Settings(BaseSettings):
     requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
-    stream_memory: int = Field(
+    stream_memory: Size = Field(
         64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
     looks: int = Field(
@@ -331,4 +343,6 @@ def _shown(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(default, bool):
         return "on" if default else "off"
+    if _SIZE in field.metadata:
+        return shortest_bytes(default)
     return "none" if default in (None, (), {}) else str(default)

@@ -7,6 +7,8 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
+from reshard.cli.console import show as show_one
+
 
 def console(width: int = 120, colours: bool = False) -> Console:
     """A console that keeps what is printed."""
@@ -31,7 +33,7 @@ def show(views: Iterable[RenderableType], width: int = 120) -> str:
     """The views as text."""
     target = console(width)
     for view in views:
-        target.print(view)
+        show_one(target, view)
     return text_of(target)
 
 

@@ -213,6 +213,24 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan a b --style v2", "'v2' is not one of 'v0', 'v1'"),
         ("convert a b --verify twice", "'twice' is not one of 'written', 'readback'"),
         ("explode", "No such command 'explode'"),
+        (
+            "plan a b --mesh x",
+            "mesh 'x': expected NAME=SIZE,NAME=SIZE such as data=4,model=2, found 'x'",
+        ),
+        (
+            "layout a --mesh x",
+            "mesh 'x': expected NAME=SIZE,NAME=SIZE such as data=4,model=2, found 'x'",
+        ),
+        ("convert a b --compression lz4", "compression 'lz4' is not known; expected none, zstd"),
+        ("plan a b --select (", "select '(' is no regular expression: missing )"),
+        ("verify a b --rename (=x", "rename '(' is no regular expression: missing )"),
+        ("diff a b --drop (", "drop '(' is no regular expression: missing )"),
+        ("convert a b --cast x=half", "cast 'x'='half': no such dtype"),
+        ("convert a b --to safetensors --ocdbt", "ocdbt is an option of Orbax targets"),
+        ("convert a b --file-names {x}", "file_names is '{x}'; expected the fields {number}"),
+        ("convert a b --part 9/3", "part is '9/3'; expected i/n with i from 1 to n"),
+        ("convert a b --token-file x", "--token-file belongs to --server; add it, or leave it out"),
+        ("doctor bucket", "'bucket' is no URL of a bucket; expected gs://bucket/prefix"),
     ],
 )
 def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -> None:
@@ -230,7 +248,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "steps", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
 )  # fmt: skip
 
 
@@ -251,6 +269,75 @@ def test_help_has_an_example_that_parses(
     assert f"$ reshard {command} " in out or f"$ reshard {command}\n" in out.replace(" \n", "\n")
     assert "--json" in out or command == "serve"  # which ends without a report
     assert not calls
+
+
+@pytest.mark.parametrize("words", ["-h", "convert -h", "steps -h"])
+def test_h_is_help(capsys: Capture, words: str) -> None:
+    assert run(words.split()) == 0
+    short = capsys.readouterr().out
+    assert run(words.replace("-h", "--help").split()) == 0
+    assert short == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+@pytest.mark.parametrize(
+    "words", ["convert a b", "convert a b --dry-run", "verify a b", "diff a b", "fingerprint a"]
+)
+def test_quiet_prints_nothing(calls: Calls, capsys: Capture, words: str, option: str) -> None:
+    assert run([*words.split(), option]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert len(calls) == 1
+    assert calls[0][1].get("progress") is None
+    assert run([*words.split(), option, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"]
+
+
+def test_quiet_keeps_exit_codes_warnings_and_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    verdicts = (TensorVerdict("x", "different", "0", "1", "bits"),)
+    found = Verification("a", "b", verdicts, warnings=("beware\x1b", "beware\x1b"))
+    monkeypatch.setattr(reshard, "verify", lambda *_, **__: found)
+    assert run(["verify", "a", "b", "-q"]) == 3
+    assert capsys.readouterr() == ("", "warning: beware\\x1b\n")
+    raising(monkeypatch, "convert", PlanError("no"))
+    assert run(["convert", "a", "b", "-q"]) == 1
+    assert capsys.readouterr() == ("", "error: no\n")
+
+
+def test_a_dry_run_is_the_plan(calls: Calls, capsys: Capture) -> None:
+    words = "a b --mesh model=8 --drop c --verify readback --restart --max-memory 1GiB"
+    assert run(["convert", *words.split(), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "total: 1 tensor in " in out
+    assert err == ""
+    assert calls == [
+        (
+            ("a", "b"),
+            {
+                "layout": None, "mesh": "model=8", "drop": ["c"], "check": "readback", "restart": True,
+                "max_memory": 1 << 30, "workers": None,
+            },
+        )
+    ]  # fmt: skip
+    assert run(["convert", *words.split(), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "plan"
+    assert run(["convert", "a", "b", "--dry-run", "--part", "1/2"]) == 2
+    assert "--dry-run plans what a conversion on this host would do, and --part lets others" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_not_cut_at_80_columns(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    marks = []
+    for columns in ("80", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run([command, "--help"]) == 0
+        marks.append(capsys.readouterr().out.count("…"))
+    assert marks[0] == marks[1]
 
 
 def test_version(capsys: Capture) -> None:

@@ -2,12 +2,24 @@ from __future__ import annotations
 
 from io import BytesIO, TextIOWrapper
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from reshard.cli.tables import Column, cap_note, capped, fit, shortened, table, warning
+from reshard.cli.console import UNLIMITED
+from reshard.cli.tables import (
+    Column,
+    broken,
+    cap_note,
+    capped,
+    fit,
+    most_rows,
+    renamed,
+    table,
+    warning,
+)
 from reshard.cli.text import safe
 from tests.cli.show import console, lines, show, text_of
 
@@ -27,35 +39,74 @@ def test_a_terminal_gets_no_escape_from_a_name() -> None:
     assert "]8;;http://evil\x07" not in text_of(target)
 
 
-def test_long_names_are_shortened_in_the_middle() -> None:
-    made = table("", ("tensor", "shape"), [("params/layers/attention/kernel", "8")])
-    assert lines([made], 30) == ["tensor shape", "─" * 30, "params/laye…tion/kernel 8"]
+LONG = "params/layers/attention/kernel"
 
 
-@given(st.text(), st.integers(0, 40))
-def test_what_is_shortened_fits_and_keeps_both_ends(text: str, width: int) -> None:
-    found = shortened(safe(text), width)
-    assert cell_len(found) <= width
-    if cell_len(safe(text)) <= width:
-        assert found == safe(text)
-    elif width >= 5 and safe(text).isascii():
-        start, end = found.split("…", 1)
-        assert safe(text).startswith(start) and safe(text).endswith(end)
-        assert len(start) + len(end) == width - 1
+def test_a_name_that_does_not_fit_has_a_line_of_its_own() -> None:
+    made = table(
+        "", ("tensor", "shape", ">bytes"), [(LONG, "8", "32 B"), ("step", "scalar", "4 B")]
+    )
+    assert show([made], 24).splitlines() == [
+        "",
+        "tensor  shape   bytes",
+        "─────────────────────",
+        LONG,
+        "        8        32 B",
+        "step    scalar    4 B",
+        "",
+    ]
+    made = table("", ("tensor", "shape", ">bytes"), [(LONG, "8", "32 B"), (LONG, "scalar", "4 B")])
+    assert show([made], 24).splitlines() == [
+        "",
+        "tensor",
+        "  shape   bytes",
+        "───────────────",
+        LONG,
+        "  8        32 B",
+        LONG,
+        "  scalar    4 B",
+        "",
+    ]
+
+
+def test_a_renamed_tensor_has_both_names() -> None:
+    assert renamed("a", "b") == "a → b"
+    assert renamed("a", "a") == renamed(None, "a") == "a"
+    made = table("", ("tensor", "n"), [(renamed(LONG, "model/kernel"), "1")])
+    assert lines([made], 80)[2] == f"{LONG} → model/kernel 1"
+    assert lines([made], 30)[3:] == [LONG, "→ model/kernel", "1"]
+
+
+def test_other_texts_are_broken_between_words() -> None:
+    made = table("", ("tensor", "why"), [("w", "only in A (float32 2048×8192)")])
+    assert show([made], 24).splitlines()[2:] == [
+        "─" * 24,
+        "w       only in A",
+        "        (float32",
+        "        2048×8192)",
+        "",
+    ]
+    assert broken("日本語 日本", 4) == ["日本", "語", "日本"]
+
+
+@given(st.text(), st.integers(2, 40))
+def test_what_is_broken_keeps_every_character_and_fits(text: str, width: int) -> None:
+    found = broken(safe(text), width)
+    assert max(map(cell_len, found)) <= width
+    assert "".join(found).replace(" ", "") == safe(text).replace(" ", "")
 
 
 def test_a_terminal_without_other_characters_gets_ascii() -> None:
-    made = table("", ("tensor", "shape"), [("params/layers/attention/kernel", "8")])
+    made = table("", ("tensor", "shape"), [(LONG, "8")])
     stream = TextIOWrapper(BytesIO(), encoding="ascii")
     Console(file=stream, width=30, markup=False).print(made)
     stream.flush()
     assert isinstance(stream.buffer, BytesIO)
     text = stream.buffer.getvalue().decode("ascii").splitlines()
-    assert text[2] == "-" * 30
-    assert text[3].startswith("params/laye~tion/kernel")
+    assert text[3:5] == ["-" * 7, LONG]
 
 
-def test_columns_give_way_by_rank() -> None:
+def test_columns_give_way_to_names_by_rank() -> None:
     columns = ("tensor", Column("often", rank=1), Column("seldom", rank=2), ">bytes")
     made = table("", columns, [("params/kernel", "x" * 10, "y" * 10, "4 B")])
     assert "seldom" in lines([made], 80)[0]
@@ -63,6 +114,18 @@ def test_columns_give_way_by_rank() -> None:
     assert narrow[0] == "tensor often bytes"
     assert narrow[-1] == "too narrow for: seldom; --all shows them"
     assert lines([made], 30)[0] == "tensor bytes"
+
+
+def test_output_without_a_width_has_a_line_for_each_row_and_every_column() -> None:
+    row = ("params/" + "x" * 5000, "y" * 5000, "4 B")
+    made = table("", ("tensor", Column("seldom", rank=2), ">bytes"), [row])
+    assert "  ".join((*row[:2], "  4 B")) in show([made], UNLIMITED)
+
+
+def test_a_pipe_gets_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert most_rows() == 40  # COLUMNS names a screen
+    monkeypatch.delenv("COLUMNS")
+    assert most_rows() > 10**9
 
 
 def test_whole_rows_keep_every_character() -> None:
@@ -83,14 +146,14 @@ def test_many_rows_are_capped_with_a_note() -> None:
 
 
 @given(st.integers(8, 140))
-def test_each_row_is_one_line_of_at_most_the_width(width: int) -> None:
-    row = ("params/layers/attention/kernel", "8192×28672", "float32 → bfloat16", "52.5 GiB")
+def test_only_names_are_wider_than_the_screen(width: int) -> None:
+    row = (LONG, "8192×28672", "float32 → bfloat16", "52.5 GiB")
     made = table("", ("tensor", "shape", Column("dtype", rank=1), ">bytes"), [row, row])
     text = show([made], width).rstrip("\n").splitlines()
-    assert max(map(cell_len, text)) <= width
-    assert len([line for line in text if "…" in line or "kernel" in line]) <= 3
-    if width >= 45:
-        assert "52.5 GiB" in text[3] and "8192×28672" in text[3]
+    assert all(cell_len(line) <= width or line in (LONG, "tensor") for line in text)
+    assert sum(LONG in line for line in text) == 2
+    if width >= 30:
+        assert sum("8192×28672" in line and "52.5 GiB" in line for line in text) == 2
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=9), st.integers(0, 200))

@@ -108,7 +108,9 @@ def run(folder: Path, line: str) -> None:
     codes = {0, 3} if line.startswith("reshard diff") and "ckpt/2000" in line else {0}
     assert done.code in codes, f"{line}\n{done.out}{done.errors}"
     assert done.out.strip() or ">" in line, line
-    if line.startswith("reshard convert"):
+    if "--dry-run" in line:
+        assert not targets_in(folder), line
+    elif line.startswith("reshard convert"):
         check_made(folder, line)
 
 

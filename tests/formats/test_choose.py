@@ -308,6 +308,18 @@ def test_every_command_reads_the_step_and_the_item(
     (runs / "items" / "5" / "model" / "slices.json").unlink()
 
 
+def test_the_path_of_a_step_that_is_not_there_names_those_that_are(
+    runs: Path, capsys: Capture
+) -> None:
+    assert command(["inspect", str(runs / "plain" / "3")]) == 1
+    assert capsys.readouterr().err == (
+        f"error: {runs}/plain/3 does not exist, and the run has steps 1, 2, 10: expected the directory of a checkpoint; "
+        "check the path\n"
+    )
+    assert command(["inspect", str(runs / "plain" / "other")]) == 1
+    assert "plain/other does not exist: expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

@@ -25,6 +25,7 @@ from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.inspection.starter_layout import starter_text
 from reshard.layout.axes import known_axes
+from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.read_layout import parse_layout
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
@@ -198,7 +199,7 @@ unmatched: replicate
         "command": "layout", "source": str(source), "starter": expected,
     }  # fmt: skip
 
-    assert run([*words, "--mesh", "model=8"]) == 1
+    assert run([*words, "--mesh", "model=8", "--missing-axes", "error"]) == 1
     said = capsys.readouterr().err
     assert "keeps the source's axes [data, model] over the mesh (model=8)" in said
     assert "(--missing-axes replicate)" in said
@@ -226,6 +227,30 @@ def test_a_checkpoint_without_axes_gets_a_proposal(tmp_path: Path, capsys: Captu
     text = capsys.readouterr().out
     assert "example" not in text
     assert re.search(r"'\(\^\|/\)table\$', axes: \[null, tensor\]", text)
+
+
+MESHES = {
+    "x=4,y=2": (
+        ("x", "y"), "Saved on the mesh (data=4, model=2). This is a proposal: it writes 'x' for 'data', 'y' for 'model'."
+    ),
+    "model=8": (
+        (None, "model"), "Saved with axes that the mesh (model=8) lacks: 'data'; what they split is replicated instead."
+    ),
+    "tensor=8": ((None, "tensor"), "proposal: 'tensor' splits the largest dimension that it divides"),
+    "a=2,b=2,c=2": ((None, "c"), "The checkpoint was saved on the mesh (data=4, model=2), which has other axes"),
+    "data=3,model=2": ((None, "model"), "What the mesh (data=3, model=2) does not divide is left whole: 1 tensor, 512 B"),
+    "model=2,data=4": (("data", "model"), "Each tensor has the axes that the checkpoint records."),
+}  # fmt: skip
+"""The axes that a tensor of (8, 16), split by data and model, gets over each mesh, and what a comment says."""
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_another_mesh_gets_a_proposal(mesh: str) -> None:
+    axes, said = MESHES[mesh]
+    text = starter_text(info_of({"w": ("data", "model"), "b": ()}), parse_mesh(mesh))
+    assert f"# {said}" in text
+    assert axes_by(text, ["w", "b"]) == {"w": axes, "b": (None, None)}
+    layout_for(parse_layout(parse_yaml(text, "starter").data), "w", (8, 16), "float32")
 
 
 def test_a_checkpoint_without_tensors() -> None:

@@ -26,12 +26,12 @@ PUBLIC = [
     "MinSizePartitioner", "MissingAxes", "MissingError", "MissingPackageError", "MultiConversionPlan",
     "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress",
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
-    "ShardedVariable", "SourceChangedError", "Stage", "StorageError", "Style", "SyncError", "Target",
+    "ShardedVariable", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "Unlisted", "VariableError",
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
     "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
-    "doctor", "embedding_lookup", "fingerprint", "inspect", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
+    "doctor", "embedding_lookup", "fingerprint", "inspect", "inspect_run", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "restore", "save", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 

@@ -49,7 +49,7 @@ def test_keys_that_match_nothing_are_warned_of_as_by_convert(saved, tmp_path, la
     planned = reshard.plan(saved, tmp_path / "out", layout=made).warnings
     told = [text for text in planned if "krenel" in text]
     assert told
-    assert told[0].endswith("matches no tensor")
+    assert told[0].endswith("matches no tensor; the nearest name is 'kernel': write 'kernel'")
     with pytest.warns(reshard.LayoutWarning) as caught:
         reshard.restore(saved, layout=made)
     assert [str(w.message) for w in caught if w.category is reshard.LayoutWarning] == told

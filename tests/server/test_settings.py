@@ -66,6 +66,40 @@ def test_flags_come_first_and_roots_are_joined(file: Path, monkeypatch: pytest.M
     assert found.tokens[0].name == "ci"
 
 
+SIZES = [
+    name
+    for name in Settings.model_fields
+    if name.endswith(("_memory", "_bytes", "_bytes_per_token"))
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_as_people_write_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "settings.toml"
+    for text, expected in (
+        ('"512MiB"', 512 << 20),
+        ('"0.5 GB"', 500_000_000),
+        ("536870912", 512 << 20),
+    ):
+        path.write_text(f"{name} = {text}\n")
+        assert getattr(load_settings({}, path), name) == expected
+        monkeypatch.setenv(f"RESHARD_{name.upper()}", text.strip('"'))
+        assert getattr(load_settings({}, None), name) == expected
+        monkeypatch.delenv(f"RESHARD_{name.upper()}")
+    path.write_text(f'{name} = "much"\n')
+    with pytest.raises(ReshardError) as refused:
+        load_settings({}, path)
+    assert (
+        f"{name}: 'much' is not a size in bytes; expected a number with a unit such as 1GiB"
+        in str(refused.value)
+    )
+    path.write_text(f"{name} = 1\n")
+    with pytest.raises(ReshardError, match=f"{name}: expected at least "):
+        load_settings({}, path)
+
+
 def test_nested_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESHARD_ROOTS__DATA", "/srv/ckpt")
     assert load_settings({}, None).roots == {"data": locate("/srv/ckpt")}
@@ -113,7 +147,14 @@ def test_every_setting_is_described(name: str) -> None:
     assert field.description
     lines = [line for line in DOCS.read_text().splitlines() if line.startswith(row)]
     assert len(lines) == 1
-    assert lines[0] == f"| `{name}` | {shown(field.default)} | {field.description} |"
+    default = SHORT.get(field.default, field.default) if name in SIZES else field.default
+    assert lines[0] == f"| `{name}` | {shown(default)} | {field.description} |"
+
+
+SHORT = {
+    1 << 30: "1GiB", 512 << 20: "512MiB", 128 << 20: "128MiB", 64 << 20: "64MiB", 32 << 20: "32MiB", 1 << 20: "1MiB",
+    16 << 10: "16KiB",
+}  # fmt: skip
 
 
 def shown(default: object) -> str:

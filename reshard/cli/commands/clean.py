@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import Json, examples
+from reshard.cli.options import Json, Quiet, examples
 from reshard.cli.target_options import State
 
 EXAMPLES = examples(
@@ -25,7 +25,11 @@ DryRun = Annotated[
 
 
 def clean(
-    target: Target, dry_run: DryRun = False, state: State = None, as_json: Json = False
+    target: Target,
+    dry_run: DryRun = False,
+    state: State = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Remove what an interrupted run to a target left.
 
@@ -41,6 +45,8 @@ def clean(
         from reshard.cli.json_output import print_json
 
         print_json(document(found))
+        return
+    if quiet:
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.clean import clean_view

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import Json, ShowAll, examples
+from reshard.cli.options import Json, Quiet, ShowAll, examples
 from reshard.cli.target_options import State
 
 EXAMPLES = examples(
@@ -23,7 +23,11 @@ Target = Annotated[
 
 
 def commit(
-    target: Target, state: State = None, show_all: ShowAll = False, as_json: Json = False
+    target: Target,
+    state: State = None,
+    show_all: ShowAll = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Make a checkpoint of the parts that convert --part has done.
 
@@ -31,13 +35,17 @@ def commit(
     and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
     commit resumes when the same command is run again.
     """
+    from reshard.cli.console import warn
     from reshard.cli.json_output import conversion_report, print_json
     from reshard.cli.progress import watching
 
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         report = reshard.commit(target, state=state, progress=progress)
     if as_json:
         print_json({**conversion_report(report), "command": "commit"})
+        return
+    if quiet:
+        warn(report.warnings)
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view

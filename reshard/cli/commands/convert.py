@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from msgspec import Struct
 
 import reshard
@@ -15,6 +16,7 @@ from reshard.cli.options import (
     Json,
     MaxMemory,
     Misuse,
+    Quiet,
     Server,
     ShowAll,
     Source,
@@ -26,15 +28,16 @@ from reshard.cli.options import (
     examples,
     source_of,
     unlisted_option,
+    usage,
 )
 from reshard.cli.target_options import (
     RULES,
+    check_words,
     given_options,
     library_options,
     takes_target_options,
 )
 from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
-from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
     from reshard import ConversionReport, RequestReport, TimeReport
@@ -48,6 +51,7 @@ EXAMPLES = examples(
     "    --max-memory 256MiB --verify readback",
     "reshard convert ckpt/1000 served --layout serving.yaml \\",
     r"    --rename '^params/(\w+)/=model/\1/'",
+    "reshard convert ckpt/1000 served --mesh model=8 --missing-axes replicate --dry-run",
     "reshard convert ckpt served --step latest --item model --mesh model=8",
     "reshard convert ckpt/1000 hf --to safetensors --select '^params/'",
     "reshard convert ckpt/1000 --target serving.yaml=served \\",
@@ -57,6 +61,11 @@ EXAMPLES = examples(
     "reshard convert data/run/1000 data/served --layout serving.yaml \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
+
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show the plan, as reshard plan does, and convert nothing."),
+]
 
 _REPORT = "reshard.cli.views.report"
 """The module that shows the report; it imports rich, which takes some 50 ms."""
@@ -75,7 +84,9 @@ def convert(
     part: Part = None,
     server: Server = None,
     token_file: TokenFile = None,
+    dry_run: DryRun = False,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -92,7 +103,8 @@ def convert(
     With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
     command resumes those that are missing.
     """
-    from reshard.cli.json_output import conversion_reports, print_json
+    from reshard.cli.console import warn
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import loading, watching
 
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
@@ -101,19 +113,28 @@ def convert(
     _refuse_together(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
+    check_words(options, [one.mesh for one in targets])
+    if dry_run:
+        from reshard.cli.commands.plan import PlanAnswer, show_plan
+
+        _refuse_elsewhere({"--ray": ray, "--part": part, "--server": server})
+        here = {**limits, **unlisted_option(unlisted)}
+        show_plan(src, dst, (step, item), given, here, PlanAnswer(show_all, as_json, quiet))
+        return
     if part is not None:
         here = {**limits, **unlisted_option(unlisted)}
-        _convert_part(source_of(src, step, item), targets[0], part, options, here, as_json)
+        src = source_of(src, step, item)
+        _convert_part(src, targets[0], part, options, here, not quiet, as_json)
         return
     where: dict[str, Any] = {}
     if server is None:
         src = source_of(src, step, item)
     else:
         where = choice_there(step, item, unlisted)
-    if not as_json:
+    if not (as_json or quiet):
         for one in targets:
             _announce(src, one, given)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         if server is None:
             with ray_cluster(ray) as executor:
                 made = _convert_here(
@@ -132,26 +153,12 @@ def convert(
             request = {"source": src, **where, **_asked(targets, options), **limits}
             made = _convert_there(server, token_file, request, progress)
             src = made.documents[0]["source"]
-    document = made.documents[0]
-    if several:
-        document = conversion_reports(
-            src, made.documents, made.read_bytes, made.requests, made.time
-        )
     if as_json:
-        print_json(document)
-        return
-    from reshard.cli.console import print_all
-    from reshard.cli.views.report import report_view, together_view
-    from reshard.cli.views.requests import request_report
-    from reshard.cli.views.time import time_report
-
-    said: set[str] = set()
-    for report in made.reports:
-        print_all(report_view(report, show_all, said))
-    if len(made.reports) > 1 and made.read_bytes is not None:
-        print_all(together_view(made.reports, made.read_bytes))
-        print_all(time_report(made.time))
-        print_all(request_report(made.requests))
+        print_json(_document(src, made, several))
+    elif quiet:
+        warn(text for report in made.reports for text in report.warnings)
+    else:
+        _show(made, show_all)
 
 
 class _Made(Struct, frozen=True):
@@ -170,15 +177,47 @@ class _Made(Struct, frozen=True):
     time: TimeReport | None = None
 
 
+def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
+    from reshard.cli.json_output import conversion_reports
+
+    if not several:
+        return made.documents[0]
+    return conversion_reports(src, made.documents, made.read_bytes, made.requests, made.time)
+
+
+def _show(made: _Made, show_all: bool) -> None:
+    from reshard.cli.console import print_all
+    from reshard.cli.views.report import report_view, together_view
+    from reshard.cli.views.requests import request_report
+    from reshard.cli.views.time import time_report
+
+    said: set[str] = set()
+    for report in made.reports:
+        print_all(report_view(report, show_all, said))
+    if len(made.reports) > 1 and made.read_bytes is not None:
+        print_all(together_view(made.reports, made.read_bytes))
+        print_all(time_report(made.time))
+        print_all(request_report(made.requests))
+
+
 def _refuse_together(given: Mapping[str, Any], token_file: Path | None) -> None:
     """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
     if token_file is not None and given["--server"] is None:
-        raise ReshardError("--token-file belongs to --server; add it, or leave it out")
+        raise Misuse("--token-file belongs to --server; add it, or leave it out")
     names = [name for name, value in given.items() if value]
     if len(names) > 1 and ("--part" in names or "--target" not in names):
         raise Misuse(
             f"{' and '.join(names)} exclude each other: each decides where the conversion runs, and a part has one target; leave one out"
         )
+
+
+def _refuse_elsewhere(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if value:
+            raise Misuse(
+                f"--dry-run plans what a conversion on this host would do, and {name} lets others convert; leave one out, "
+                "or plan for many hosts: reshard plan --hosts N"
+            )
 
 
 def _convert_part(
@@ -187,18 +226,24 @@ def _convert_part(
     part: str,
     options: Mapping[str, Any],
     limits: Mapping[str, Any],
+    is_shown: bool,
     as_json: bool,
 ) -> None:
     from reshard.cli.json_output import part_report, print_json
     from reshard.cli.progress import watching
+    from reshard.storage.parts import parse_part
 
+    with usage():
+        parse_part(part)
     where: dict[str, Any] = {"layout": target.layout, "mesh": target.mesh, **limits}
-    with watching(as_json) as progress:
+    with watching(not is_shown or as_json) as progress:
         report = reshard.convert_part(
             src, target.dst, part=part, **where, **library_options(options), progress=progress
         )
     if as_json:
         print_json(part_report(report))
+        return
+    if not is_shown:
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.part import part_view

@@ -12,12 +12,14 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Quiet,
     ShowAll,
     Step,
     Unlisted,
     Workers,
     examples,
     source_of,
+    usage,
 )
 
 EXAMPLES = examples(
@@ -63,6 +65,7 @@ def diff(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Show which tensors of two checkpoints differ, and by how much.
@@ -78,8 +81,10 @@ def diff(
     from reshard.cli.json_output import diff_document, print_json
     from reshard.cli.progress import watching
 
+    with usage():
+        reshard.check_arguments(select=select or (), drop=drop or ())
     a = source_of(a, step, item)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         found = reshard.diff(
             a,
             b,
@@ -92,10 +97,11 @@ def diff(
         )
     if as_json:
         print_json(diff_document(found))
-    else:
+    elif not quiet:
         from reshard.cli.console import print_all
+        from reshard.cli.tables import most_rows
         from reshard.cli.views.diff import diff_view
 
-        print_all(diff_view(found, show_all))
+        print_all(diff_view(found, show_all, most_rows()))
     if found.differences:
         raise typer.Exit(DIFFERENT)

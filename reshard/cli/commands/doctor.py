@@ -8,7 +8,7 @@ import typer
 
 import reshard
 from reshard.cli.failures import FAILED
-from reshard.cli.options import Json, examples
+from reshard.cli.options import Json, examples, usage
 
 EXAMPLES = examples(
     "reshard doctor gs://bucket/checkpoints",
@@ -33,6 +33,10 @@ def doctor(url: Url, as_json: Json = False) -> None:
 
     Exit code 1 if something does not hold; the table says what that means.
     """
+    from reshard.storage.buckets.doctor import check_url
+
+    with usage():
+        check_url(url)
     found = reshard.doctor(url)
     if as_json:
         from reshard.cli.json_output import doctor as document

@@ -11,6 +11,7 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Quiet,
     ShowAll,
     Source,
     Step,
@@ -43,6 +44,7 @@ def fingerprint(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Record digests of a checkpoint in it, so that later damage is found.
@@ -57,12 +59,14 @@ def fingerprint(
     from reshard.cli.progress import watching
 
     src = source_of(src, step, item)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         found = reshard.fingerprint(
             src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress
         )
     if as_json:
         print_json(document(found))
+        return
+    if quiet:
         return
     from reshard.cli.console import print_all
     from reshard.cli.views.fingerprint import fingerprint_view

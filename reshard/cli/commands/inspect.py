@@ -40,6 +40,7 @@ def inspect(
         print_json(inspection(info))
         return
     from reshard.cli.console import print_all
+    from reshard.cli.tables import most_rows
     from reshard.cli.views.inspection import inspection_view
 
-    print_all(inspection_view(info, show_all))
+    print_all(inspection_view(info, show_all, most_rows()))

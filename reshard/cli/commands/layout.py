@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,16 +18,16 @@ from reshard.cli.options import (
     Unlisted,
     examples,
     source_of,
+    usage,
 )
-from reshard.cli.target_options import Mesh, MissingAxes
+from reshard.cli.target_options import Mesh
 
 EXAMPLES = examples(
     "reshard layout ckpt/1000",
     "reshard layout ckpt/1000 --layout serving.yaml",
     "reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2",
     "reshard layout ckpt/1000 --starter > serving.yaml",
-    "reshard layout ckpt/1000 --starter --mesh model=8 \\",
-    "    --missing-axes replicate > serving.yaml",
+    "reshard layout ckpt/1000 --starter --mesh model=8 > serving.yaml",
 )
 
 Words = Annotated[
@@ -48,12 +48,21 @@ File = Annotated[
         rich_help_panel=LAYOUT,
     ),
 ]
+OwnAxes = Annotated[
+    Literal["error", "replicate"] | None,
+    typer.Option(
+        "--missing-axes",
+        help="Axes of the source or of the file that --mesh lacks: error, the default, refuses them; replicate replicates "
+        "the dimensions that they split, and says which. --starter without it proposes axes of --mesh for them.",
+        rich_help_panel=LAYOUT,
+    ),
+]
 Starter = Annotated[
     bool,
     typer.Option(
         "--starter",
-        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, over --mesh "
-        "if it is given, with comments.",
+        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, with comments. For a "
+        "--mesh that has other axes it proposes what comes nearest.",
     ),
 ]
 
@@ -65,7 +74,7 @@ def layout(
     item: Item = None,
     unlisted: Unlisted = "leave",
     mesh: Mesh = None,
-    missing_axes: MissingAxes = "error",
+    missing_axes: OwnAxes = None,
     starter: Starter = False,
     show_all: ShowAll = False,
     as_json: Json = False,
@@ -80,6 +89,8 @@ def layout(
     from reshard.cli.json_output import layout_document, print_json, starter_document
 
     file, src = _file_and_source(words, file)
+    with usage():
+        reshard.check_arguments(mesh=mesh)
     src = source_of(src, step, item)
     if starter:
         if file is not None:
@@ -91,7 +102,7 @@ def layout(
             typer.echo(text, nl=False)
         return
     preview = reshard.preview_layout(
-        src, file, mesh=mesh, missing_axes=missing_axes, unlisted=unlisted
+        src, file, mesh=mesh, missing_axes=missing_axes or "error", unlisted=unlisted
     )
     if as_json:
         print_json(layout_document(file, src, preview))

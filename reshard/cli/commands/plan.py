@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 import reshard
 from reshard.cli.host_options import Cores, Hosts, Nic, machines_of
@@ -23,7 +24,12 @@ from reshard.cli.options import (
     source_of,
     unlisted_option,
 )
-from reshard.cli.target_options import given_options, library_options, takes_target_options
+from reshard.cli.target_options import (
+    check_words,
+    given_options,
+    library_options,
+    takes_target_options,
+)
 from reshard.cli.targets import PlannedTarget, targets_of
 
 if TYPE_CHECKING:
@@ -83,10 +89,6 @@ def plan(
     With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
     answers. On several hosts each file is written by one task; the plan is of that.
     """
-    from reshard.cli.console import print_all
-    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
-
-    options = library_options(given_options(given))
     limits: dict[str, Any] = {
         "max_memory": max_memory,
         "workers": workers,
@@ -95,22 +97,52 @@ def plan(
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
-    layout, mesh = given["layout"], given["mesh"]
-    src = source_of(src, step, item)
-    if given["target"]:
-        goals = [one.target(options) for one in targets_of(dst, layout, mesh, given["target"])]
-        found = reshard.plan_all(src, goals, **limits)
-        time = _time(found, machines, link)
-        if as_json:
+    answer = PlanAnswer(show_all, as_json, shares=shares, link=link, machines=machines)
+    show_plan(src, dst, (step, item), given, limits, answer)
+
+
+class PlanAnswer(Struct, frozen=True):
+    """What is shown of a plan, and how."""
+
+    show_all: bool
+    as_json: bool
+    quiet: bool = False
+    shares: bool = False
+    link: Mapping[str, float] = {}
+    machines: Mapping[str, int] = {}
+
+
+def show_plan(
+    src: str,
+    dst: str | None,
+    choice: tuple[str | None, str | None],
+    given: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: PlanAnswer,
+) -> None:
+    """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
+    from reshard.cli.console import print_all
+    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
+
+    options, layout, mesh = given_options(given), given["layout"], given["mesh"]
+    goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
+    check_words(options, [mesh, *(one.mesh for one in goals)])
+    options = library_options(options)
+    src = source_of(src, *choice)
+    shares, show_all, link = answer.shares, answer.show_all, answer.link
+    if goals:
+        found = reshard.plan_all(src, [one.target(options) for one in goals], **limits)
+        time = _time(found, answer.machines, link)
+        if answer.as_json:
             print_json(conversion_plans(found, shares, time, **link))
-        else:
+        elif not answer.quiet:
             print_all(_with_costs(_joint_views(found, shares, show_all), found, time, link))
         return
     planned = reshard.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
-    time = _time(planned, machines, link)
-    if as_json:
+    time = _time(planned, answer.machines, link)
+    if answer.as_json:
         print_json(conversion_plan(planned, shares, time, **link))
-    else:
+    elif not answer.quiet:
         print_all(_with_costs(_views(planned, shares, show_all), planned, time, link))
 
 
@@ -154,9 +186,10 @@ def _with_costs(
 def _views(
     planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
+    from reshard.cli.tables import most_rows
     from reshard.cli.views.plan import plan_groups, plan_view
     from reshard.cli.views.shares import shares_view
 
-    yield from plan_view(planned, show_all, said)
+    yield from plan_view(planned, show_all, said, most_rows())
     if shares:
         yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reshard.cli.options import examples
-from reshard.errors import MissingPackageError, ReshardError
+from reshard.cli.options import Misuse, examples, usage
+from reshard.errors import MissingPackageError
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def serve(
         _print_token(make_token, scope or ["read", "convert"], read or (), write or (), expires)
         return
     if scope or read or write or expires:
-        raise ReshardError(
+        raise Misuse(
             "--scope, --read, --write and --expires belong to --make-token; add it, or leave them out"
         )
     from reshard_server.serve import migrate_records
@@ -191,13 +191,9 @@ def _roots(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
-            raise ReshardError(
-                f"--root {text!r}: expected NAME=PATH, such as data=/srv/checkpoints"
-            )
+            raise Misuse(f"--root {text!r}: expected NAME=PATH, such as data=/srv/checkpoints")
         if name in roots:
-            raise ReshardError(
-                f"--root {text!r}: the root {name!r} is named twice; choose another name"
-            )
+            raise Misuse(f"--root {text!r}: the root {name!r} is named twice; choose another name")
         roots[name] = path
     return roots
 
@@ -218,6 +214,7 @@ def _print_token(
 ) -> None:
     from reshard_server.auth.make_token import as_toml, make_token
 
-    token, kept = make_token(name, scopes, read, write, expires)
+    with usage():
+        token, kept = make_token(name, scopes, read, write, expires)
     typer.echo(as_toml(kept), nl=False)
     typer.echo(f"token for {name!r} (shown once): {token}", err=True)

@@ -12,12 +12,14 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Quiet,
     ShowAll,
     Step,
     Unlisted,
     Workers,
     examples,
     source_of,
+    usage,
 )
 from reshard.cli.rules import casts, renames
 from reshard.cli.target_options import Cast, Drop, Rename, Select
@@ -59,6 +61,7 @@ def verify(
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare two checkpoints bit by bit, or one with its own record.
@@ -74,11 +77,16 @@ def verify(
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
     """
+    from reshard.cli.console import warn
     from reshard.cli.json_output import print_json, verification
     from reshard.cli.progress import watching
 
+    with usage():
+        reshard.check_arguments(
+            select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast)
+        )
     a = source_of(a, step, item)
-    with watching(as_json) as progress:
+    with watching(as_json or quiet) as progress:
         found = reshard.verify(
             a,
             b,
@@ -93,11 +101,14 @@ def verify(
         )
     if as_json:
         print_json(verification(found))
+    elif quiet:
+        warn(found.warnings)
     else:
         from reshard.cli.console import print_all
+        from reshard.cli.tables import most_rows
         from reshard.cli.views.verification import verification_view
 
-        print_all(verification_view(found, show_all))
+        print_all(verification_view(found, show_all, most_rows()))
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:

@@ -11,26 +11,26 @@ from rich.text import Text
 
 from reshard import DiffReport, TensorDiff
 from reshard.cli.grouping import TensorGroup, grouped, single
-from reshard.cli.tables import Cell, cap_note, capped, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, table, warning
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
 from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 
 
-def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
+def diff_view(found: DiffReport, show_all: bool, most: int = MOST_ROWS) -> Iterator[RenderableType]:
     """Layers that are alike share a row, with the sum of their elements and the largest of the other numbers."""
     tensors = [t for t in found.tensors.values() if t.is_difference]
     compared = [t for t in tensors if t.elements is not None]
-    yield from _changed(compared, show_all)
-    yield from _unlike([t for t in tensors if t.elements is None], show_all)
-    yield from leaves_view(list(found.leaves.values()), show_all)
+    yield from _changed(compared, show_all, most)
+    yield from _unlike([t for t in tensors if t.elements is None], show_all, most)
+    yield from leaves_view(list(found.leaves.values()), show_all, most)
     yield from map(warning, found.warnings)
     yield _verdict(found, len(tensors))
 
 
-def _changed(tensors: Sequence[TensorDiff], show_all: bool) -> Iterator[RenderableType]:
+def _changed(tensors: Sequence[TensorDiff], show_all: bool, most: int) -> Iterator[RenderableType]:
     groups = _groups(tensors, show_all)
     groups.sort(key=_weight, reverse=True)
-    shown = capped(groups, show_all)
+    shown = capped(groups, show_all, most)
     if shown:
         where = (">at",) if show_all else (">n",)
         titles = ("tensor", *where, ">differ", ">share", ">largest", ">relative")
@@ -123,14 +123,14 @@ def _some(tensors: Sequence[TensorDiff]) -> str:
     return name if len(tensors) == 1 else f"{count_text(len(tensors), 'tensor')} ({name}, …)"
 
 
-def _unlike(tensors: Sequence[TensorDiff], show_all: bool) -> Iterator[RenderableType]:
+def _unlike(tensors: Sequence[TensorDiff], show_all: bool, most: int) -> Iterator[RenderableType]:
     """Tensors whose elements cannot be compared."""
     groups = (
         single(tensors, _name)
         if show_all
         else grouped(tensors, _name, lambda t: (t.status, t.detail, t.shape_a, t.shape_b))
     )
-    shown = capped(groups, show_all)
+    shown = capped(groups, show_all, most)
     if shown:
         rows = ((g.name, f"{g.count:,}", _why(g.first)) for g in shown)
         yield table("", ("tensor not compared", ">n", "why"), rows, whole=show_all)

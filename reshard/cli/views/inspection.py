@@ -9,7 +9,7 @@ from rich.text import Text
 
 from reshard import CheckpointInfo, DeviceMesh, Item, TensorInfo
 from reshard.cli.grouping import TensorGroup, grouped, single
-from reshard.cli.tables import Cell, Column, cap_note, capped, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -29,11 +29,13 @@ MOST_IDS = 8
 """Device ids of a mesh that are shown."""
 
 
-def inspection_view(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
-    """The checkpoint from top to bottom: what it is, its tensors, its meshes, and the rest."""
+def inspection_view(
+    info: CheckpointInfo, show_all: bool, most: int = MOST_ROWS
+) -> Iterator[RenderableType]:
+    """The checkpoint from top to bottom: what it is, its tensors in at most ``most`` rows, its meshes, and the rest."""
     yield _headline(info)
     if info.tensors:
-        yield from _tensors(info, show_all)
+        yield from _tensors(info, show_all, most)
     yield from map(_mesh_line, mesh_marks(info.meshes).items())
     yield from map(_item_line, info.items)
     yield from _others(info, show_all)
@@ -44,9 +46,9 @@ def _headline(info: CheckpointInfo) -> Text:
     return Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
 
 
-def _tensors(info: CheckpointInfo, show_all: bool) -> Iterator[RenderableType]:
+def _tensors(info: CheckpointInfo, show_all: bool, most: int) -> Iterator[RenderableType]:
     groups = _groups(tuple(info.tensors.values()), show_all)
-    shown = capped(groups, show_all)
+    shown = capped(groups, show_all, most)
     marks = mesh_marks(info.meshes)
     titles = (
         "tensor", Column("n", right=True, rank=1), "shape", "dtype", "chunks",

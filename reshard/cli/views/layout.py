@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from reshard import DeviceMesh, LayoutPreview, TensorPreview, TensorSpec
+from reshard.cli.console import UNLIMITED, show
 from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
-from reshard.cli.tables import cap_note, warning
+from reshard.cli.tables import cap_note, renamed, warning
 from reshard.cli.text import (
     axes_text,
     count_text,
@@ -50,7 +51,7 @@ def show_layout(
     whole = [t for t in preview.tensors if _is_whole(t)]
     _show_listed(console, "whole on every device, before and after", whole)
     for text in preview.warnings:
-        console.print(warning(text))
+        show(console, warning(text))
 
 
 def _show_as_it_is(console: Console, tensors: Sequence[TensorPreview], show_all: bool) -> None:
@@ -58,9 +59,9 @@ def _show_as_it_is(console: Console, tensors: Sequence[TensorPreview], show_all:
     meshes = _meshes([t.source for t in tensors])
     for mesh in meshes:
         for line in _mesh_lines("", mesh, _frame(console, 1)):
-            console.print(line)
+            show(console, line)
     if not meshes:
-        console.print(Text("mesh: not recorded"))
+        show(console, Text("mesh: not recorded"))
     cut = [t for t in tensors if not _is_whole(t)]
     _show_kinds(console, cut, show_all, is_changed=False)
     recorded = [t for t in tensors if _is_whole(t) and _source_split(t) is not None]
@@ -78,7 +79,7 @@ def _show_kinds(
     for kind in shown:
         _show_kind(console, kind, is_changed)
     if note := cap_note(len(shown), len(kinds), "kinds of tensors"):
-        console.print(Text(note, style="dim"))
+        show(console, Text(note, style="dim"))
 
 
 def _source_split(tensor: TensorPreview) -> PictureSplit | None:
@@ -104,12 +105,15 @@ def _show_listed(console: Console, title: str, tensors: Sequence[TensorPreview])
     if tensors:
         size = f"{count_text(len(tensors), 'tensor')}, {format_bytes(_nbytes(tensors))}"
         console.print()
-        console.print(Text.assemble((f"{title}: ", "bold"), size))
-        console.print(Text(some_text(_names(tensors), 6)))
+        show(console, Text.assemble((f"{title}: ", "bold"), size))
+        show(console, Text(_names(console, tensors, 6)))
 
 
-def _names(tensors: Sequence[TensorPreview]) -> list[str]:
-    return [g.name for g in grouped(tensors, lambda t: t.source.name, lambda _: None)]
+def _names(console: Console, tensors: Sequence[TensorPreview], most: int) -> str:
+    """The first few names; a pipe gets all of them."""
+    groups = grouped(tensors, lambda t: renamed(t.source.name, t.target.name), lambda _: None)
+    names = [group.name for group in groups]
+    return some_text(names, most if console.width < UNLIMITED else len(names))
 
 
 def _kinds(tensors: Sequence[TensorPreview]) -> dict[object, list[TensorPreview]]:
@@ -155,8 +159,8 @@ def _show_kind(console: Console, kind: Sequence[TensorPreview], is_changed: bool
     first = kind[0]
     title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
     console.print()
-    console.print(Text(title + format_bytes(_nbytes(kind)), style="bold"))
-    console.print(Text(some_text(_names(kind), 3)))
+    show(console, Text(title + format_bytes(_nbytes(kind)), style="bold"))
+    show(console, Text(_names(console, kind, 3)))
     frame = _frame(console, _lines(first))
     if is_changed:
         left, right = _source_lines(first, frame, "source "), _target_lines(first, frame)
@@ -214,11 +218,11 @@ def _show_beside(console: Console, left: Sequence[Text], right: Sequence[Text]) 
     other = max((line.cell_len for line in right), default=0)
     if width + len(GAP) + other > console.width:
         for line in (*left, *right):
-            console.print(line)
+            show(console, line)
         return
     for row in range(max(len(left), len(right))):
         line = left[row].copy() if row < len(left) else Text()
         line.append(" " * (width - line.cell_len) + GAP)
         line.append_text(right[row] if row < len(right) else Text())
         line.rstrip()
-        console.print(line)
+        show(console, line)

@@ -8,17 +8,19 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import LeafDiff
-from reshard.cli.tables import Cell, cap_note, capped, table
+from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, table
 from reshard.cli.text import safe
 
 MOST_TEXT = 24
 """Characters of a string that a table shows."""
 
 
-def leaves_view(leaves: Sequence[LeafDiff], show_all: bool) -> Iterator[RenderableType]:
+def leaves_view(
+    leaves: Sequence[LeafDiff], show_all: bool, most: int = MOST_ROWS
+) -> Iterator[RenderableType]:
     """Those that differ."""
     unlike = [x for x in leaves if x.is_difference]
-    shown = capped(unlike, show_all)
+    shown = capped(unlike, show_all, most)
     if shown:
         titles = ("other leaf", "in A", "in B")
         yield table("", titles, map(_row, shown), whole=show_all)

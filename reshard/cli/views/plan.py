@@ -10,7 +10,16 @@ from rich.text import Text
 
 from reshard import DeviceMesh, Grid, TensorSpec
 from reshard.cli.grouping import TensorGroup, grouped, single
-from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
+from reshard.cli.tables import (
+    MOST_ROWS,
+    Cell,
+    Column,
+    cap_note,
+    capped,
+    renamed,
+    table,
+    warnings_of,
+)
 from reshard.cli.text import (
     axes_text,
     chunks_text,
@@ -40,14 +49,18 @@ CHUNKS_ARE_NOT_SHARDS = (
 
 
 def plan_view(
-    planned: ConversionPlan, show_all: bool, said: set[str] | None = None
+    planned: ConversionPlan,
+    show_all: bool,
+    said: set[str] | None = None,
+    most: int = MOST_ROWS,
 ) -> Iterator[RenderableType]:
-    """The plan as a person reads it: rows, totals, memory, warnings. Warnings in ``said`` are not repeated."""
+    """The plan as a person reads it: at most ``most`` rows, totals, memory, warnings. Warnings in ``said`` are not
+    repeated."""
     target = "a target" if planned.target is None else planned.target
     yield Text(f"{safe(planned.source)} → {safe(target)}", style="bold")
     yield Text(_meshes_line(planned.tensors))
     groups = plan_groups(planned.tensors, show_all)
-    shown = capped(groups, show_all)
+    shown = capped(groups, show_all, most)
     yield table("", _columns(planned.tensors), map(_row, shown), whole=show_all)
     if note := cap_note(len(shown), len(groups), "rows"):
         yield Text(note, style="dim")
@@ -80,8 +93,7 @@ def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
 
 def planned_name(tensor: PlannedTensor) -> str:
     """The name, or both names if it changes."""
-    source, target = tensor.source.name, tensor.target.name
-    return source if source == target else f"{source} → {target}"
+    return renamed(tensor.source.name, tensor.target.name)
 
 
 def _alike(tensor: PlannedTensor) -> Hashable:

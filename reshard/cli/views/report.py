@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import CastStats, ConversionReport, TensorReport
-from reshard.cli.tables import Cell, Column, cap_note, capped, table, warnings_of
+from reshard.cli.tables import Cell, Column, cap_note, capped, renamed, table, warnings_of
 from reshard.cli.text import (
     count_text,
     dtype_text,
@@ -117,7 +117,7 @@ def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[
     tensor, stats = cast
     saturated = Text(f"{stats.saturated:,}", style="bold red" if stats.saturated else "")
     return (
-        tensor.target,
+        renamed(tensor.source, tensor.target),
         dtype_text(tensor.source_dtype or UNKNOWN, tensor.target_dtype),
         Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
         *((saturated,) if saturate else ()),
@@ -142,9 +142,8 @@ def _is_changed(tensor: TensorReport) -> bool:
 
 
 def _digest_row(tensor: TensorReport, with_source: bool) -> tuple[Cell, ...]:
-    is_renamed = tensor.source not in (None, tensor.target)
     return (
-        f"{tensor.source} → {tensor.target}" if is_renamed else tensor.target,
+        renamed(tensor.source, tensor.target),
         tensor.strategy or UNKNOWN,
         format_bytes(tensor.nbytes),
         *((tensor.source_digest or UNKNOWN,) if with_source else ()),

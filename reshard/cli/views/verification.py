@@ -9,22 +9,24 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import FileVerdict, TensorVerdict, Verification
-from reshard.cli.tables import Cell, cap_note, capped, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, renamed, table, warning
 from reshard.cli.text import and_text, count_text, dtype_text, rule_words, safe, some_text
 from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 from reshard.verification.compare import AGREEING
 
 
-def verification_view(found: Verification, show_all: bool) -> Iterator[RenderableType]:
+def verification_view(
+    found: Verification, show_all: bool, most: int = MOST_ROWS
+) -> Iterator[RenderableType]:
     """Damage, then tensors and files that differ, then tensors without a record, then the verdict."""
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
-    yield from _table("differences", unlike, found, show_all)
-    yield from leaves_view(found.leaves, show_all)
-    yield from _files([f for f in found.files if f.is_difference], found, show_all)
+    yield from _table("differences", unlike, found, show_all, most)
+    yield from leaves_view(found.leaves, show_all, most)
+    yield from _files([f for f in found.files if f.is_difference], found, show_all, most)
     if show_all:
         alike = [t for t in found.tensors if t.status in AGREEING]
-        yield from _table("", alike, found, show_all)
+        yield from _table("", alike, found, show_all, most)
     unknown = [t.name for t in found.tensors if t.status == "not recorded"]
     if 0 < len(unknown) < len(found.tensors):  # a warning says so if it is all of them
         names = some_text(unknown, len(unknown) if show_all else 5)
@@ -47,9 +49,9 @@ def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
 
 
 def _files(
-    verdicts: Sequence[FileVerdict], found: Verification, show_all: bool
+    verdicts: Sequence[FileVerdict], found: Verification, show_all: bool, most: int
 ) -> Iterator[RenderableType]:
-    shown = capped(verdicts, show_all)
+    shown = capped(verdicts, show_all, most)
     if shown:
         titles = ("file", "status", "stored", "recorded")
         rows = (_file_row(f, found) for f in shown)
@@ -75,9 +77,13 @@ def _details(named: Iterable[tuple[str, str]]) -> Iterator[Text]:
 
 
 def _table(
-    title: str, verdicts: Sequence[TensorVerdict], found: Verification, show_all: bool
+    title: str,
+    verdicts: Sequence[TensorVerdict],
+    found: Verification,
+    show_all: bool,
+    most: int,
 ) -> Iterator[RenderableType]:
-    shown = capped(verdicts, show_all)
+    shown = capped(verdicts, show_all, most)
     if shown:
         a, b = ("digest of A", "digest of B") if found.b is not None else ("stored", "recorded")
         rows = (_row(verdict) for verdict in shown)
@@ -91,7 +97,7 @@ def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
     is_fine = verdict.status in AGREEING
     is_alone = verdict.status.startswith("only in")
     return (
-        verdict.name,
+        renamed(verdict.source, verdict.name),
         Text(verdict.status, style="green" if is_fine else "bold red"),
         "–" if is_alone else verdict.digest_a or "–",
         "–" if is_alone else verdict.digest_b or "–",
@@ -99,18 +105,11 @@ def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
 
 
 def _detail(verdict: TensorVerdict, found: Verification) -> str:
-    """What differs, and the rules that made B's tensor of A's, if there were any; empty for a tensor on one side
-    only."""
+    """What differs, and how it was compared if rules made B's tensor of A's; empty for a tensor on one side only."""
     if verdict.status.startswith("only in"):
         return ""
-    renamed = verdict.source not in (None, verdict.name)
     how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else "exact"
-    words = [
-        verdict.detail,
-        f"{safe(str(verdict.source))} in A" if renamed else "",
-        how if found.rules else "",
-    ]
-    return "; ".join(filter(None, words))
+    return "; ".join(filter(None, [verdict.detail, how if found.rules else ""]))
 
 
 def _cast(verdict: TensorVerdict) -> str:

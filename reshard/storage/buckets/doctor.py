@@ -91,17 +91,22 @@ class _DoesNotApplyError(Exception):
 _Try = Callable[[_Trial], str]
 
 
+def check_url(url: str) -> None:
+    """Raises StorageError unless it is the URL of a bucket, or of a folder in one."""
+    scheme = url.partition("://")[0]
+    if "://" not in url or not is_bucket_scheme(scheme):
+        raise StorageError(
+            f"{url!r} is no URL of a bucket; expected gs://bucket/prefix, s3://bucket/prefix or az://container/prefix"
+        )
+
+
 def examine_bucket(url: str) -> BucketReport:
     """Tries writing, listing, ranges, versions, conditions, parts, checksums and deletion, and measures the link.
 
     Sends about 50 requests, 48 MiB up and 45 MiB down. The report has what the bucket refuses. Raises StorageError if
     ``url`` does not name a bucket.
     """
-    scheme = url.partition("://")[0]
-    if "://" not in url or not is_bucket_scheme(scheme):
-        raise StorageError(
-            f"{url!r} is no URL of a bucket; expected gs://bucket/prefix, s3://bucket/prefix or az://container/prefix"
-        )
+    check_url(url)
     found_scheme, bucket, key = parse_url(url)
     name = f"reshard-doctor-{secrets.token_hex(8)}"
     trial = _Trial(BucketStore(found_scheme, bucket), f"{key}/{name}" if key else name)

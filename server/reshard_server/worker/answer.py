@@ -17,6 +17,7 @@ from reshard.cli.json_output import (
     inspection,
     layout_document,
     plain,
+    starter_document,
     verification,
 )
 from reshard_server.worker.plan_picture import MOST_TENSORS, picture
@@ -41,6 +42,10 @@ def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
 
 def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
     return fingerprint(reshard.fingerprint(**arguments, progress=progress))
+
+
+def _starter(arguments: Document, _: ProgressThrottle) -> Document:
+    return starter_document(arguments["source"], reshard.starter_layout(**arguments))
 
 
 def _layout(arguments: Document, _: ProgressThrottle) -> Document:
@@ -95,6 +100,7 @@ _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "verify": _verify,
     "fingerprint": _fingerprint,
     "layout": _layout,
+    "starter": _starter,
     "plan": _plan,
     "plans": _plans,
     "picture": _picture,

@@ -60,13 +60,16 @@ def test_the_memory_line_names_processes() -> None:
     assert memory.endswith("; 16 workers in 4 processes")
 
 
-def test_a_row_is_a_line_that_says_what_will_be_and_fits() -> None:
+def test_a_row_has_both_names_and_what_will_be_and_fits() -> None:
+    name = "layers/{0…2}/attention/query/kernel"
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
     for width in (60, 80, 120, 200):
         text = show(plan_view(plan, show_all=False), width).splitlines()
         assert max(map(len, text)) <= width
-        row = next(line for line in text if line.startswith("params"))
-        assert " ".join(row.split()).split(" ", 1)[1].count("8 of 16×1") >= (2 if width > 60 else 0)
+        at = next(n for n, line in enumerate(text) if line.startswith("params"))
+        row = " ".join(" ".join(text[at : at + 3]).split())
+        assert f"params/{name} → model/{name} " in row
+        assert row.count("8 of 16×1") >= 2
 
 
 def test_all_shows_each_tensor_whole() -> None:

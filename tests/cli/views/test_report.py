@@ -56,6 +56,13 @@ def test_what_a_finished_target_records() -> None:
     assert text[-1] == "… and 2 more tensors; --all shows each tensor"
 
 
-def test_it_fits_80_columns() -> None:
-    found = report(tensor_report("params/layers/0/attention/query/kernel/" * 3))
-    assert max(map(len, show(report_view(found, False), 80).splitlines())) <= 80
+def test_only_names_are_wider_than_80_columns() -> None:
+    name = "params/layers/0/attention/query/kernel/" * 3
+    text = show(report_view(report(tensor_report(name)), False), 80).splitlines()
+    assert [line for line in text if len(line) > 80] == [name]
+
+
+def test_a_renamed_tensor_has_both_names() -> None:
+    cast = tensor_report("model/w", "bfloat16", CastStats(0, 0, 0.0039))
+    text = lines(report_view(report(replace(cast, source="params/w")), False))
+    assert len([line for line in text if line.startswith("params/w → model/w ")]) == 2

@@ -120,6 +120,9 @@ def test_a_tree_of_layouts_with_another_prefix(root: Path) -> None:
         ("plain", "a/b/layer1/k", "; without 'a/b/', with which no name begins, it would match 1 of them: "
          "write 'layer1/k'; correct"),
         ("plain", "^layer7/bias", "…); correct or remove it"),
+        ("params", "^model/", "; no name begins with 'model/': they begin with 'opt.state/', 'params/'; correct or remove it"),
+        ("params", "^parms/", "; the nearest name is 'params': write '^params/'; correct or remove it"),
+        ("plain", "krenel$", "; the nearest name is 'kernel': write 'kernel$'; correct or remove it"),
         ("params", r"(^)layer7/", "; below 'params/' it would match 1 of them; correct or remove it"),
     ],
 )  # fmt: skip

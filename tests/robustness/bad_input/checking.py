@@ -65,10 +65,11 @@ def refused_by_command(
     dst: Path | str,
     *texts: str,
     args: Any = (),
+    code: int = 1,
 ) -> None:
-    """The same of the command line, in its words: exit code 1, one message, no traceback."""
+    """The same of the command line, in its words: one message, no traceback; 2 for words that are wrong with any source."""
     with nothing_changes(Path(src), Path(dst)):
-        assert run(["convert", str(src), str(dst), *map(str, args)]) == 1
+        assert run(["convert", str(src), str(dst), *map(str, args)]) == code
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err + printed.out
     assert "error: " in printed.err

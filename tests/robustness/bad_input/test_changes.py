@@ -66,7 +66,9 @@ from tests.robustness.bad_input.checking import (
 )  # fmt: skip
 def test_changes_that_make_no_sense(options, args, texts, source, tmp_path, capsys):
     refused(source, tmp_path / "dst", (PlanError, FormatError), *texts, **options)
-    refused_by_command(capsys, source, tmp_path / "dst", *texts, args=args)
+    is_usage = any(w in texts[0] for w in ("no regular expression", "no such dtype"))
+    code = 2 if is_usage else 1
+    refused_by_command(capsys, source, tmp_path / "dst", *texts, args=args, code=code)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_layout_that_is_none(source, tmp_path):
 )
 def test_mesh_that_makes_no_sense(mesh, text, source, tmp_path, capsys):
     refused(source, tmp_path / "dst", LayoutError, text, mesh=mesh)
-    refused_by_command(capsys, source, tmp_path / "dst", text, args=["--mesh", mesh])
+    refused_by_command(capsys, source, tmp_path / "dst", text, args=["--mesh", mesh], code=2)
 
 
 def test_layout_rule_that_matches_nothing_is_a_warning(source, tmp_path, capsys):

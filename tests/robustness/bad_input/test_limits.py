@@ -52,7 +52,7 @@ def test_limits_and_forms_that_make_no_sense(options, text, source, tmp_path):
     ],
 )
 def test_limits_of_the_command(args, text, source, tmp_path, capsys):
-    refused_by_command(capsys, source, tmp_path / "dst", text, args=args)
+    refused_by_command(capsys, source, tmp_path / "dst", text, args=args, code=2)
 
 
 @pytest.mark.parametrize("kind", ["plain", "zstd", "ocdbt"])

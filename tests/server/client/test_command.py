@@ -111,7 +111,7 @@ def test_json_and_token_file(
 
 REFUSED = [
     (["--select", "nothing"], 1, "error: select 'nothing' matches none of the 2 names"),
-    (["--mesh", "x"], 1, "error: "),
+    (["--mesh", "x"], 2, "error: mesh 'x': expected NAME=SIZE"),
     (["--token-file", "/nowhere"], 1, "error: the token file '/nowhere' cannot be read"),
     (["--layout", "unknown"], 1, "error: the layout 'unknown' is not stored"),
     (["--layout", "missing.yaml"], 1, "error: "),
@@ -140,9 +140,9 @@ def test_a_token_that_is_not_known(
 
 
 def test_a_token_file_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["convert", "a", "b", "--token-file", "x"]) == 1
-    assert capsys.readouterr().err == (
-        "error: --token-file belongs to --server; add it, or leave it out\n"
+    assert run(["convert", "a", "b", "--token-file", "x"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "error: --token-file belongs to --server; add it, or leave it out"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,22 @@ def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     folder = server.log.parent / "data"
     assert not reshard.verify(folder / "large", folder / "watched").differences
+
+
+def test_the_layout_follows_source_and_mesh_until_it_is_changed(ann: Person) -> None:
+    page = ann.go("/new-conversion")
+    text = page.get_by_label("Layout as text")
+    expect(text).to_have_value("")
+    page.locator("#source").fill("data/large")
+    page.locator("#source").blur()
+    expect(text).to_have_value(re.compile(r"^# Layout of 'data/large'\."))
+    page.get_by_label("Mesh", exact=True).fill("tensor=2")
+    page.get_by_label("Mesh", exact=True).blur()
+    expect(text).to_have_value(re.compile(r"mesh: \{axes: \[tensor\], shape: \[2\]\}"))
+    text.fill(LAYOUT)
+    page.get_by_label("Mesh", exact=True).fill("x=2")
+    page.get_by_label("Mesh", exact=True).blur()
+    expect(text).to_have_value(LAYOUT)
 
 
 def test_a_status_is_said_once_a_second_at_most(ann: Person) -> None:

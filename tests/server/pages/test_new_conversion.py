@@ -120,14 +120,12 @@ def test_what_is_rarely_needed_is_folded(ann: Browser) -> None:
     ann.go(FORM)
     assert '<details class="advanced">' in ann.answer.text
     shown = ann.answer.text.partition('<details class="advanced">')[0]
-    assert [n for n in ("source", "target", "layout") if f'name="{n}"' in shown] == [
-        "source", "target", "layout"
-    ]  # fmt: skip
+    first = ["source", "target", "layout", "mesh", "missing_axes", "layout_text"]
+    assert [n for n in first if f'name="{n}"' in shown] == first
     assert 'name="cast"' not in shown
     for changed in (
         {"priority": "high"},
         {"drop": "mu"},
-        {"missing_axes": "replicate"},
         {"ocdbt": "yes"},
     ):
         ann.go(FORM)
@@ -136,6 +134,65 @@ def test_what_is_rarely_needed_is_folded(ann: Browser) -> None:
     ann.go(FORM)
     ann.submit(FORM, source="nothing", target="data/x", do="preview")
     assert '<details class="advanced">' in ann.answer.text
+
+
+@pytest.fixture
+def sharded(served: Served) -> Path:
+    """A checkpoint that is split by data and model."""
+    layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
+    layout["w"] = ("data", "model")
+    root = Path(str(served.app.state.services.settings.roots["data"]))
+    reshard.save(root / "split", {"w": np.zeros((4, 4), np.float32)}, layout=layout)
+    return root
+
+
+def test_the_layout_is_filled_in_from_the_source(
+    served: Served, ann: Browser, sharded: Path
+) -> None:
+    filled = ann.go(f"{FORM}?source=data/split").form(FORM).fields
+    assert filled["layout_text"].startswith("# Layout of 'data/split'.\n# Each tensor has the axes")
+    assert "mesh: {axes: [data, model], shape: [2, 2]}" in filled["layout_text"]
+    assert str(sharded) not in ann.answer.text
+    assert filled["starter"] == filled["layout_text"]
+    ann.submit(FORM, {"target": "data/out"}, do="start")
+    assert made(served, ann)["layout"] == {
+        "mesh": {"axes": ["data", "model"], "shape": [2, 2]},
+        "rules": [{"match": "(^|/)w$", "axes": ["data", "model"]}],
+        "unmatched": "replicate",
+    }
+
+
+@pytest.mark.usefixtures("sharded")
+def test_the_layout_is_filled_in_when_it_is_asked_for(ann: Browser) -> None:
+    ann.go(FORM)
+    page = ann.submit(FORM, {"source": "data/split", "mesh": "x=4", "target": ""}, do="fill")
+    assert ann.status == 200
+    fields = page.form(FORM).fields
+    assert "mesh: {axes: [x], shape: [4]}" in fields["layout_text"]
+    assert "which has other axes, so this is a" in fields["layout_text"]
+    for wrong, name in (
+        ({"source": "data/none"}, "source"),
+        ({"source": "data/split", "mesh": "4"}, "mesh"),
+    ):
+        ann.submit(FORM, wrong, do="fill")
+        assert ann.status in (404, 422)
+        assert f'<p class="error" id="{name}-error">' in ann.answer.text
+    assert ann.go(f"{FORM}?source=data/none").form(FORM).fields["layout_text"] == ""
+
+
+@pytest.mark.usefixtures("sharded")
+def test_a_stored_layout_takes_the_place_of_a_text_that_was_filled_in(
+    served: Served, ann: Browser
+) -> None:
+    layout = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": []}
+    assert served.ask("PUT", "/v1/layouts/serving", json={"layout": layout}).status_code == 201
+    changed = {"target": "data/out", "layout": "serving"}
+    ann.go(f"{FORM}?source=data/split")
+    ann.submit(FORM, {**changed, "layout_text": "mesh: {x: 2}"}, do="start")
+    assert "a stored layout is chosen and a layout" in ann.answer.text
+    ann.go(f"{FORM}?source=data/split")
+    ann.submit(FORM, changed, do="start")
+    assert made(served, ann)["layout"] == "serving@1"
 
 
 @pytest.mark.usefixtures("run_of")

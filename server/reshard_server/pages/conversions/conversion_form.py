@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,7 +36,7 @@ from reshard_server.schemas.conversion import (
 
 TEXTS = (*MEMBER_TEXTS, "layout_text")
 
-ALWAYS_SHOWN = ("source", "target", "layout")
+ALWAYS_SHOWN = ("source", "target", "layout", "mesh", "missing_axes", "layout_text")
 """The other fields are folded until one of them has a value or an error."""
 
 COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
@@ -52,12 +52,14 @@ class ConversionForm:
     Attributes:
         errors: by the name of a field; "" for the whole form.
         key: the same each time the form is sent, so that it starts only one conversion.
+        starter: the layout's text as the page filled it in, from the source; "" if it did not.
     """
 
     values: Mapping[str, str]
     flags: frozenset[str] = frozenset()
     key: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
+    starter: str = ""
 
     @property
     def is_advanced(self) -> bool:
@@ -68,16 +70,22 @@ class ConversionForm:
 
     def with_problem(self, problem: ProblemError) -> ConversionForm:
         """The form with the problem beside its field."""
-        return ConversionForm(self.values, self.flags, self.key, errors_of(self, problem))
+        return replace(self, errors=errors_of(self, problem))
 
 
 def sent_form(fields: Fields) -> ConversionForm:
-    """The form that a browser sent."""
-    return ConversionForm(
-        {name: fields.text(name) for name in TEXTS},
-        frozenset(name for name in FLAGS if fields.has(name)),
-        fields.text("key"),
-    )
+    """The form that a browser sent. A stored layout takes the place of the text that the page filled in."""
+    values = {name: fields.text(name) for name in TEXTS}
+    starter = _same_lines(fields.text("starter"))
+    if values["layout"] and _same_lines(values["layout_text"]) == starter:
+        values["layout_text"] = ""
+    flags = frozenset(name for name in FLAGS if fields.has(name))
+    return ConversionForm(values, flags, fields.text("key"), starter=starter)
+
+
+def _same_lines(text: str) -> str:
+    """The text with the line ends of this server; browsers send others."""
+    return "\n".join(text.splitlines())
 
 
 def empty_form(key: str, **values: str) -> ConversionForm:

@@ -29,6 +29,7 @@ from reshard_server.pages.conversions.conversion_form import (
     sent_form,
 )
 from reshard_server.pages.conversions.form_fields import FLAGS
+from reshard_server.pages.conversions.starter import with_starter, with_starter_if_there
 from reshard_server.pages.plans.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visitor
@@ -46,20 +47,26 @@ Given = Annotated[str, Query(max_length=4096)]
 @ROUTER.get("")
 async def show_form(
     visitor: Changing,
+    request: Request,
     serving: Serving,
     source: Given = "",
     target: Given = "",
+    mesh: Given = "",
     layout: Annotated[str, Query(max_length=139)] = "",
     again: Annotated[str, Query(max_length=64)] = "",
     number: Annotated[int, Query(ge=0, le=99)] = 0,
 ) -> Response:
-    """Shows the form, filled from the query: with values, or with one target of an earlier conversion."""
+    """Shows the form, filled from the query: with values, or with one target of an earlier conversion.
+
+    If it names a source and no layout, the layout is the source's starter.
+    """
     key = secrets.token_urlsafe(16)
-    form = (
-        await looked_up(serving, _again, serving, visitor, key, again, number)
-        if again
-        else empty_form(key, source=source, target=target, layout=layout)
-    )
+    if again:
+        form = await looked_up(serving, _again, serving, visitor, key, again, number)
+        return await _page(serving, visitor, form)
+    form = empty_form(key, source=source, target=target, layout=layout, mesh=mesh)
+    if source and not layout:
+        form = await with_starter_if_there(request, serving, visitor.caller, form)
     return await _page(serving, visitor, form)
 
 
@@ -77,9 +84,13 @@ def _again(
 async def send_form(
     visitor: Changing, request: Request, serving: Serving, fields: Form
 ) -> Response:
-    """Starts the conversion or shows its preview; errors appear beside their fields."""
+    """Starts the conversion, shows its preview or fills in a layout; errors appear beside their fields."""
     form = sent_form(fields)
     try:
+        if fields.text("do") == "fill":
+            ABOUT.get().is_look = True
+            filled = await with_starter(request, serving, visitor.caller, form)
+            return await _page(serving, visitor, filled)
         if fields.text("do") == "start":
             return await _start(serving, visitor, form)
         plan = await _plan(request, serving, visitor, form)

@@ -1,4 +1,4 @@
-// What the pages do by themselves: a conversion's progress as it happens, and lists that stay fresh.
+// What the pages do by themselves: a conversion's progress as it happens, lists that stay fresh, and a source's layout.
 // Everything else works without this file.
 "use strict";
 
@@ -133,6 +133,30 @@ function keepFresh(seconds) {
     if (!document.hidden && page().dataset.refresh) refresh().catch(() => {});
   }, 1000 * seconds);
 }
+
+// The layout's text follows the source and the mesh until somebody changes it.
+function fillLayouts(form) {
+  const text = form.elements.layout_text, starter = form.elements.starter;
+  let latest = 0;
+  const filled = async () => {
+    const same = (value) => value.trim().replaceAll("\r\n", "\n");
+    if (same(text.value) !== same(starter.value)) return;
+    const number = (latest += 1), query = new URLSearchParams();
+    for (const name of ["source", "mesh"]) query.set(name, form.elements[name].value);
+    const answer = await fetch(`${form.action}?${query}`, { headers: { Accept: "text/html" } });
+    if (answer.redirected || !answer.ok || number !== latest) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("form");
+    if (fresh === null || number !== latest || same(text.value) !== same(starter.value)) return;
+    text.value = fresh.elements.layout_text.value;
+    starter.value = fresh.elements.starter.value;
+  };
+  for (const name of ["source", "mesh"]) {
+    form.elements[name].addEventListener("change", () => filled().catch(() => {}));
+  }
+}
+
+const form = document.getElementById("form");
+if (form !== null && form.elements.starter) fillLayouts(form);
 
 setInterval(tellAges, 30000);
 

@@ -1,0 +1,71 @@
+"""The steps of a training run: which are finished, how large they are, and when they were written."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from reshard.arguments import path_of
+from reshard.errors import NotACheckpointError, PlanError
+from reshard.formats.registry import is_no_run, refuse_missing
+from reshard.formats.steps import begun_steps, run_steps
+from reshard.record import Record
+from reshard.storage.folder_size import folder_size
+from reshard.storage.location import locate
+from reshard.storage.parallel_calls import each_at_once
+
+
+class StepInfo(Record, frozen=True):
+    """One step of a training run.
+
+    Attributes:
+        name: of its folder.
+        path: of its folder, as other calls take it.
+        is_finished: whether it was committed; no other step is read.
+        nbytes: of all its files together, as they are stored.
+        written_at: when a file of it was last written, in UTC; None where it has none.
+    """
+
+    step: int
+    name: str
+    path: str
+    is_finished: bool
+    files: int
+    nbytes: int
+    written_at: datetime | None
+
+
+def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
+    """Every step of a run's folder, ascending, those among them that are not finished.
+
+    Raises MissingError if there is no such folder, PlanError if it is a checkpoint itself, NotACheckpointError if it has no
+    steps.
+    """
+    path = path_of("run", run)
+    root = locate(path)
+    refuse_missing(path, root, "a training run's folder")
+    if is_no_run(root):
+        raise PlanError(
+            f"{path} is a checkpoint, not the folder of a training run; give the folder that contains the steps, or look into "
+            "this one with inspect"
+        )
+    named = [(one, True) for one in run_steps(root)] + [(one, False) for one in begun_steps(root)]
+    if not named:
+        raise NotACheckpointError(
+            f"{path} contains no step; expected the folder of a training run, in which each step is a checkpoint with a name such "
+            "as 1000 or step_1000"
+        )
+    sizes = each_at_once(root.store, lambda one: folder_size(root / one[0].name), named)
+    found = [
+        StepInfo(
+            step=one.step,
+            name=one.name,
+            path=f"{path.rstrip('/')}/{one.name}",
+            is_finished=is_finished,
+            files=size.files,
+            nbytes=size.nbytes,
+            written_at=size.written_at,
+        )
+        for (one, is_finished), size in zip(named, sizes, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda step: (step.step, not step.is_finished, step.name)))

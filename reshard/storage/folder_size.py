@@ -1,0 +1,64 @@
+"""How much lies below a folder, and when something there was last written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from reshard.storage.buckets import counts
+from reshard.storage.buckets.errors import bucket_errors
+from reshard.storage.buckets.store import BucketStore
+from reshard.storage.local.files import storage_errors
+from reshard.storage.location import Location
+
+
+class FolderSize(Struct, frozen=True):
+    """What lies below a folder.
+
+    Attributes:
+        nbytes: of all files together, as they are stored.
+        written_at: when a file was last written; None where there are no files.
+    """
+
+    files: int
+    nbytes: int
+    written_at: datetime | None
+
+
+def folder_size(place: Location) -> FolderSize:
+    """Looks at every file below a folder; in a bucket in one request for each thousand. Links are not followed.
+
+    Raises StorageError where something cannot be listed.
+    """
+    store = place.store
+    found = _objects(store, place) if isinstance(store, BucketStore) else _files(Path(place.path))
+    files, nbytes, latest = 0, 0, None
+    for size, written_at in found:
+        files, nbytes = files + 1, nbytes + size
+        latest = written_at if latest is None else max(latest, written_at)
+    return FolderSize(files, nbytes, latest)
+
+
+def _files(folder: Path) -> Iterator[tuple[int, datetime]]:
+    with storage_errors("list", folder):
+        for below, _, names in os.walk(folder, onerror=_unless_gone):
+            for name in names:
+                with suppress(FileNotFoundError):  # a run that saves now renames and removes
+                    status = os.lstat(f"{below}/{name}")
+                    yield status.st_size, datetime.fromtimestamp(int(status.st_mtime), UTC)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _objects(store: BucketStore, place: Location) -> Iterator[tuple[int, datetime]]:
+    with bucket_errors("list", str(place)):
+        for page in counts.pages(store.client(place.path), place.path):
+            yield from ((one["size"], one["last_modified"].astimezone(UTC)) for one in page)
