@@ -43,6 +43,7 @@ from reshard.errors import (
     LayoutError,
     LayoutWarning,
     MemoryBudgetError,
+    MissingChunksWarning,
     MissingError,
     MissingPackageError,
     NotACheckpointError,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.formats.slices.file_verdict import FileVerdict
     from reshard.geometry.box import Box
@@ -147,6 +149,8 @@ __all__ = [
     "MemoryBudgetError",
     "MinSizePartitioner",
     "MissingAxes",
+    "MissingChunks",
+    "MissingChunksWarning",
     "MissingError",
     "MissingPackageError",
     "MultiConversionPlan",
@@ -243,6 +247,7 @@ _LAZY = {
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",
+    "MissingChunks": "reshard.formats.missing_chunks",
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",

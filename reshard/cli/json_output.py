@@ -126,6 +126,7 @@ def conversion_plan(
         "carried": planned.carried,
         "dropped": planned.dropped,
         "warnings": planned.warnings,
+        "missing_chunks": dict(planned.missing_chunks),
         "free_bytes": planned.free_bytes,
         "requests": _planned_requests(planned.requests, **link),
         **({} if time is None else {"time": _time(time)}),
@@ -231,6 +232,7 @@ def conversion_report(report: ConversionReport) -> Document:
         "written_bytes": report.written_bytes,
         "seconds": report.seconds,
         "warnings": report.warnings,
+        "missing_chunks": dict(report.missing_chunks),
         "resumed_bytes": report.resumed_bytes,
         "already_done": report.already_done,
         "requests": _request_report(report.requests),
@@ -295,6 +297,7 @@ def verification(found: Verification) -> Document:
         if found.rules is None
         else {"from": found.rules_from, **to_builtins(found.rules)},
         "dropped": found.dropped,
+        "missing_chunks": {side: dict(found.missing_chunks.get(side, {})) for side in ("A", "B")},
         "files": [to_builtins(f) for f in found.files],
         "tensors": [to_builtins(t) for t in found.tensors],
     }
@@ -311,6 +314,7 @@ def diff_document(found: DiffReport) -> Document:
         "tensors": [to_builtins(t) for t in found.tensors.values()],
         "leaves": [to_builtins(x) for x in found.leaves.values()],
         "seconds": found.seconds,
+        "warnings": found.warnings,
     }
 
 
@@ -339,6 +343,7 @@ def fingerprint(found: Fingerprint) -> Document:
         "nbytes": found.nbytes,
         "written": found.written,
         "seconds": found.seconds,
+        "warnings": found.warnings,
     }
 
 

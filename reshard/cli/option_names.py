@@ -16,6 +16,7 @@ LIBRARY_NAMES = {"verify": "check"}
 _OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
 _ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")
 _MISSING_AXES = re.compile(r'(?<=\()missing_axes="replicate"(?=\))')
+_ALLOW = re.compile(r'(?<=\()missing_chunks="allow"(?=\))')
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
 # Parts of paths and of tensors' names do not match: they have other characters beside them.
@@ -33,6 +34,7 @@ def as_options(message: str) -> str:
     'start over (--restart), or allow --max-memory of 64MiB'
     """
     message = _MISSING_AXES.sub("--missing-axes replicate", message)
+    message = _ALLOW.sub("--missing-chunks allow", message)
     listed = _LIST.sub(lambda found: re.sub(_ONE, _option, found[0]), message)
     chosen = _CHOICE.sub(lambda found: f"--{found[1]} {found[2].strip(_QUOTE)}", listed)
     return _WORD.sub(_option, chosen)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
@@ -59,6 +59,8 @@ class ConversionPlan(Struct, frozen=True):
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
         free_bytes: what the target's file system has left.
+        missing_chunks: how many chunks of each source tensor are not stored, of those that lack any; the fill value is taken
+            in their place.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
             those of all together.
     """
@@ -72,6 +74,7 @@ class ConversionPlan(Struct, frozen=True):
     warnings: tuple[str, ...]
     free_bytes: int | None
     requests: RequestPlan | None = None
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"

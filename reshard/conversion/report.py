@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
@@ -94,6 +95,8 @@ class ConversionReport(Struct, frozen=True):
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
         already_done: the target was the finished result of this very conversion; nothing was touched,
             and no bytes are counted. What ``tensors`` say is what the target records.
+        missing_chunks: how many chunks of each source tensor were not stored, so that the fill value was taken, of those that
+            lacked any; empty if it was already done.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
@@ -111,6 +114,7 @@ class ConversionReport(Struct, frozen=True):
     already_done: bool = False
     requests: RequestReport | None = None
     time: TimeReport | None = None
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)

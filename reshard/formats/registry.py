@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader, Record
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.contents import Item
+from reshard.formats.contents import Item, Stored
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
 from reshard.formats.orbax.registry_entry import ORBAX
@@ -162,6 +162,16 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
 def chunk_test(reader: Reader) -> Callable[[str], bool] | None:
     """Tells whether a file is a chunk, by its path below the open checkpoint; None if its format does not say."""
     return _format_of(reader).chunk_test(reader)
+
+
+def lacking_chunks(reader: Reader, names: Iterable[str]) -> dict[str, Stored]:
+    """Of these tensors of an open checkpoint, those of which chunks are not stored."""
+    return _format_of(reader).lacking_chunks(reader, names)
+
+
+def with_missing(reader: Reader, may_be_missing: bool) -> Reader:
+    """The open checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
+    return _format_of(reader).with_missing(reader, may_be_missing)
 
 
 def known_format(name: str) -> KnownFormat:

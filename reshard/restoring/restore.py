@@ -9,9 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reshard.errors import FormatError, LayoutWarning, StorageError
+from reshard.errors import FormatError, LayoutWarning, MissingChunksWarning, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.contents import PathKey
+from reshard.formats.contents import PathKey, Stored
+from reshard.formats.missing_chunks import (
+    MissingChunks,
+    check_missing,
+    missing_warnings,
+    numbers,
+    read_as,
+)
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
@@ -37,13 +44,19 @@ def restore(
     check_unchanged()
     started = time.perf_counter()
     plan = plan_restore(reader, request)
-    sentences = _layout_warnings(plan, request)
+    missing = _missing(reader, plan, options.missing_chunks)
+    lost = missing_warnings(reader.uri, missing, options.missing_chunks)
+    layout = _layout_warnings(plan, request)
+    reader = read_as(reader, options.missing_chunks)
     if options.report is None:
-        _warn(sentences)
+        warn_caller(layout, LayoutWarning)
+        warn_caller(lost, MissingChunksWarning)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
     if options.report is not None:
-        options.report(make_report(plan, restored, time.perf_counter() - started, sentences))
+        seconds = time.perf_counter() - started
+        report = make_report(plan, restored, seconds, (*layout, *lost), numbers(missing))
+        options.report(report)
     if options.into is not None:
         return options.into
     return _tree(reader, plan, request, restored)
@@ -70,13 +83,23 @@ def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, .
     return () if shardings is None else shardings.warnings([read.name for read in plan.reads])
 
 
-def _warn(sentences: Sequence[str]) -> None:
+def _missing(reader: Reader, plan: RestorePlan, asked: MissingChunks | None) -> dict[str, Stored]:
+    """The tensors of which chunks are not stored; CorruptError where ``asked`` refuses them.
+
+    Where they are refused only since every chunk is recorded to be there, this is left to reading, which needs no listing.
+    """
+    stored = [read.stored for read in plan.reads]
+    names = [s.spec.name for s in stored if s.may_be_missing or asked is not None]
+    return check_missing(reader, names, asked)
+
+
+def warn_caller(sentences: Sequence[str], kind: type[Warning]) -> None:
     """Warns at the line that called this package."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("reshard."):
         frame, level = frame.f_back, level + 1
     for sentence in sentences:
-        warnings.warn(sentence, LayoutWarning, stacklevel=level)
+        warnings.warn(sentence, kind, stacklevel=level)
 
 
 def _tree(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -82,6 +82,7 @@ class Verification(Struct, frozen=True):
         dropped: tensors of A that the rules leave out of B; they do not count as differences.
         rules: the rules by which B was made of A; None if tensors were compared name by name.
         rules_from: whether the caller gave the rules or B recorded them.
+        missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
     """
 
     a: str
@@ -93,6 +94,7 @@ class Verification(Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     rules: Changes | None = None
     rules_from: RulesFrom | None = None
+    missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")

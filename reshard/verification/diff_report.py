@@ -91,6 +91,7 @@ class DiffReport(Struct, frozen=True):
         tensors: by name, those of A in its order, then those that only B has.
         leaves: the same for strings, None, empty containers, and leaves that are a tensor in only one of the two.
         seconds: wall time.
+        warnings: one sentence for each checkpoint of which chunks are not stored.
     """
 
     a: str
@@ -98,6 +99,7 @@ class DiffReport(Struct, frozen=True):
     tensors: Mapping[str, TensorDiff]
     leaves: Mapping[str, LeafDiff]
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def differences(self) -> int:

@@ -13,6 +13,7 @@ from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import folders_to_record, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.record_files import (
@@ -23,7 +24,7 @@ from reshard.formats.slices.record_files import (
     room_for_records,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.record_text import counted, several
+from reshard.record_text import counted, several, warned
 from reshard.storage.location import Location, locate
 
 
@@ -36,6 +37,7 @@ class Fingerprint(Struct, frozen=True):
         nbytes: decoded bytes of all tensors.
         written: the slices.json files that were written.
         seconds: wall time.
+        warnings: a sentence about chunks that are not stored, if there are any: their fill value is in the digests.
     """
 
     uri: str
@@ -44,6 +46,7 @@ class Fingerprint(Struct, frozen=True):
     nbytes: int
     written: tuple[str, ...]
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
@@ -51,7 +54,12 @@ class Fingerprint(Struct, frozen=True):
             f"{self.uri!r}: {size} and {counted(self.files, 'other file')} in {self.seconds:.1f} s"
         )
         digests = [f"{name!r}: {digest}" for name, digest in self.tensors.items()]
-        return several("Fingerprint", headline, digests, [f"written: {w!r}" for w in self.written])
+        return several(
+            "Fingerprint",
+            headline,
+            digests,
+            [*(f"written: {w!r}" for w in self.written), *warned(self.warnings)],
+        )
 
 
 def fingerprint_checkpoint(
@@ -81,6 +89,7 @@ def fingerprint_checkpoint(
         sum(t.spec.nbytes for t in reader.tensors.values()),
         tuple(map(str, written)),
         time.monotonic() - started,
+        missing_warnings(reader.uri, filled_chunks(reader)),
     )
 
 

@@ -10,7 +10,7 @@ import reshard
 from reshard.cli.failures import DIFFERENT, FAILED
 from reshard.cli.options import Item, Json, MaxMemory, ShowAll, Step, Workers, examples, source_of
 from reshard.cli.rules import casts, renames
-from reshard.cli.target_options import Cast, Drop, Rename, Select
+from reshard.cli.target_options import Cast, Drop, MissingChunks, Rename, Select
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -45,6 +45,7 @@ def verify(
     drop: Drop = None,
     rename: Rename = None,
     cast: Cast = None,
+    missing_chunks: MissingChunks = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -75,6 +76,7 @@ def verify(
             drop=drop,
             rename=None if rename is None else renames(rename),
             cast=None if cast is None else casts(cast),
+            missing_chunks=missing_chunks,
             max_memory=max_memory,
             workers=workers,
             progress=progress,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from reshard import DiffReport, LeafDiff, TensorDiff
 from reshard.cli.grouping import TensorGroup, grouped, single
-from reshard.cli.tables import Cell, cap_note, capped, table
+from reshard.cli.tables import Cell, cap_note, capped, table, warning
 from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
 
 MOST_TEXT = 24
@@ -25,6 +25,7 @@ def diff_view(found: DiffReport, show_all: bool) -> Iterator[RenderableType]:
     yield from _changed(compared, show_all)
     yield from _unlike([t for t in tensors if t.elements is None], show_all)
     yield from _leaves([x for x in found.leaves.values() if x.is_difference], show_all)
+    yield from map(warning, found.warnings)
     yield _verdict(found, len(tensors))
 
 

@@ -111,6 +111,15 @@ class OcdbtIndex:
         """Memory of the index."""
         return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
+    def below(self, folder: str) -> Iterator[str]:
+        """The keys below a folder of keys, from there, in order; "" for all keys."""
+        begin = f"{folder}/".encode("utf-8", "surrogatepass") if folder else b""
+        for i in range(bisect_left(self._keys, begin), len(self._keys)):
+            key = self._keys[i]
+            if not key.startswith(begin):
+                return
+            yield key[len(begin) :].decode("utf-8", "replace")
+
     def find(self, key: str, what: str) -> Extent | None:
         """The value's extent, checked against the size of its file."""
         wanted = key.encode("utf-8", "surrogatepass")
