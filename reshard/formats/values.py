@@ -25,8 +25,8 @@ class Values(Protocol):
         """
         ...
 
-    def below(self, folder: str) -> Iterator[str]:
-        """The keys below a folder of keys, from there; "" for all keys. Nothing is looked up key by key."""
+    def below(self, prefix: str) -> Iterator[str]:
+        """What follows ``prefix``, which is "" or ends with a slash, in all keys. Nothing is looked up key by key."""
         ...
 
     @property

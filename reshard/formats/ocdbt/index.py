@@ -111,9 +111,9 @@ class OcdbtIndex:
         """Memory of the index."""
         return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
-    def below(self, folder: str) -> Iterator[str]:
-        """The keys below a folder of keys, from there, in order; "" for all keys."""
-        begin = f"{folder}/".encode("utf-8", "surrogatepass") if folder else b""
+    def below(self, prefix: str) -> Iterator[str]:
+        """What follows ``prefix`` in the keys that begin with it, in order."""
+        begin = prefix.encode("utf-8", "surrogatepass")
         for i in range(bisect_left(self._keys, begin), len(self._keys)):
             key = self._keys[i]
             if not key.startswith(begin):

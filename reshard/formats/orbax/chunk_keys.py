@@ -29,7 +29,7 @@ def value_count(zarr: ZarrArray) -> int:
 
 def stored_values(array: ArrayFiles) -> Stored:
     """How many values an array should have, and how many are not stored, by one look at all of its keys."""
-    found = sum(is_value(key, array.zarr) for key in array.values.below(array.param_name))
+    found = sum(is_value(key, array.zarr) for key in array.values.below(array.prefix))
     count = value_count(array.zarr)
     return Stored(count - found, count)
 

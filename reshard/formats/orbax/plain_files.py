@@ -31,9 +31,9 @@ class PlainFiles:
         """The same files, of which those that are present now are remembered."""
         return self if self._is_listed else PlainFiles(self._folder, is_listed=True)
 
-    def below(self, folder: str) -> Iterator[str]:
-        """The path from a folder of every file below it, in one listing of that folder."""
-        return (self._folder / folder).files()
+    def below(self, prefix: str) -> Iterator[str]:
+        """The path from the folder ``prefix`` of every file below it, in one listing of that folder."""
+        return (self._folder / prefix.removesuffix("/")).files()
 
     @property
     def metadata_bytes(self) -> int:

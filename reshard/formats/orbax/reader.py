@@ -8,6 +8,7 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,7 @@ class OrbaxReader:
         if extent is not None and indexing is not None:
             extent = self._shards.inner(extent, indexing, _number(index, parts), what)
         if extent is None and not self.tensors[name].may_be_missing:
-            raise _not_stored(what, key, stored_values(array))
+            raise _not_stored(what, key, array)
         return extent
 
     def lacking(self, names: Iterable[str]) -> dict[str, Stored]:
@@ -229,8 +230,11 @@ class OrbaxReader:
         return array
 
 
-def _not_stored(what: str, key: str, found: Stored) -> CorruptError:
-    some = f", as are {found.missing:,} of all {found.chunks:,}" if found.missing > 1 else ""
+def _not_stored(what: str, key: str, array: ArrayFiles) -> CorruptError:
+    some = ""
+    with suppress(StorageError):  # the folder may be gone too
+        found = stored_values(array)
+        some = f", as are {found.missing:,} of all {found.chunks:,}" if found.missing > 1 else ""
     return CorruptError(
         f"{what}: not stored{some}; expected it under {key!r}, since this checkpoint stores every chunk, those of fill values "
         'too; restore it from a copy, or take the fill value in its place (missing_chunks="allow")'
