@@ -47,6 +47,7 @@ from reshard.errors import (
     LayoutError,
     LayoutWarning,
     MemoryBudgetError,
+    MissingChunksWarning,
     MissingError,
     MissingPackageError,
     NotACheckpointError,
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress_lines import progress_bar
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.formats.slices.file_verdict import FileVerdict
     from reshard.geometry.box import Box
@@ -158,6 +160,8 @@ __all__ = [
     "MemoryBudgetError",
     "MinSizePartitioner",
     "MissingAxes",
+    "MissingChunks",
+    "MissingChunksWarning",
     "MissingError",
     "MissingPackageError",
     "MultiConversionPlan",
@@ -261,6 +265,7 @@ _LAZY = {
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",
+    "MissingChunks": "reshard.formats.missing_chunks",
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",

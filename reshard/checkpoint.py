@@ -6,15 +6,17 @@ import itertools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
 
-from reshard.arguments import changes_of
+from reshard.arguments import changes_of, check_choice
 from reshard.engine.limits import limits_of
-from reshard.errors import StorageError, TreeError
+from reshard.errors import MissingChunksWarning, StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
+from reshard.formats.missing_chunks import MissingChunks, filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.layout.changes import full_name
+from reshard.layout.warn import warn_caller
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
@@ -104,6 +106,7 @@ class OpenedCheckpoint:
         box: Box | str | None = None,
         dtype: DTypeLike | None = None,
         *,
+        missing_chunks: MissingChunks | None = None,
         max_memory: int | str | None = None,
     ) -> TensorStream:
         """A box of a tensor as row-major little-endian bytes, which are read on demand.
@@ -116,6 +119,7 @@ class OpenedCheckpoint:
             box: ``"0:128,:"``, or a box; None for the whole tensor.
             dtype: the dtype to cast to, by the rules of ``convert``: a name, or a dtype of numpy or jax. None for the stored
                 one.
+            missing_chunks: as for ``restore``; the stream counts chunks that it fills in ``missing_chunks``.
             max_memory: bytes, or text such as ``"64MiB"``, of all buffers; the default is that of ``restore``.
 
         Raises TreeError if there is no such tensor, LayoutError for a box outside of it, PlanError for a cast that is not
@@ -124,14 +128,16 @@ class OpenedCheckpoint:
         stored = self._stored(name)
         self._check_unchanged()
         cast = Rewrite(name, name) if dtype is None else _cast(stored, dtype)
-        return TensorStream(
-            self._reader,
+        stream = TensorStream(
+            self._read_as(missing_chunks),
             stored,
             box_of(name, stored.spec.shape, box),
             cast.dtype or stored.spec.dtype,
             limits_of(max_memory, None).max_memory,
             saturate=cast.saturate,
         )
+        self._warn(stream, f"the stream of {name!r}", missing_chunks)
+        return stream
 
     def stream_shard(
         self,
@@ -143,6 +149,7 @@ class OpenedCheckpoint:
         drop: Rules = (),
         rename: PairRules = (),
         cast: CastRules = (),
+        missing_chunks: MissingChunks | None = None,
         max_memory: int | str | None = None,
     ) -> ShardStream:
         """The slices of all tensors that one device of a layout holds, as one safetensors file.
@@ -151,7 +158,7 @@ class OpenedCheckpoint:
             shard: the number of the device, in the mesh's row-major order; for tensors that are split by count or
                 size, the number of the part.
             layout, mesh, select, drop, rename, cast: as in ``reshard.ConvertOptions``.
-            max_memory: as for ``stream``.
+            missing_chunks, max_memory: as for ``stream``.
 
         Raises the errors of ``plan`` for this layout; LayoutError if there is no such shard or two tensors would have the
         same name; PlanError for a dtype that safetensors does not have.
@@ -161,7 +168,21 @@ class OpenedCheckpoint:
         self._check_unchanged()
         found = layout_of(layout, mesh)
         parts = shard_parts(self._reader, found, changes_of(select, drop, rename, cast), shard)
-        return ShardStream(self._reader, parts, limits_of(max_memory, None).max_memory)
+        reader = self._read_as(missing_chunks)
+        stream = ShardStream(reader, parts, limits_of(max_memory, None).max_memory)
+        self._warn(stream, f"the stream of shard {shard}", missing_chunks)
+        return stream
+
+    def _read_as(self, asked: MissingChunks | None) -> Reader:
+        check_choice("missing_chunks", asked, (None, *get_args(MissingChunks)))
+        return read_as(self._reader, asked)
+
+    def _warn(
+        self, stream: TensorStream | ShardStream, what: str, asked: MissingChunks | None
+    ) -> None:
+        if stream.missing_chunks and asked != "allow":
+            sentence = filled_warning(self.path, what, stream.missing_chunks)
+            warn_caller([sentence], MissingChunksWarning)
 
     def _stored(self, name: str) -> StoredTensor:
         stored = self._reader.tensors.get(name)

@@ -63,6 +63,13 @@ class LayoutWarning(UserWarning):
     """
 
 
+class MissingChunksWarning(CheckpointWarning):
+    """Chunks that are not stored, for which the fill value, mostly 0, is taken.
+
+    Given by calls that return no report. ``missing_chunks="refuse"`` makes an error of it, ``"allow"`` leaves it out.
+    """
+
+
 class FormatError(ReshardError):
     """A checkpoint that cannot be understood."""
 

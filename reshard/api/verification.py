@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from reshard.arguments import changes_of, path_of
+from reshard.arguments import changes_of, check_choice, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, PairRules, Path, Rules, Unlisted
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -28,6 +29,7 @@ def verify(
     drop: Rules | None = None,
     rename: PairRules | None = None,
     cast: CastRules | None = None,
+    missing_chunks: MissingChunks | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -41,6 +43,9 @@ def verify(
     Args:
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
+        missing_chunks: ``"refuse"`` counts every tensor as damaged of which a chunk is not stored; ``"warn"`` and ``"allow"``
+            take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
+            stores every chunk, and else warns.
         max_memory, workers, progress: as for ``diff``.
 
     Raises NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
@@ -51,14 +56,15 @@ def verify(
     """
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.verify import made_by, verify_checkpoints
 
+    check_choice("missing_chunks", missing_chunks, (None, *get_args(MissingChunks)))
     limits = limits_of(max_memory, workers, a, b)
     other = None if b is None else CheckpointPath.at(path_of("checkpoint", b), unlisted)
     rules = made_by(other is not None, select, drop, rename, cast)
-    return verify_checkpoints(
-        choose_checkpoint(a, step, item, unlisted=unlisted), other, limits, progress, rules
-    )
+    chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
+    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks)
 
 
 def diff(

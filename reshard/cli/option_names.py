@@ -15,7 +15,9 @@ LIBRARY_NAMES = {"verify": "check"}
 
 _OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
 _ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")
-_CHOSEN = re.compile(r'(?<=\()(missing_axes="replicate"|unlisted="include")(?=\))')
+_CHOSEN = re.compile(
+    r'(?<=\()(missing_axes="replicate"|missing_chunks="allow"|unlisted="include")(?=\))'
+)
 _ONE = "|".join(_ARGUMENTS)
 _LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
 # Parts of paths and of tensors' names do not match: they have other characters beside them.

@@ -168,6 +168,14 @@ Carry = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+MissingChunks = Annotated[
+    Literal["refuse", "warn", "allow"] | None,
+    typer.Option(
+        help="Chunks of SRC that are not stored: refuse is an error; warn and allow take the fill value, mostly 0, with or "
+        "without a warning. Default: refuse where SRC records that it stores every chunk, else warn.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Verify = Annotated[
     Literal["written", "readback"],
     typer.Option(
@@ -228,6 +236,7 @@ TARGET_OPTIONS: Mapping[str, Any] = {
     "file_bytes": FileBytes,
     "file_names": FileNames,
     "carry": Carry,
+    "missing_chunks": MissingChunks,
     "verify": Verify,
     "overwrite": Overwrite,
     "restart": Restart,

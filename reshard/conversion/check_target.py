@@ -11,6 +11,7 @@ from reshard.arguments import changes_of, check_choice, path_of
 from reshard.conversion.options import Check, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
+from reshard.formats.missing_chunks import MissingChunks
 from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
@@ -26,7 +27,7 @@ class CheckedOptions(Struct, frozen=True):
         changes: the rules of the layout file, then those of the target.
         to: name of the target's format; None for the source's.
         format_options: the options of every format, by name, parsed; the target's format takes its own of them.
-        overwrite, check, state, unsafe_commit: as in ConvertOptions.
+        missing_chunks, overwrite, check, state, unsafe_commit: as in ConvertOptions.
     """
 
     max_memory: int
@@ -35,6 +36,7 @@ class CheckedOptions(Struct, frozen=True):
     changes: Changes = field(default_factory=Changes)
     to: str | None = None
     format_options: Mapping[str, Any] = field(default_factory=lambda: parsed_options(Target("")))
+    missing_chunks: MissingChunks | None = None
     overwrite: bool = False
     check: Check = "written"
     state: str | None = None
@@ -44,6 +46,7 @@ class CheckedOptions(Struct, frozen=True):
         """Raises PlanError for a value that is wrong with any checkpoint."""
         check_limits(self.max_memory, self.workers)
         check_choice("to", self.to, (None, *format_names()))
+        check_choice("missing_chunks", self.missing_chunks, (None, *get_args(MissingChunks)))
         check_choice("check", self.check, get_args(Check))
 
 
@@ -77,6 +80,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
         to=to,
         format_options=given,
+        missing_chunks=asked.missing_chunks,
         overwrite=asked.overwrite,
         check=asked.check,
         state=asked.state,

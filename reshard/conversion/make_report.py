@@ -60,6 +60,7 @@ def conversion_report(
         seconds=seconds,
         warnings=job.summary.warnings,
         resumed_bytes=resumed_bytes,
+        missing_chunks=job.summary.missing_chunks,
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import CastRules, PairRules, Path, Rules
     from reshard.formats.contents import Style
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.formats.safetensors.write.file_names import FilesOf
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes
@@ -69,6 +70,10 @@ class ConvertOptions(TypedDict, total=False):
             ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
         carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
             to the target, and folders of at most 64 MiB; a warning names larger ones.
+        missing_chunks: what to do where chunks of the source's tensors are not stored. ``"refuse"`` raises CorruptError;
+            ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default, refuses
+            them where the checkpoint records that it stores every chunk, and else warns: older versions of Orbax leave out
+            chunks that hold nothing but the fill value.
         overwrite: whether an existing target may be replaced.
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
@@ -96,6 +101,7 @@ class ConvertOptions(TypedDict, total=False):
     file_bytes: int | str | None
     file_names: str | None
     carry: bool
+    missing_chunks: MissingChunks | None
     overwrite: bool
     check: Check
     restart: bool
@@ -122,6 +128,7 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     file_bytes: int | str | None = None
     file_names: str | None = None
     carry: bool = False
+    missing_chunks: MissingChunks | None = None
     overwrite: bool = False
     check: Check = "written"
     restart: bool = False

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import field
+
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
@@ -101,6 +103,8 @@ class ConversionPlan(Record, frozen=True):
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
         free_bytes: what the target's file system has left.
+        missing_chunks: how many chunks of each source tensor are not stored, of those that lack any; the fill value is taken
+            in their place.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
             those of all together.
     """
@@ -114,6 +118,7 @@ class ConversionPlan(Record, frozen=True):
     warnings: tuple[str, ...]
     free_bytes: int | None
     requests: RequestPlan | None = None
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
@@ -132,6 +137,7 @@ class ConversionPlan(Record, frozen=True):
             "carried": self.carried,
             "dropped": self.dropped,
             "warnings": self.warnings,
+            "missing_chunks": dict(self.missing_chunks),
             "free_bytes": self.free_bytes,
             "requests": self.requests and self.requests._document(**link),
             **({} if time is None else {"time": time._document()}),

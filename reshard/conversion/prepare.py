@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 
 from msgspec import Struct
@@ -19,6 +19,8 @@ from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, 
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
+from reshard.formats.contents import Stored
+from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.planning.move import Move, Plan
@@ -56,10 +58,12 @@ def plan_unnamed(
     source = source_text(chosen.path)
     reader = open_to_convert(replace(chosen, path=source), options.max_memory)
     form = form_of(reader, options)
-    target = make_target(reader, options, form, is_elsewhere=is_elsewhere)
-    total = _multi_plan(reader, [target], [options])
-    summary = _summary(source, None, total.plans[0], target, options, reader)
-    return Planned(reader, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
+    read = read_as(reader, options.missing_chunks)
+    target = make_target(read, options, form, is_elsewhere=is_elsewhere)
+    missing = _missing(reader, target, options)
+    total = _multi_plan(read, [target], [options])
+    summary = _summary(source, None, total.plans[0], target, options, read, missing)
+    return Planned(read, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
 
 
 def local_paths(
@@ -96,17 +100,21 @@ def plan_targets(
                 place, overwrite = locate(target.target), target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
-    target_plans, is_elsewhere = [], is_elsewhere or not is_own(executor)
+    opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
+    target_plans, missing, is_elsewhere = [], [], is_elsewhere or not is_own(executor)
     for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
             store = locate(target.target).store
             made = make_target(reader, target.options, form, store, is_elsewhere=is_elsewhere)
             target_plans.append(made)
+            missing.append(_missing(opened, made, target.options))
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options, executor)
     summaries = tuple(
-        _summary(source, target.target, plan, target_plan, target.options, reader)
-        for target, plan, target_plan in zip(targets, total.plans, target_plans, strict=True)
+        _summary(source, target.target, plan, made, target.options, reader, lacking)
+        for target, plan, made, lacking in zip(
+            targets, total.plans, target_plans, missing, strict=True
+        )
     )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
     return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total), is_elsewhere)
@@ -154,6 +162,7 @@ def _summary(
     target_plan: TargetPlan,
     options: CheckedOptions,
     reader: Reader,
+    missing: Mapping[str, Stored],
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
     moved = [move.source.spec for move in plan.moves]
@@ -168,10 +177,18 @@ def _summary(
             *reader.warnings,
             *layout_warnings(options.layout, list(checkpoint.tensors), moved),
             *target_plan.warnings,
+            *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
         ),
         None if target is None else space_left(target),
+        missing_chunks=numbers(missing),
     )
+
+
+def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
+    """The tensors of which chunks are not stored, among those that the target takes; CorruptError where they are refused."""
+    names = dict.fromkeys(request.placement.source for request in target.requests)
+    return check_missing(reader, names, options.missing_chunks)
 
 
 def _metadata_bytes(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
+
+from msgspec import field
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
@@ -99,6 +102,8 @@ class ConversionReport(Record, frozen=True):
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
         already_done: the target was the finished result of this very conversion; nothing was touched,
             and no bytes are counted. What ``tensors`` say is what the target records.
+        missing_chunks: how many chunks of each source tensor were not stored, so that the fill value was taken, of those that
+            lacked any; empty if it was already done.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
@@ -116,6 +121,7 @@ class ConversionReport(Record, frozen=True):
     already_done: bool = False
     requests: RequestReport | None = None
     time: TimeReport | None = None
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)
@@ -135,6 +141,7 @@ class ConversionReport(Record, frozen=True):
             "written_bytes": self.written_bytes,
             "seconds": self.seconds,
             "warnings": self.warnings,
+            "missing_chunks": dict(self.missing_chunks),
             "resumed_bytes": self.resumed_bytes,
             "already_done": self.already_done,
             "requests": self.requests and self.requests._document(),

@@ -62,6 +62,13 @@ class Extent(Struct, frozen=True):
     version: str = ""
 
 
+class Stored(Struct, frozen=True):
+    """How many chunks of a tensor there should be, and how many of them are not stored; a zarr 3 shard counts as one."""
+
+    missing: int
+    chunks: int
+
+
 class StoredTensor(Struct, frozen=True):
     """A tensor of a checkpoint as a Reader sees it.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.formats.base import Form, Reader, Record
-from reshard.formats.contents import Item
+from reshard.formats.contents import Item, Stored
 from reshard.formats.options import FormatOption
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.storage.location import Location
@@ -41,6 +41,10 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
         named_options: the options of a target by its path, where the name says that it has this format; else None.
         items: the items of a checkpoint; none for a format without items.
         tensors_only: whether its checkpoints have no place for strings, None and empty containers.
+        lacking_chunks: of these tensors of an open checkpoint, those of which chunks are not stored: from a listing or an
+            index, without a look-up of each chunk.
+        with_missing: the open checkpoint, in which chunks that are not stored mean the fill value, or are damage. A format
+            without fill values has neither function.
         chunk_test: tells whether a file is a chunk, by its path below the open checkpoint. A file that is none, and that
             the record does not name, is damage. None if that is not known.
     """
@@ -64,4 +68,6 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     named_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None] = lambda *_: None
     items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
     tensors_only: bool = False
+    lacking_chunks: Callable[[Reader, Iterable[str]], dict[str, Stored]] = lambda *_: {}
+    with_missing: Callable[[Reader, bool], Reader] = lambda reader, _: reader
     chunk_test: Callable[[Reader], Callable[[str], bool] | None] = lambda _: None

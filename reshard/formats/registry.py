@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader, Record
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.contents import Item
+from reshard.formats.contents import Item, Stored
 from reshard.formats.foreign.recognise import foreign_text, prefix_text
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.options import FormatOption
@@ -173,6 +173,16 @@ def chunk_test(reader: Reader) -> Callable[[str], bool] | None:
 def holds_only_tensors(reader: Reader) -> bool:
     """Whether its format has no place for strings, None and empty containers."""
     return any(known.tensors_only for known in FORMATS if known.name == reader.format)
+
+
+def lacking_chunks(reader: Reader, names: Iterable[str]) -> dict[str, Stored]:
+    """Of these tensors of an open checkpoint, those of which chunks are not stored."""
+    return _format_of(reader).lacking_chunks(reader, names)
+
+
+def with_missing(reader: Reader, may_be_missing: bool) -> Reader:
+    """The open checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
+    return _format_of(reader).with_missing(reader, may_be_missing)
 
 
 def known_format(name: str) -> KnownFormat:

@@ -6,7 +6,7 @@ plain files of those names (``orbax/plain_files``) or in an OCDBT database (``oc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -23,6 +23,10 @@ class Values(Protocol):
 
         Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file.
         """
+        ...
+
+    def below(self, prefix: str) -> Iterator[str]:
+        """What follows ``prefix``, which is "" or ends with a slash, in all keys. Nothing is looked up key by key."""
         ...
 
     @property

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import PairRules, Rules
     from reshard.engine.progress import Progress
+    from reshard.formats.missing_chunks import MissingChunks
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.report import RestoreReport
@@ -47,13 +48,16 @@ class RestoreOptions(TypedDict, total=False):
             empty container; ``"error"``, the default, refuses them.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` or ``into`` lacks; ``"error"``, the default,
             refuses them.
+        missing_chunks: what to do where chunks of the tensors are not stored. ``"refuse"`` raises CorruptError before anything is
+            read; ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default,
+            refuses a needed chunk where the checkpoint records that it stores every chunk, and else warns.
         max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
             quarter of the memory that the machine or its cgroup allows, if that is less.
         workers: how many chunks are read at once; the default is the number of processors, at least 2 and at most 16.
         verify: whether tensors that are read whole are compared with their recorded digests; the default is True.
         progress: called after each piece of work, from the calling thread.
         report: called once at the end with a ``RestoreReport``. Without it, keys
-            and rules that match no tensor raise a ``LayoutWarning``.
+            and rules that match no tensor raise a ``LayoutWarning``, and missing chunks a ``MissingChunksWarning``.
     """
 
     drop: Rules | None
@@ -66,6 +70,7 @@ class RestoreOptions(TypedDict, total=False):
     into: Any
     missing: Missing
     unexpected: Unexpected
+    missing_chunks: MissingChunks | None
     max_memory: int | str | None
     workers: int | None
     verify: bool
@@ -86,6 +91,7 @@ class RestoreArguments(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta)
     into: Any = None
     missing: Missing = "error"
     unexpected: Unexpected = "error"
+    missing_chunks: MissingChunks | None = None
     max_memory: int | str | None = None
     workers: int | None = None
     verify: bool = True

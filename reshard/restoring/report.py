@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from msgspec import field
+
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
@@ -27,8 +29,9 @@ class RestoreReport(Record, frozen=True):
         casts: how many elements each cast changed, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
         warnings: one sentence for each part of the checkpoint that was left out, each rule of the layout that matches no
-            tensor, and each tensor that several match.
+            tensor, and each tensor that several match; and one about missing chunks.
         numpy: names of the tensors that were restored as numpy arrays.
+        missing_chunks: how many chunks of each stored tensor are not there, of those that lack any; the fill value was taken.
     """
 
     tensors: int
@@ -39,6 +42,7 @@ class RestoreReport(Record, frozen=True):
     seconds: float
     warnings: tuple[str, ...] = ()
     numpy: tuple[str, ...] = ()
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
@@ -54,9 +58,13 @@ class RestoreReport(Record, frozen=True):
 
 
 def make_report(
-    plan: RestorePlan, restored: Sequence[Restored], seconds: float, found: tuple[str, ...]
+    plan: RestorePlan,
+    restored: Sequence[Restored],
+    seconds: float,
+    warnings: tuple[str, ...],
+    missing_chunks: Mapping[str, int],
 ) -> RestoreReport:
-    """The report of a restore that is done; ``found`` are warnings."""
+    """The report of a restore that is done."""
     casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
     return RestoreReport(
         len(restored),
@@ -65,10 +73,11 @@ def make_report(
         sum(done.needed_bytes for done in restored),
         MappingProxyType(casts),
         seconds,
-        found,
+        warnings,
         tuple(
             r.name
             for r in plan.reads
             if isinstance(r.output, NumpyArray) and not r.output.is_scalar
         ),
+        missing_chunks,
     )

@@ -7,9 +7,22 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from reshard.errors import CheckpointWarning, FormatError, LayoutWarning, StorageError
+from reshard.errors import (
+    CheckpointWarning,
+    FormatError,
+    LayoutWarning,
+    MissingChunksWarning,
+    StorageError,
+)
 from reshard.formats.base import Reader
-from reshard.formats.contents import PathKey
+from reshard.formats.contents import PathKey, Stored
+from reshard.formats.missing_chunks import (
+    MissingChunks,
+    check_missing,
+    missing_warnings,
+    numbers,
+    read_as,
+)
 from reshard.layout.warn import warn_caller
 from reshard.log import log
 from reshard.restoring.into import filling
@@ -37,17 +50,21 @@ def restore(
     check_unchanged()
     started = time.perf_counter()
     plan = plan_restore(reader, request)
-    sentences = _layout_warnings(plan, request)
+    missing = _missing(reader, plan, options.missing_chunks)
+    lost = missing_warnings(reader.uri, missing, options.missing_chunks)
+    layout = _layout_warnings(plan, request)
+    reader = read_as(reader, options.missing_chunks)
     if options.report is None:
         warn_caller(reader.warnings, CheckpointWarning)
-        warn_caller(sentences, LayoutWarning)
+        warn_caller(layout, LayoutWarning)
+        warn_caller(lost, MissingChunksWarning)
     with nullcontext() if options.into is None else filling():
         restored = _read(plan, reader, request, options, check_unchanged)
     seconds = time.perf_counter() - started
     log("restored %d tensors of %r in %.1f s", len(restored), reader.uri, seconds)
     if options.report is not None:
-        warnings = (*reader.warnings, *sentences)
-        options.report(make_report(plan, restored, seconds, warnings))
+        warnings = (*reader.warnings, *layout, *lost)
+        options.report(make_report(plan, restored, seconds, warnings, numbers(missing)))
     if options.into is not None:
         return options.into
     return _tree(reader, plan, request, restored)
@@ -74,6 +91,16 @@ def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, .
     if shardings is None:
         return ()
     return shardings.warnings([r.name for r in plan.reads], [r.stored.spec for r in plan.reads])
+
+
+def _missing(reader: Reader, plan: RestorePlan, asked: MissingChunks | None) -> dict[str, Stored]:
+    """The tensors of which chunks are not stored; CorruptError where ``asked`` refuses them.
+
+    Where they are refused only since every chunk is recorded to be there, this is left to reading, which needs no listing.
+    """
+    stored = [read.stored for read in plan.reads]
+    names = [s.spec.name for s in stored if s.may_be_missing or asked is not None]
+    return check_missing(reader, names, asked)
 
 
 def _tree(

@@ -27,10 +27,12 @@ class Earlier(Struct, frozen=True):
         identity: what that run was, in its own words.
         is_trusted: whether every chunk that its records name is stored, unless somebody removed it. False if the host
             was restarted since, or is another one: then each chunk must be read and checked first.
+        recorded_ns: when the last record was written, by the clock of the file system; None where files have versions.
     """
 
     identity: Mapping[str, Any]
     is_trusted: bool
+    recorded_ns: int | None = None
 
 
 class Elsewhere(Struct, frozen=True):

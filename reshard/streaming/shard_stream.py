@@ -28,6 +28,7 @@ class ShardStream:
         names: of its tensors, in the order of their bytes.
         header: the bytes before those of the tensors.
         nbytes: size of the whole file.
+        missing_chunks: how many of the chunks that it needs are not stored; the fill value is taken in their place.
         state: a digest; the same state means the same bytes.
     """
 
@@ -46,6 +47,7 @@ class ShardStream:
         sizes = (len(self.header), *(stream.nbytes for stream in self._streams))
         self._starts = tuple(accumulate(sizes, initial=0))
         self.nbytes = self._starts[-1]
+        self.missing_chunks = sum(stream.missing_chunks for stream in self._streams)
         self.state = self._state()
 
     @property

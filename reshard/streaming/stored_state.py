@@ -6,24 +6,40 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.geometry.box import Box
 from reshard.storage.location import file_state, locate
 
 _VERSION = "reshard stream 1"
+_NOT_STORED = " not stored"
 
 
-def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> str:
-    """Digest of a request and of the files and offsets of its bytes, 32 hex digits.
+class StoredState(Struct, frozen=True):
+    """Where the bytes of a box are.
+
+    Attributes:
+        digest: of the request, and of the files and offsets of its bytes, 32 hex digits.
+        missing_chunks: how many of its chunks are not stored.
+    """
+
+    digest: str
+    missing_chunks: int
+
+
+def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> StoredState:
+    """The state of a box now.
 
     A local file is identified by its name, size and modification time (ns), one in a bucket by its version. Raises StorageError if a file cannot
     be looked at, CorruptError if a chunk is missing that must be there.
     """
-    found = hashlib.sha256()
+    found, missing = hashlib.sha256(), 0
     for line in _lines(reader, stored, box, dtype):
         found.update(line.encode(errors="surrogateescape") + b"\n")
-    return found.hexdigest()[:32]
+        missing += line.endswith(_NOT_STORED)
+    return StoredState(found.hexdigest()[:32], missing)
 
 
 def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterator[str]:
@@ -37,7 +53,7 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
     for index in itertools.product(*spec.storage.overlapping(box)):
         extent = reader.locate(spec.name, index)
         if extent is None:
-            yield f"{index} not stored"
+            yield f"{index}{_NOT_STORED}"
             continue
         inline = hashlib.sha256(extent.inline).hexdigest() if extent.inline is not None else ""
         for path, version, place in _places(extent):

@@ -31,6 +31,7 @@ class TensorStream:
         dtype: of the streamed elements.
         digest: CRC-64/NVME of the bytes, 16 hex digits, if the checkpoint recorded one and the stream is a whole tensor
             in its stored dtype; else None.
+        missing_chunks: how many chunks of the box are not stored; the fill value is taken in their place.
         state: digest of the request and of the places of its bytes; the same state means the same bytes.
     """
 
@@ -55,7 +56,8 @@ class TensorStream:
         is_whole = box == Box.full(self.full_shape) and not self._streaming.is_cast
         self.digest = stored.digest if is_whole else None
         self._cast = dtype + (SATURATE if saturate else "")
-        self.state = stored_state(reader, stored, box, self._cast)
+        found = stored_state(reader, stored, box, self._cast)
+        self.state, self.missing_chunks = found.digest, found.missing_chunks
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,7 +103,8 @@ class TensorStream:
 
     def _check_end(self, digest: str | None, crc: int) -> None:
         stored = self._streaming.stored
-        if stored_state(self._reader, stored, self.box, self._cast) != self.state:
+        now = stored_state(self._reader, stored, self.box, self._cast)
+        if now.digest != self.state:
             raise SourceChangedError(
                 f"the files of {self.name!r} were changed while it was read; ask for it again, and let nothing write "
                 "into a checkpoint while it is read"

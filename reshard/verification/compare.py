@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -88,6 +88,7 @@ class Verification(Record, frozen=True):
         rules_from: whether the caller gave the rules or B recorded them.
         leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
             hold them, and are compared with their record.
+        missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
     """
 
     a: str
@@ -100,6 +101,7 @@ class Verification(Record, frozen=True):
     rules: Changes | None = None
     rules_from: RulesFrom | None = None
     leaves: tuple[LeafDiff, ...] = ()
+    missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -129,6 +131,7 @@ class Verification(Record, frozen=True):
             "warnings": self.warnings,
             "rules": rules,
             "dropped": self.dropped,
+            "missing_chunks": {s: dict(self.missing_chunks.get(s, {})) for s in ("A", "B")},
             "files": to_builtins(self.files),
             "tensors": [tensor._document() for tensor in self.tensors],
             "leaves": [leaf._document() for leaf in self.leaves],

@@ -9,10 +9,13 @@ allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+
+from msgspec.structs import replace
 
 from reshard.checksums.runs import row_major
 from reshard.engine.buffers import ArenaPool
@@ -24,6 +27,7 @@ from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import StoredTensor
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
@@ -48,7 +52,10 @@ def diff_checkpoints(
 ) -> DiffReport:
     """Compares two checkpoints; see ``reshard.diff``."""
     check_leaves_to_read(limits.max_memory, a, b, bytes_per_tensor=BYTES_PER_DIFFERENCE)
-    return diff_readers(open_reader(a), open_reader(b), changes, limits, progress)
+    readers = open_reader(a), open_reader(b)
+    found = diff_readers(*readers, changes, limits, progress)
+    told = (missing_warnings(side.uri, filled_chunks(side)) for side in readers)
+    return replace(found, warnings=(*found.warnings, *itertools.chain.from_iterable(told)))
 
 
 def diff_readers(

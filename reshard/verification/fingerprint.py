@@ -13,6 +13,7 @@ from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import folders_to_record, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.record_files import (
@@ -24,7 +25,7 @@ from reshard.formats.slices.record_files import (
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
-from reshard.record_text import counted, several
+from reshard.record_text import counted, several, warned
 from reshard.storage.location import Location, locate
 
 
@@ -37,6 +38,7 @@ class Fingerprint(Record, frozen=True):
         nbytes: decoded bytes of all tensors.
         written: the slices.json files that were written.
         seconds: wall time.
+        warnings: a sentence about chunks that are not stored, if there are any: their fill value is in the digests.
     """
 
     uri: str
@@ -45,6 +47,7 @@ class Fingerprint(Record, frozen=True):
     nbytes: int
     written: tuple[str, ...]
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     def _document(self) -> dict[str, Any]:
         named = [{"name": name, "digest": digest} for name, digest in self.tensors.items()]
@@ -56,7 +59,12 @@ class Fingerprint(Record, frozen=True):
             f"{self.uri!r}: {size} and {counted(self.files, 'other file')} in {self.seconds:.1f} s"
         )
         digests = [f"{name!r}: {digest}" for name, digest in self.tensors.items()]
-        return several("Fingerprint", headline, digests, [f"written: {w!r}" for w in self.written])
+        return several(
+            "Fingerprint",
+            headline,
+            digests,
+            [*(f"written: {w!r}" for w in self.written), *warned(self.warnings)],
+        )
 
 
 def fingerprint_checkpoint(
@@ -86,6 +94,7 @@ def fingerprint_checkpoint(
         sum(t.spec.nbytes for t in reader.tensors.values()),
         tuple(map(str, written)),
         time.monotonic() - started,
+        missing_warnings(reader.uri, filled_chunks(reader)),
     )
 
 

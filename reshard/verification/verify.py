@@ -26,6 +26,13 @@ from reshard.errors import (
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
+from reshard.formats.missing_chunks import (
+    MissingChunks,
+    filled_chunks,
+    missing_warnings,
+    numbers,
+    read_as,
+)
 from reshard.formats.registry import chunk_test, open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
@@ -83,11 +90,13 @@ def verify_checkpoints(
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
+    missing_chunks: MissingChunks | None = None,
 ) -> Verification:
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
     Args:
         rules: how B was made from A. None uses the rules that B records, if B was made from A's tree.
+        missing_chunks: whether chunks that are not stored are damage, or read as fill values with or without a warning.
 
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
@@ -96,12 +105,22 @@ def verify_checkpoints(
     sides = [_open_side(a, "A", progress)]
     if b is not None:
         sides.append(_open_side(b, "B", progress))
+    sides = [
+        replace(s, reader=None if s.reader is None else read_as(s.reader, missing_chunks))
+        for s in sides
+    ]
+    missing = {side: filled_chunks(s.reader) for side, s in zip("AB", sides, strict=False)}
     found = _compare_tensors(sides, limits, progress, rules)
     warnings = (
         *found.warnings,
         *(w for side in sides if side.reader is not None for w in side.reader.warnings),
         *record_warnings(*_unprotected([side.reader for side in sides], found)),
         *(w for side in sides for w in _added_files(side)),
+        *(
+            warning
+            for side, lacking in zip(sides, missing.values(), strict=True)
+            for warning in missing_warnings(side.uri, lacking, missing_chunks)
+        ),
     )
     return replace(
         found,
@@ -110,6 +129,7 @@ def verify_checkpoints(
         files=tuple(f for s in sides for f in s.files),
         damage=(*(d for s in sides for d in s.damage), *found.damage),
         warnings=warnings,
+        missing_chunks={side: numbers(lacking) for side, lacking in missing.items() if lacking},
     )
 
 

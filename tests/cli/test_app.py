@@ -67,7 +67,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "convert src dst --layout l.yaml --mesh data=4,model=2 --select A --select B --drop C "
         "--rename a=b=c --rename x=y --cast w=b=int8 --max-memory 1.5GiB --workers 3 "
         "--compression zstd:3 --chunk-bytes 64MiB --ocdbt --style v1 --verify readback "
-        "--overwrite --restart --missing-axes replicate"
+        "--overwrite --restart --missing-axes replicate --missing-chunks refuse"
     )
     assert run(words.split()) == 0
     args, options = calls[0]
@@ -78,7 +78,7 @@ def test_convert_passes_every_option_on(calls: Calls, capsys: Capture) -> None:
         "rename": [("a=b", "c"), ("x", "y")], "cast": [("w=b", "int8")],
         "max_memory": 3 << 29, "workers": 3, "compression": "zstd:3", "chunk_bytes": 64 << 20,
         "ocdbt": True, "style": "v1", "check": "readback", "overwrite": True,
-        "restart": True, "missing_axes": "replicate",
+        "restart": True, "missing_axes": "replicate", "missing_chunks": "refuse",
     }  # fmt: skip
     out, err = capsys.readouterr()
     assert out.startswith("converted 1 tensor, 512 B, in 2.0 s")

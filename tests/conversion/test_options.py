@@ -29,6 +29,7 @@ CHOICES = {
     "style": reshard.Style,
     "to": reshard.FormatName,
     "files": reshard.FilesOf,
+    "missing_chunks": reshard.MissingChunks,
     "check": reshard.Check,
 }
 DEFAULTS = Target("")
@@ -101,7 +102,7 @@ def test_the_forms_have_every_option() -> None:
 def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
     in_layout, of_the_target_alone = (
         {"mesh", "missing_axes"},
-        {"overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
+        {"missing_chunks", "overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
     settings = identify(str(tmp_path), checked.options).settings

@@ -23,7 +23,7 @@ PUBLIC = [
     "FilesOf", "Fingerprint", "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid",
     "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
     "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MaxSizePartitioner", "MemoryBudgetError",
-    "MinSizePartitioner", "MissingAxes", "MissingError", "MissingPackageError", "MultiConversionPlan",
+    "MinSizePartitioner", "MissingAxes", "MissingChunks", "MissingChunksWarning", "MissingError", "MissingPackageError", "MultiConversionPlan",
     "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress",
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError", "Target",

@@ -22,7 +22,7 @@ from reshard.cli.options import (
     usage,
 )
 from reshard.cli.rules import casts, renames
-from reshard.cli.target_options import Cast, Drop, Rename, Select
+from reshard.cli.target_options import Cast, Drop, MissingChunks, Rename, Select
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -58,6 +58,7 @@ def verify(
     drop: Drop = None,
     rename: Rename = None,
     cast: Cast = None,
+    missing_chunks: MissingChunks = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -95,6 +96,7 @@ def verify(
             drop=drop,
             rename=None if rename is None else renames(rename),
             cast=None if cast is None else casts(cast),
+            missing_chunks=missing_chunks,
             max_memory=max_memory,
             workers=workers,
             progress=progress,

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import Fingerprint
-from reshard.cli.tables import cap_note, capped, table
+from reshard.cli.tables import cap_note, capped, table, warning
 from reshard.cli.text import count_text, duration_text, rate_text, safe
 from reshard.geometry.sizes import format_bytes
 
@@ -29,3 +29,4 @@ def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableT
     if note := cap_note(len(shown), len(found.tensors), "tensors"):
         yield Text(note, style="dim")
     yield from (Text(f"written: {safe(path)}") for path in found.written)
+    yield from map(warning, found.warnings)

@@ -33,8 +33,8 @@ FORMAT = "reshard.parts"
 VERSION = 1
 
 _AS_GIVEN = (
-    "compression", "chunk_bytes", "ocdbt", "style", "to", "files", "file_bytes", "file_names", "carry", "overwrite", "check",
-    "state", "unsafe_commit",
+    "compression", "chunk_bytes", "ocdbt", "style", "to", "files", "file_bytes", "file_names", "carry", "missing_chunks",
+    "overwrite", "check", "state", "unsafe_commit",
 )  # fmt: skip
 """Options that are text, numbers or flags."""
 

@@ -1,7 +1,8 @@
 """Decides which journaled chunks can be trusted after a restart.
 
 While the same kernel runs, everything that was written before a line of the journal is in the page cache or on the
-device. So a chunk is trusted whose file has its size, and one in a shared file that has no hole there. After a reboot,
+device. So a chunk is trusted whose file has its size and did not change since the last line was written, and one in a
+shared file that has no hole there. A file of one chunk that changed since is read, as all are after a reboot. After a reboot,
 or on another host, it may be lost, short or zeros: a closed chunk is read at each of its places, and trusted if it has
 the CRC32C at its end and the one in the journal, where there is one. A chunk that is not closed, or has no checksum, is
 not trusted then.
@@ -10,7 +11,7 @@ not trusted then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 
@@ -54,6 +55,30 @@ def _is_there(recorded: JournaledChunk, place: Place, root: str) -> bool:
     if place.offset is not None:
         return size >= place.offset + recorded.full_bytes
     return recorded.stored_bytes in (None, size)
+
+
+def changed_since(
+    chunks: Iterable[JournaledChunk], root: str, recorded_ns: int | None
+) -> Iterator[JournaledChunk]:
+    """The closed chunks in files of their own that changed after they were recorded: somebody else wrote there.
+
+    The time of change (ctime) counts, which no program sets. A file that chunks share is no sign: tasks that were not recorded
+    any more wrote to it too.
+    """
+    if recorded_ns is None:
+        return
+    for recorded in chunks:
+        paths = [f"{root}/{place.file}" for place in recorded.places if place.offset is None]
+        if recorded.stored_bytes is not None and any(_changed_ns(p) > recorded_ns for p in paths):
+            yield recorded
+
+
+def _changed_ns(path: str) -> int:
+    """When a file changed; 0 where it is gone, which ``missing_in_files`` finds."""
+    try:
+        return os.lstat(path).st_ctime_ns
+    except OSError:
+        return 0
 
 
 def missing_in_writer(

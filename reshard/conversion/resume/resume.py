@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import (
+    changed_since,
     damaged,
     missing_in_files,
     missing_in_writer,
@@ -33,7 +34,7 @@ from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Finished
 from reshard.errors import ResumeError
 from reshard.formats.step_names import step_name
-from reshard.storage.transaction import Transaction
+from reshard.storage.transaction import Earlier, Transaction
 
 
 def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
@@ -47,7 +48,7 @@ def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     if earlier is not None and left is not None:
         _refuse_other(target.transaction, left, target.job.identity)
         if earlier.is_trusted or not _is_packed(target):
-            _resume(target, is_trusted=earlier.is_trusted, prepares=prepares)
+            _resume(target, earlier, prepares=prepares)
             return
     _begin(target, prepares=prepares)
 
@@ -105,7 +106,8 @@ def _is_packed(target: OpenTarget) -> bool:
     return any(i is not None and not target.output.places(name, i) for name, i in first)
 
 
-def _resume(target: OpenTarget, *, is_trusted: bool, prepares: bool) -> None:
+def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
+    is_trusted = earlier.is_trusted
     plan, output, transaction = target.job.plan, target.output, target.transaction
     transaction.adopt()
     _remove_others(target)
@@ -113,6 +115,10 @@ def _resume(target: OpenTarget, *, is_trusted: bool, prepares: bool) -> None:
     if output.is_local:
         # What another host wrote was never in this kernel's page cache.
         doubtful = _journaled(target, of_others=is_trusted)
+        if is_trusted:
+            here = _journaled(target)
+            changed = changed_since(here, transaction.root.path, earlier.recorded_ns)
+            doubtful = chain(doubtful, changed)
         if (first := next(doubtful, None)) is not None:
             listed = chain([first], doubtful)
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)

@@ -111,6 +111,15 @@ class OcdbtIndex:
         """Memory of the index."""
         return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
+    def below(self, prefix: str) -> Iterator[str]:
+        """What follows ``prefix`` in the keys that begin with it, in order."""
+        begin = prefix.encode("utf-8", "surrogatepass")
+        for i in range(bisect_left(self._keys, begin), len(self._keys)):
+            key = self._keys[i]
+            if not key.startswith(begin):
+                return
+            yield key[len(begin) :].decode("utf-8", "replace")
+
     def find(self, key: str, what: str) -> Extent | None:
         """The value's extent, checked against the size of its file."""
         wanted = key.encode("utf-8", "surrogatepass")

@@ -33,6 +33,7 @@ class KeptValues:
 
     def __init__(self) -> None:
         self.extents: dict[str, Extent] = {}
+        self.chunks: dict[str, str] = {}
 
     @property
     def metadata_bytes(self) -> int:
@@ -41,6 +42,10 @@ class KeptValues:
     def find(self, key: str, what: str) -> Extent | None:  # noqa: ARG002  the file was compared when it was opened
         """The extent of a value within the file."""
         return self.extents.get(key)
+
+    def below(self, prefix: str) -> Iterator[str]:
+        """The one chunk of the array whose keys begin so."""
+        yield from (self.chunks[prefix],) if prefix in self.chunks else ()
 
 
 def kept_arrays(kept: Mapping[str, Value], aggregate: Aggregate) -> dict[str, ArrayFiles]:
@@ -53,6 +58,7 @@ def kept_arrays(kept: Mapping[str, Value], aggregate: Aggregate) -> dict[str, Ar
         array = ArrayFiles(name, _as_zarr(value), values)
         key = array.key(array.zarr.value_key((0,) * len(array.zarr.shape)))
         values.extents[key] = _extent(value, aggregate)
+        values.chunks[array.prefix] = key.removeprefix(array.prefix)
         found[name] = array
     return found
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from reshard.formats.orbax.chunk_keys import is_value
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.plain_files import PlainFiles
-
-_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 class ChunkFiles:
@@ -28,18 +26,6 @@ class ChunkFiles:
         steps = path.split("/")
         for depth in range(len(steps) - 1, -1, -1):
             array = self._arrays.get("/".join(steps[:depth]))
-            if array is not None and _is_key("/".join(steps[depth:]), array):
+            if array is not None and is_value("/".join(steps[depth:]), array.zarr):
                 return True
         return False
-
-
-def _is_key(key: str, array: ArrayFiles) -> bool:
-    zarr = array.zarr
-    numbers = tuple(map(int, _NUMBER.findall(key)))
-    position = numbers if zarr.shape else ()
-    if len(position) != len(zarr.shape) or key != zarr.value_key(position):
-        return False
-    return all(
-        p * chunk < size
-        for p, chunk, size in zip(position, zarr.value_shape, zarr.shape, strict=True)
-    )

@@ -127,7 +127,9 @@ def _refuse_unfinished(root: Location) -> None:
     if not root.store.renames and not (root / COMMIT_MARKER).exists():
         raise IncompleteCheckpointError(
             f"{root} has no {COMMIT_MARKER}, which a checkpoint in a bucket gets when it is complete: it is being "
-            "saved, or was never committed; use a checkpoint that was saved completely"
+            "saved, or was never committed; use a checkpoint that was saved completely. If it is a copy of a complete one from "
+            f"a disk, where older versions of Orbax write no such file: when all files are copied, put an empty {COMMIT_MARKER} "
+            "at its top, last"
         )
 
 

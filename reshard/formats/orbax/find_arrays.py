@@ -16,6 +16,8 @@ from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     TreeMetadata,
+    key_prefix,
+    refuse_unsafe,
 )
 from reshard.formats.slices.file_digests import check_bytes
 from reshard.formats.values import Values, read_extent, read_extents
@@ -36,9 +38,14 @@ class ArrayFiles(Struct, frozen=True):
     zarr: ZarrArray
     values: Values
 
+    @property
+    def prefix(self) -> str:
+        """How the keys of its values begin."""
+        return key_prefix(self.param_name)
+
     def key(self, below: str) -> str:
-        """The key of a value of this array; an array without a name has its values at the top."""
-        return f"{self.param_name}/{below}" if self.param_name else below
+        """The key of a value of this array."""
+        return self.prefix + below
 
 
 def find_arrays(
@@ -54,6 +61,8 @@ def find_arrays(
     """
     databases = find_databases(directory)
     if not databases:
+        for leaf in tree.leaves:  # in a database names are keys, which lead nowhere
+            refuse_unsafe(leaf.param_name, f"{directory / tree.file}, the entry of {leaf.path}")
         files = PlainFiles(directory, is_listed=not tree.stores_fill)
         return _look_up(directory, leaves, tree, files, must=True, recorded=recorded)
     if databases[0] == directory:
@@ -115,7 +124,7 @@ def _shared_parse() -> Parse:
 
 def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str, str, str]]:
     """Where an array's metadata may be: key, name of the file, and what it is, for messages."""
-    prefix = f"{leaf.param_name}/" if leaf.param_name else ""
+    prefix = key_prefix(leaf.param_name)
     for name in (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE):
         yield prefix + name, name, f"tensor {leaf.name!r}, {prefix}{name}"
 

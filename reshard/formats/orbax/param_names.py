@@ -39,7 +39,7 @@ def check_leaves(leaves: Sequence[Leaf]) -> None:
     _check_unique(leaves, lambda leaf: leaf.name, "the name")
     _check_unique(
         (leaf for leaf in leaves if is_stored(leaf)),
-        lambda leaf: param_name(leaf.path),
+        lambda leaf: param_name(leaf.path).removesuffix("/"),
         "Orbax's dotted name",
     )
     _check_nesting(leaves)

@@ -7,6 +7,8 @@ exist later.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.contents import Extent
 from reshard.storage.location import Location
@@ -20,9 +22,18 @@ class PlainFiles:
 
     def __init__(self, folder: Location, *, is_listed: bool = False) -> None:
         self._folder = folder
+        self._is_listed = is_listed
         self._store = folder.store
         self._root = f"{folder.path}/"
         self._listed = frozenset(folder.files()) if is_listed else frozenset()
+
+    def listed(self) -> PlainFiles:
+        """The same files, of which those that are present now are remembered."""
+        return self if self._is_listed else PlainFiles(self._folder, is_listed=True)
+
+    def below(self, prefix: str) -> Iterator[str]:
+        """The path from the folder ``prefix`` of every file below it, in one listing of that folder."""
+        return (self._folder / prefix.removesuffix("/")).files()
 
     @property
     def metadata_bytes(self) -> int:

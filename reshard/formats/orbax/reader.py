@@ -7,7 +7,8 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Record
-from reshard.formats.contents import Container, Extent, Leaf, StoredTensor
+from reshard.formats.contents import Container, Extent, Leaf, Stored, StoredTensor
 from reshard.formats.orbax.chunk_files import ChunkFiles
+from reshard.formats.orbax.chunk_keys import stored_values
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
+from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.parse import read_slices
@@ -149,6 +152,7 @@ class OrbaxReader:
         self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
         self._records = records
         self._shards = ShardIndexes()
+        self._store_bytes = store_bytes
         self._kept_bytes = store_bytes + sum(item.metadata_bytes for item in items)
 
     @property
@@ -193,11 +197,20 @@ class OrbaxReader:
         if extent is not None and indexing is not None:
             extent = self._shards.inner(extent, indexing, _number(index, parts), what)
         if extent is None and not self.tensors[name].may_be_missing:
-            raise CorruptError(
-                f"{what}: not stored; expected it under {key!r}, since this checkpoint stores every "
-                "chunk, those of fill values too; restore it from a copy"
-            )
+            raise _not_stored(what, key, array)
         return extent
+
+    def lacking(self, names: Iterable[str]) -> dict[str, Stored]:
+        """Of these tensors those of which chunks are not stored."""
+        found = ((name, stored_values(self._arrays[name])) for name in names)
+        return {name: stored for name, stored in found if stored.missing}
+
+    def with_missing(self, may_be_missing: bool) -> OrbaxReader:
+        """The same checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
+        if all(t.may_be_missing == may_be_missing for t in self.tensors.values()):
+            return self
+        opened = {n: _with_missing(item, may_be_missing) for n, item in self.opened.items()}
+        return OrbaxReader(self.uri, self.container, opened, self._records, self._store_bytes)
 
     def copies(self, name: str) -> tuple[()]:  # noqa: ARG002  the same for every tensor
         """Always empty: every chunk is stored once."""
@@ -216,6 +229,30 @@ class OrbaxReader:
                 f"{self.uri}: {name!r} has no chunk {list(index)}; its grid has {list(parts)} chunks"
             )
         return array
+
+
+def _not_stored(what: str, key: str, array: ArrayFiles) -> CorruptError:
+    some = ""
+    with suppress(StorageError):  # the folder may be gone too
+        found = stored_values(array)
+        some = f", as are {found.missing:,} of all {found.chunks:,}" if found.missing > 1 else ""
+    return CorruptError(
+        f"{what}: not stored{some}; expected it under {key!r}, since this checkpoint stores every chunk, those of fill values "
+        'too; restore it from a copy, or take the fill value in its place (missing_chunks="allow")'
+    )
+
+
+def _with_missing(item: OpenItem, may_be_missing: bool) -> OpenItem:
+    """An item with other rules about missing chunks; plain files that may be missing are listed, as when it is opened."""
+    tensors = {n: replace(t, may_be_missing=may_be_missing) for n, t in item.tensors.items()}
+    item = replace(item, tensors=tensors)
+    files = next((a.values for a in item.arrays.values() if isinstance(a.values, PlainFiles)), None)
+    if not may_be_missing or files is None:
+        return item
+    listed = files.listed()  # all arrays of an item are in plain files, or none
+    arrays = {name: replace(array, values=listed) for name, array in item.arrays.items()}
+    nbytes = item.metadata_bytes - files.metadata_bytes + listed.metadata_bytes
+    return replace(item, arrays=arrays, metadata_bytes=nbytes)
 
 
 def _joined(items: Sequence[OpenItem]) -> dict[str, StoredTensor]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from reshard.formats.base import Reader
-from reshard.formats.contents import Item
+from reshard.formats.contents import Item, Stored
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.orbax.container import (
     MARKERS,
@@ -31,6 +31,14 @@ def _chunk_test(reader: Reader) -> Callable[[str], bool]:
     return cast("OrbaxReader", reader).chunk_files.__contains__
 
 
+def _lacking_chunks(reader: Reader, names: Iterable[str]) -> dict[str, Stored]:
+    return cast("OrbaxReader", reader).lacking(names)
+
+
+def _with_missing(reader: Reader, may_be_missing: bool) -> Reader:
+    return cast("OrbaxReader", reader).with_missing(may_be_missing)
+
+
 ORBAX = KnownFormat(
     name="orbax",
     title="Orbax",
@@ -47,5 +55,7 @@ ORBAX = KnownFormat(
     form=orbax_form,
     is_finished=is_finished,
     items=_items,
+    lacking_chunks=_lacking_chunks,
+    with_missing=_with_missing,
     chunk_test=_chunk_test,
 )

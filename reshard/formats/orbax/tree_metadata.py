@@ -33,8 +33,11 @@ _STRING_TYPE = "string"
 _ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
 """Of an array for which nothing is recorded: stock Orbax gives a numpy array."""
 
-_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\ud800-\udfff]")
-"""An empty part of a path, ``.``, ``..``, a NUL, or half a character of UTF-16."""
+_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
+"""An empty part of a path, ``.`` or ``..``."""
+
+_NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
+"""A NUL, or half a character of UTF-16."""
 
 
 class MetadataLeaf(Struct, frozen=True):
@@ -184,25 +187,42 @@ def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> 
 def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> MetadataLeaf:
     keys = [key.key for key in path]
     param_name = ".".join(keys)
-    refuse_unsafe(param_name, where)
+    _refuse_odd(param_name, where)
     return MetadataLeaf("/".join(keys), path, param_name, value)
 
 
-def refuse_unsafe(param_name: str, where: str) -> None:
-    """Raises FormatError for a name that, as a relative path, leads out of the folder."""
-    if not param_name:
-        return  # a checkpoint that is one bare array keeps its files at the top
+def _refuse_odd(param_name: str, where: str) -> None:
+    """Raises FormatError for a name that neither files nor keys of a database can have."""
     if len(param_name) > MAX_NAME_CHARACTERS:
         raise FormatError(
             f"{where}: the name {shorten(param_name)} has {len(param_name):,} characters, but at most "
             f"{MAX_NAME_CHARACTERS:,} are read; rename that key in the program that saves the checkpoint"
         )
-    if _UNSAFE.search(param_name):
-        raise FormatError(
-            f"{where}: the name {shorten(param_name)} cannot name files: it has an empty part, "
-            "'.', '..', a NUL or a lone surrogate (half of a UTF-16 character); rename that key in the program that "
-            "saves the checkpoint"
-        )
+    if _NO_TEXT.search(param_name):
+        raise _no_file(param_name, where)
+
+
+def refuse_unsafe(param_name: str, where: str) -> None:
+    """Raises FormatError for a name that, as a relative path, leads out of the folder or names no folder.
+
+    A slash at its end is none of these: Orbax stores ``a/`` in the folder ``a``.
+    """
+    # A checkpoint that is one bare array keeps its files at the top.
+    if param_name and _UNSAFE.search(param_name.removesuffix("/")):
+        raise _no_file(param_name, where)
+
+
+def _no_file(param_name: str, where: str) -> FormatError:
+    return FormatError(
+        f"{where}: the name {shorten(param_name)} cannot name files: it has an empty part, "
+        "'.', '..', a NUL or a lone surrogate (half of a UTF-16 character); rename that key in the program that "
+        "saves the checkpoint"
+    )
+
+
+def key_prefix(param_name: str) -> str:
+    """How the keys of an array's files begin; those of an array without a name are at the top."""
+    return param_name if not param_name or param_name.endswith("/") else f"{param_name}/"
 
 
 def refuse_collisions(leaves: Iterable[MetadataLeaf], where: str) -> None:
@@ -210,11 +230,14 @@ def refuse_collisions(leaves: Iterable[MetadataLeaf], where: str) -> None:
     by_dots: dict[str, MetadataLeaf] = {}
     by_slashes: dict[str, MetadataLeaf] = {}
     for leaf in leaves:
-        for seen, joined in ((by_dots, leaf.param_name), (by_slashes, leaf.name)):
+        for seen, joined in (
+            (by_dots, key_prefix(leaf.param_name)),
+            (by_slashes, leaf.name),
+        ):
             if (other := seen.setdefault(joined, leaf)) is not leaf:
                 raise FormatError(
                     f"{where}: the paths {_show(other.path)} and {_show(leaf.path)} both become "
-                    f"{joined!r} once joined, so their files or names cannot be told apart; rename "
+                    f"{joined.removesuffix('/')!r} once joined, so their files or names cannot be told apart; rename "
                     "one of the keys in the program that saves the checkpoint"
                 )
 

@@ -81,7 +81,7 @@ class LocalTransaction:
         if not self._is_own(header) or not self._has_records():
             return None
         is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
-        return Earlier(header.identity, is_same_boot)
+        return Earlier(header.identity, is_same_boot, self._staging.journal.stat().st_mtime_ns)
 
     def records(self) -> Iterator[bytes]:
         return read_records(self._staging.journal)

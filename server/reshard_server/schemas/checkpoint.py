@@ -21,6 +21,7 @@ from reshard_server.schemas.reports import (
     ItemReport,
     LaidOutTensor,
     LeafReport,
+    MissingNumbers,
     PlannedRequests,
     PlannedTensor,
     PlanTotals,
@@ -138,6 +139,9 @@ class VerificationAnswer(_CommandAnswer):
     dropped: list[str] = Field(
         default_factory=list, description="Tensors of A that the rules leave out of B."
     )
+    missing_chunks: dict[str, MissingNumbers] = Field(
+        default_factory=dict, description="Of A and of B, the chunks that are not stored."
+    )
     files: Annotated[list[dict[str, Any]], many(VerifiedFile)]
     tensors: Annotated[list[dict[str, Any]], many(VerifiedTensor)]
     leaves: Annotated[list[dict[str, Any]], many(VerifiedLeaf)] = Field(
@@ -181,6 +185,7 @@ class PlanAnswer(_CommandAnswer):
     totals: Annotated[dict[str, Any], one(PlanTotals)]
     carried: list[str]
     dropped: list[str]
+    missing_chunks: MissingNumbers = Field(default_factory=dict)
     free_bytes: int | None
     requests: PlannedRequests | None = Field(
         None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
-from reshard import Check, FilesOf, FormatName, Style, Target
+from reshard import Check, FilesOf, FormatName, MissingChunks, Style, Target
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
@@ -76,6 +76,11 @@ class TargetRequest(RequestDocument):
     carry: Flag = Field(
         _DEFAULTS.carry,
         description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
+    )
+    missing_chunks: MissingChunks | None = Field(
+        _DEFAULTS.missing_chunks,
+        description="Chunks of the source that are not stored: refuse them, or take the fill value with or without a warning; "
+        "without it they are refused where the source records that it stores every chunk, else a warning tells.",
     )
     overwrite: Flag = _DEFAULTS.overwrite
     restart: Flag = Field(_DEFAULTS.restart, description="Discard an earlier attempt's work.")

@@ -18,6 +18,13 @@ AxisType = Literal["Auto", "Explicit", "Manual"]
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 Digest = Annotated[str, Field(description="CRC-64/NVME, 16 hex digits.")]
 
+MissingNumbers = Annotated[
+    dict[str, int],
+    Field(
+        description="How many chunks of each source tensor are not stored; the fill value is taken."
+    ),
+]
+
 STAGES = (
     "checking", "copying", "reading back", "syncing", "restoring", "reading", "reading files", "comparing",
 )  # fmt: skip
@@ -205,6 +212,7 @@ class TargetReport(LibraryDocument):
     written_bytes: int
     seconds: float
     warnings: list[str]
+    missing_chunks: MissingNumbers = Field(default_factory=dict)
     resumed_bytes: int
     already_done: bool
     requests: RequestComparison | None = Field(

@@ -29,7 +29,8 @@ def test_missing_chunk(plain):
         reader.locate("a", (0,))
     assert str(caught.value) == (
         "tensor 'a', chunk [0]: not stored; expected it under 'a/0', since this checkpoint stores every "
-        "chunk, those of fill values too; restore it from a copy"
+        "chunk, those of fill values too; restore it from a copy, or take the fill value in its place "
+        '(missing_chunks="allow")'
     )
 
 

@@ -86,8 +86,17 @@ def test_without_its_marker_nothing_is_a_checkpoint(gcs_bucket: Bucket, tmp_path
     local = save_pytree(tmp_path / "c", tree(1))
     url = upload(gcs_bucket, local, "run/1", marker=False)
     upload(gcs_bucket, local, "run/2")
-    with pytest.raises(IncompleteCheckpointError, match=r"run/1 has no commit_success\.txt"):
+    with pytest.raises(
+        IncompleteCheckpointError, match=r"run/1 has no commit_success\.txt"
+    ) as caught:
         reshard.inspect(url)
+    assert str(caught.value).endswith(
+        "If it is a copy of a complete one from a disk, where older versions of Orbax write no such file: when all files are "
+        "copied, put an empty commit_success.txt at its top, last"
+    )
+    obstore.put(gcs_bucket.store(), "run/1/commit_success.txt", b"", use_multipart=False)
+    assert reshard.is_checkpoint(url)
+    obstore.delete(gcs_bucket.store(), "run/1/commit_success.txt")
     assert not reshard.is_checkpoint(url)
     assert reshard.steps(f"{gcs_bucket.url}/run") == {2: "2"}
     found = reshard.inspect(f"{gcs_bucket.url}/run", step="latest")

@@ -123,7 +123,7 @@ DAMAGE = [
     ),
     Damage(
         "chunk-missing", remove("params.kernel/0.0"), CorruptError,
-        ("tensor 'params/kernel', chunk [0, 0]: not stored; expected it under 'params.kernel/0.0'", "restore it from a copy"),
+        ("1 chunk is not stored: 'params/kernel' (1 of", "though the checkpoint records that it stores every chunk; restore the checkpoint from a copy"),
     ),
     Damage(
         "chunk-truncated", cut("params.kernel/1.0"), CorruptError,

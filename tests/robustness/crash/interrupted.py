@@ -62,4 +62,10 @@ def other_boot(monkeypatch):
 
 
 def chunk_files(root: Path) -> list[Path]:
-    return sorted(p for p in root.rglob("c*") if p.is_file() and p.name != "commit_success.txt")
+    """The files ``c.0.0``, of the only chunk of a tensor, and ``c/0/1``."""
+    found = (p for p in root.rglob("*") if p.is_file())
+    return sorted(p for p in found if _is_chunk(p.relative_to(root).parts))
+
+
+def _is_chunk(parts: tuple[str, ...]) -> bool:
+    return any(part == "c" or part.startswith("c.") for part in parts[1:])

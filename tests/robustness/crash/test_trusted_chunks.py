@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,22 @@ def test_files_that_the_journal_does_not_name_are_removed(
     reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
     assert (tmp_path / "precious" / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["scatter", "zstd", "copy"])
+def test_a_chunk_that_changed_between_the_runs_is_made_again(name, sources, tmp_path):
+    case, target = CASES[name], tmp_path / "t"
+    source = sources[case.source]
+    reshard.convert(source, tmp_path / "whole", **case.options)
+    stop(source, target, KeyboardInterrupt(), **case.options)
+    staging = staging_for(target)
+    for file in chunk_files(staging.root):
+        lose(file, "one bit")
+        # The clock of the file system has steps of milliseconds: the record is made a step older, not the change newer.
+        before = min(staging.journal.stat().st_mtime_ns, file.stat().st_ctime_ns - 1)
+        os.utime(staging.journal, ns=(before, before))
+    reshard.convert(source, target, **case.options)
+    assert files_without_times(target) == files_without_times(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("loss", ["nothing", "gone", "empty", "zeros", "half", "one bit"])

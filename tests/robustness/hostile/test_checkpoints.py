@@ -153,7 +153,7 @@ CASES = {
     "pipe for a chunk": Hostile("raw-zarr2", pipe("table/0.0"), CorruptError, "should be a plain file"),
     "pipe for a manifest": Hostile("ocdbt-zarr2", pipe("manifest.ocdbt"), FormatError, "should be a plain file"),
     "socket for a chunk": Hostile("raw-zarr2", sock("table/0.0"), CorruptError, "should be a plain file"),
-    "folder for a chunk": Hostile("raw-zarr2", folder("table/0.0"), CorruptError, "should be a plain file"),
+    "folder for a chunk": Hostile("raw-zarr2", folder("table/0.0"), CorruptError, "1 chunk is not stored: 'table' (1 of 1)"),
     "folder for metadata": Hostile("raw-zarr2", folder("_sharding"), FormatError, "should be a plain file"),
     "sparse metadata": Hostile("raw-zarr2", sparse("_METADATA"), FormatError, "bytes of metadata are read"),
     "hole in metadata": Hostile("raw-zarr2", sparse("_METADATA", 1 << 28), CorruptError, "found: a NUL byte"),

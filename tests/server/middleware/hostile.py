@@ -34,11 +34,11 @@ JSON_TEXTS = (
 )  # fmt: skip
 
 FIELDS = (
-    "source", "target", "layout", "mesh", "missing_axes", "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt",
+    "source", "target", "layout", "mesh", "missing_axes", "missing_chunks", "select", "drop", "rename", "cast", "compression", "chunk_bytes", "ocdbt",
     "style", "overwrite", "restart", "verify", "max_memory", "workers", "priority", "labels", "targets",
 )  # fmt: skip
 
-MAY_BE_NULL = {"layout", "mesh", "chunk_bytes", "style", "max_memory", "workers"}
+MAY_BE_NULL = {"layout", "mesh", "chunk_bytes", "style", "missing_chunks", "max_memory", "workers"}
 
 
 @dataclass(frozen=True)

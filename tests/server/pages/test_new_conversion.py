@@ -83,6 +83,7 @@ def test_every_field(served: Served, ann: Browser) -> None:
         "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB", "priority": "-7", "overwrite": "yes",
         "ocdbt": "yes", "restart": "yes", "missing_axes": "replicate", "workers": "2", "verify": "readback", "style": "v0",
         "labels": "run=7\nteam = a=b", "run_seconds": "3600", "no_progress_seconds": "90.5",
+        "missing_chunks": "refuse",
     }  # fmt: skip
     ann.submit(FORM, fields, **GOOD)
     expected = {
@@ -90,6 +91,7 @@ def test_every_field(served: Served, ann: Browser) -> None:
         "rename": [["^params/", "model/"]], "compression": "zstd:3", "max_memory": "64MiB", "chunk_bytes": "1MiB",
         "priority": -7, "overwrite": True, "ocdbt": True, "restart": True, "missing_axes": "replicate", "workers": 2,
         "verify": "readback", "style": "v0", "labels": {"run": "7", "team": "a=b"}, "run_seconds": 3600.0, "no_progress_seconds": 90.5,
+        "missing_chunks": "refuse",
     }  # fmt: skip
     assert expected.items() <= made(served, ann).items()
 

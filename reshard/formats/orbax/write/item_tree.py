@@ -37,6 +37,11 @@ class WrittenLeaf(Struct, frozen=True):
     target: TargetTensor | None
 
     @property
+    def folder(self) -> str:
+        """Where its files or keys are: Orbax stores ``a/`` in ``a``."""
+        return self.param.removesuffix("/")
+
+    @property
     def keys(self) -> tuple[str, ...]:
         return tuple(step.key for step in self.path)
 

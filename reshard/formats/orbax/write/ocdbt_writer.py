@@ -44,9 +44,9 @@ class OcdbtWriter:
         for tree in trees:
             self._arrays[tree.item.name] = arrays = {}
             for leaf, tensor in tree.tensors:
-                check_path(leaf.param, f"tensor {leaf.leaf.name!r}")
-                self._keys[leaf.leaf.name] = (tree.item.name, leaf.param)
-                arrays[f"{leaf.param}/zarr.json"] = zarr_json(tensor.spec, tensor.encoding)
+                check_path(leaf.folder, f"tensor {leaf.leaf.name!r}")
+                self._keys[leaf.leaf.name] = (tree.item.name, leaf.folder)
+                arrays[f"{leaf.folder}/zarr.json"] = zarr_json(tensor.spec, tensor.encoding)
 
     def prepare(self, root: Location) -> None:
         """Open the databases, write each ``zarr.json`` into them, copy the other items."""

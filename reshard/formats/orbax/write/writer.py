@@ -44,7 +44,7 @@ class OrbaxWriter:
         self._trees = trees
         self._root: Location | None = None
         for tree in trees:
-            check_files([(leaf.param, leaf.leaf.name) for leaf, _ in tree.tensors])
+            check_files([(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors])
         self._arrays = {tree.item.name: _array_files(tree) for tree in trees}
 
     def prepare(self, root: Location) -> None:
@@ -99,7 +99,7 @@ class OrbaxWriter:
     @cached_property
     def _folders(self) -> dict[str, str]:
         return {
-            leaf.leaf.name: tree.below(leaf.param)
+            leaf.leaf.name: tree.below(leaf.folder)
             for tree in self._trees
             for leaf, _ in tree.tensors
         }
@@ -107,7 +107,7 @@ class OrbaxWriter:
 
 def _array_files(tree: ItemTree) -> dict[str, bytes]:
     return {
-        f"{leaf.param}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
+        f"{leaf.folder}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
         for leaf, tensor in tree.tensors
     }
 
@@ -115,7 +115,7 @@ def _array_files(tree: ItemTree) -> dict[str, bytes]:
 def _prepare_tree(root: Location, tree: ItemTree, arrays: Mapping[str, bytes]) -> None:
     base = root / tree.directory
     base.make_folder()
-    grids = {leaf.param: tensor.spec.storage for leaf, tensor in tree.tensors}
+    grids = {leaf.folder: tensor.spec.storage for leaf, tensor in tree.tensors}
 
     def prepare_array(param: str) -> None:
         folder = base / param

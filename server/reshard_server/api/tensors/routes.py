@@ -43,6 +43,7 @@ _HEADERS = {
     "X-Reshard-Shape": "Shape of the slice, as JSON.",
     "X-Reshard-Dtype": "Dtype of the slice.",
     "X-Reshard-Slice": "Position of the slice in the tensor.",
+    "X-Reshard-Missing-Chunks": "How many of its chunks are not stored, for which fill values are sent; absent for none.",
     "Repr-Digest": "crc64nvme of all bytes, if the checkpoint recorded it (RFC 9530).",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ from reshard_server.services import Services
 if TYPE_CHECKING:
     Opened = Any  # what reshard.open_checkpoint returns; its class is not among the public names
 
+MISSING_CHUNKS = "X-Reshard-Missing-Chunks"
+"""Tells a client what ``MissingChunksWarning`` tells a program, so that the log need not."""
+
+warnings.filterwarnings("ignore", category=reshard.MissingChunksWarning)
+
 _WITH_NAME = ("slice", "dtype")
 _WITH_SHARD = ("layout", "mesh", "select", "drop", "cast")
 _FIELDS: tuple[tuple[type[ReshardError], str], ...] = (
@@ -39,6 +45,9 @@ class ByteSource(Protocol):
 
     @property
     def state(self) -> str: ...
+
+    @property
+    def missing_chunks(self) -> int: ...
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]: ...
 
@@ -117,6 +126,7 @@ def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> TensorSour
         "X-Reshard-Shape": json.dumps(list(stream.shape)),
         "X-Reshard-Dtype": stream.dtype,
         "X-Reshard-Slice": str(stream.box)[1:-1].replace(" ", ""),
+        **_missing(stream),
     }
     if stream.digest is not None:
         octets = base64.b64encode(bytes.fromhex(stream.digest)).decode()
@@ -139,7 +149,13 @@ def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) ->
     except MemoryBudgetError as error:
         raise _too_large(error) from error
     name = f"shard-{stream.shard}-of-{stream.shards}.safetensors"
-    return TensorSource(stream, {"Content-Disposition": f'attachment; filename="{name}"'})
+    disposition = f'attachment; filename="{name}"'
+    return TensorSource(stream, {"Content-Disposition": disposition, **_missing(stream)})
+
+
+def _missing(stream: ByteSource) -> dict[str, str]:
+    """The header that counts chunks for which fill values are sent; none where all are stored."""
+    return {MISSING_CHUNKS: str(stream.missing_chunks)} if stream.missing_chunks else {}
 
 
 def _layout(serving: Services, text: str | None) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ def test_a_leaf_below_a_leaf(making):
         ("/etc", "whose part '' is not a safe file name"),
         ("a/../b", "whose part '..' is not a safe file name"),
         ("a//b", "whose part '' is not a safe file name"),
-        ("a/", "whose part '' is not a safe file name"),
+        ("a//", "whose part '' is not a safe file name"),
         ("", "whose part '' is not a safe file name"),
         (".", "whose part '.' is not a safe file name"),
         ("a\0b", "whose part 'a\\x00b' is not a safe file name"),
