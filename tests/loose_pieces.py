@@ -113,5 +113,7 @@ PIECES = replace(
     matches=lambda folder: (folder / MARK).is_file(),
     open=LooseReader,
     count_leaves=lambda _: 1,
+    lacking_chunks=lambda *_: {},
+    with_missing=lambda reader, _: reader,
 )
 """For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""

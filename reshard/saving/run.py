@@ -227,9 +227,12 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     transaction, plan = opened.transaction, opened.plan
     if transaction is not None:
         parts = [json.loads(part) for part in written]
+        chunks = [int(part["put"], 16) for part in parts]
+        if not opened.place.store.renames:
+            # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
+            check_put(plan, transaction.root, chunks, opened.put)
         root = noted(transaction.root, opened.put)
         transaction.mark(plan.writer.finish(root, _digests(plan, parts), ()))
-        chunks = [int(part["put"], 16) for part in parts]
 
         def prove(marks: Mapping[str, str]) -> None:
             check_put(plan, transaction.root, chunks, {**opened.put, **marks})

@@ -70,8 +70,8 @@ def commit_parts(
         return already_done("", target, open_reader(str(place)).tensors.values(), seconds)
     checked = request.target(str(place))
     chosen = CheckpointPath.at(request.source, request.unlisted)
-    state = source_state(chosen.root)
-    identity = identify(request.source, checked.options, state, request.unlisted)
+    found = source_state(chosen.root)
+    identity = identify(request.source, checked.options, found, request.unlisted)
     result = None if checked.options.overwrite else open_result(str(place), identity)
     if result is not None:  # an earlier commit was interrupted after it published
         remove_parts(place, state)

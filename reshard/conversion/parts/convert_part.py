@@ -48,8 +48,8 @@ def convert_part(
     source, (target,) = local_paths(chosen.path, [target])
     chosen = replace(chosen, path=str(chosen.root))
     _refuse_overwriting(target)
-    state = source_state(chosen.root)
-    identity = identify(chosen.path, target.options, state, chosen.unlisted)
+    found = source_state(chosen.root)
+    identity = identify(chosen.path, target.options, found, chosen.unlisted)
     report = PartReport(source, target.target, str(part))
     if open_result(target.target, identity) is not None and not target.options.overwrite:
         return replace(report, already_done=True, seconds=time.monotonic() - started)
