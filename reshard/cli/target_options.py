@@ -137,7 +137,7 @@ Files = Annotated[
     typer.Option(
         help="Files of a safetensors DST. shards, the default: whole tensors and an index, as on Hugging Face; one: a "
         "single file; ranks: a file for each device of the mesh, with its slices; dcp: each slice once, for "
-        "torch.distributed.checkpoint.",
+        "torch's distributed checkpoint.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -14,12 +14,12 @@ from reshard.storage.location import Location
 
 HANDLER = "ArrayCheckpointHandler"
 
-_USUAL_NAME = "checkpoint"
+USUAL_NAME = "checkpoint"
 
 
 def has_array(folder: Location) -> bool:
     """Whether a folder holds an array under the usual name."""
-    array = folder / _USUAL_NAME
+    array = folder / USUAL_NAME
     # The listing of a bucket's folder tells that it has none of that name, without another request.
     return array.is_folder() and (array / ZARR2_FILE).exists()
 
@@ -27,7 +27,12 @@ def has_array(folder: Location) -> bool:
 def array_name(folder: Location) -> str | None:
     """The name of the array that a folder holds; None for no array, or several."""
     if has_array(folder):
-        return _USUAL_NAME
+        return USUAL_NAME
     names = folder.folders() if folder.is_folder() else []
     found = [name for name in names if (folder / name / ZARR2_FILE).exists()]
     return found[0] if len(found) == 1 else None
+
+
+def is_array_handler(handler: str) -> bool:
+    """Whether an item was saved by the handler of single arrays."""
+    return handler.rpartition(".")[2] == HANDLER

@@ -28,7 +28,7 @@ from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, parse_json
 from reshard.formats.orbax.aggregate_file import is_aggregate
-from reshard.formats.orbax.array_item import HANDLER, array_name, has_array
+from reshard.formats.orbax.array_item import array_name, has_array, is_array_handler
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.step_names import is_step_name
 from reshard.storage.base import Entry
@@ -190,7 +190,7 @@ def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
 
 def _item(root: Location, name: str, handler: str) -> Item:
     is_tree = has_tree(root / name)
-    if not is_tree and _is_array(handler):
+    if not is_tree and is_array_handler(handler):
         is_tree = array_name(root / name) is not None
     if not is_tree and _stores_tree(handler):
         raise IncompleteCheckpointError(
@@ -210,11 +210,7 @@ def _refuse_lost(root: Location, handlers: Mapping[str, str], present: Collectio
 
 
 def _stores_tree(handler: str) -> bool:
-    return handler.rpartition(".")[2] in _TREE_HANDLERS or _is_array(handler)
-
-
-def _is_array(handler: str) -> bool:
-    return handler.rpartition(".")[2] == HANDLER
+    return handler.rpartition(".")[2] in _TREE_HANDLERS or is_array_handler(handler)
 
 
 def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.orbax.array_item import USUAL_NAME
 
 MAX_COMPONENT_BYTES = 255
 """Longest file name that Linux and macOS file systems take."""
@@ -70,10 +71,13 @@ def check_path(path: str, what: str) -> None:
             )
 
 
-def check_files(names: Sequence[tuple[str, str]]) -> None:
-    """Raises FormatError for (parameter, leaf) names whose plain files would collide with metadata or with other
-    chunks."""
+def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> None:
+    """Raises FormatError for (parameter, leaf) names whose plain files would collide with metadata or with other chunks.
+
+    An item that is one array (``is_array``) has it in the folder ``checkpoint``, where a tree would have a file.
+    """
     folders = dict(names)
+    taken = ITEM_FILES - {USUAL_NAME} if is_array else ITEM_FILES
     for param, leaf in names:
         check_path(param, f"tensor {leaf!r}")
         if "\\" in param:
@@ -82,7 +86,7 @@ def check_files(names: Sequence[tuple[str, str]]) -> None:
                 f"reads as a slash; rename it or write with ocdbt"
             )
         first = param.partition("/")[0]
-        if first in ITEM_FILES:
+        if first in taken:
             raise FormatError(
                 f"tensor {leaf!r} would be written to the folder {first!r}, which the checkpoint's "
                 f"own metadata needs; rename it or write with ocdbt"

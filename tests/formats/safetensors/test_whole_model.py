@@ -191,7 +191,6 @@ def test_an_index_is_a_source_of_every_function(tmp_path: Path) -> None:
     (source / "config.json").write_text("{}")
     index = index_of(source, {"a": SHARD(1, 2), "b": SHARD(2, 2)})
     assert reshard.checkpoint_format(index) == "safetensors"
-    assert told(index) == []
     out = tmp_path / "out"
     reshard.convert(index, out, carry=True, check="readback")
     assert sorted(path.name for path in out.iterdir()) == [

@@ -271,7 +271,9 @@ def test_a_save_while_a_manager_that_cleans_up_lives(
 
     monkeypatch.setattr("reshard.saving.run.for_each", then_a_manager_begins)
     if place == "run":
-        with pytest.raises(StorageError, match=r"is not there now, or is another object; nothing was published"):
+        with pytest.raises(
+            StorageError, match=r"is not there now, or is another object; nothing was published"
+        ):
             reshard.save(run, tree(), step=STEP + 1)
         with pytest.raises(StorageError):
             reshard.inspect(f"{run}/{STEP + 1}")

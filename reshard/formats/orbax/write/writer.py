@@ -8,6 +8,7 @@ from itertools import chain
 
 from reshard.errors import FormatError
 from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, Writer
+from reshard.formats.orbax.array_item import is_array_handler
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import ITEM_FILES, check_files
 from reshard.formats.orbax.write.copy_items import copy_items
@@ -44,7 +45,8 @@ class OrbaxWriter:
         self._trees = trees
         self._root: Location | None = None
         for tree in trees:
-            check_files([(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors])
+            names = [(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors]
+            check_files(names, is_array=_is_array(tree))
         self._arrays = {tree.item.name: _array_files(tree) for tree in trees}
 
     def prepare(self, root: Location) -> None:
@@ -110,6 +112,12 @@ def _array_files(tree: ItemTree) -> dict[str, bytes]:
         f"{leaf.folder}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
         for leaf, tensor in tree.tensors
     }
+
+
+def _is_array(tree: ItemTree) -> bool:
+    """Whether the item is one array; old versions of Orbax record no handler of it."""
+    handler = tree.item.handler
+    return len(tree.leaves) == 1 and (not handler or is_array_handler(handler))
 
 
 def _prepare_tree(root: Location, tree: ItemTree, arrays: Mapping[str, bytes]) -> None:
