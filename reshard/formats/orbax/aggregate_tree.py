@@ -28,6 +28,7 @@ from reshard.formats.orbax.tree_metadata import (
     TreeMetadata,
     read_tree_metadata,
     refuse_collisions,
+    refuse_odd,
     refuse_unsafe,
 )
 from reshard.formats.slices.metadata_files import MetadataFiles
@@ -87,6 +88,7 @@ def _tree_of(aggregate: Aggregate) -> OpenTree:
 def _leaf(path: Path, value: Value, where: str) -> MetadataLeaf:
     keys = [key.key for key in path]
     param_name = ".".join(keys)
+    refuse_odd(param_name, where)
     refuse_unsafe(param_name, where)
     stored = placeholder_name(value)
     if stored is not None and stored != param_name:

@@ -19,7 +19,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.row_major import run_boxes
 
-_EXTENT_BYTES = 150
+_EXTENT_BYTES = 220
 """Memory of an extent with its key, besides the key's text (measured)."""
 
 _RAW = Encoding()

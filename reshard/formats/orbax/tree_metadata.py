@@ -187,11 +187,11 @@ def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> 
 def _leaf(path: tuple[PathKey, ...], value: Mapping[str, Any], where: str) -> MetadataLeaf:
     keys = [key.key for key in path]
     param_name = ".".join(keys)
-    _refuse_odd(param_name, where)
+    refuse_odd(param_name, where)
     return MetadataLeaf("/".join(keys), path, param_name, value)
 
 
-def _refuse_odd(param_name: str, where: str) -> None:
+def refuse_odd(param_name: str, where: str) -> None:
     """Raises FormatError for a name that neither files nor keys of a database can have."""
     if len(param_name) > MAX_NAME_CHARACTERS:
         raise FormatError(
