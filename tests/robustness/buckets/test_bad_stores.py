@@ -247,7 +247,7 @@ def test_a_name_that_is_half_of_another_is_another(
     assert not reshard.is_checkpoint(f"{bucket.url}/run/100")
     with pytest.raises(
         MissingError,
-        match=r"run/100 does not exist: expected the directory of a checkpoint; check the path",
+        match=r"run/100 does not exist, and the run has step 1000: expected the directory of a checkpoint; check",
     ):
         reshard.inspect(f"{bucket.url}/run/100")
     convert(bucket, tiny, "zstd", "run/100")
