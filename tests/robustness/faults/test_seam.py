@@ -24,7 +24,7 @@ NO_FILES = frozenset((
 ))  # fmt: skip
 """Of ``os``: what touches no file, or does so by other functions of it."""
 
-OTHERS = frozenset(("rmtree", "copyfile"))
+OTHERS = frozenset(("rmtree", "copyfile", "get_terminal_size"))
 """Of ``shutil``: what does its work by functions of ``os`` and by ``open``."""
 
 
