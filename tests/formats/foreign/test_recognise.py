@@ -164,7 +164,9 @@ def test_a_file_in_a_folder_is_named(tmp_path: Path, name: str) -> None:
 
 def test_the_same_in_a_bucket(gcs_bucket: Bucket, tmp_path: Path) -> None:
     cases = {**FILES, **FOLDERS}
-    del cases["diffusers"]  # no header is read in a bucket, so that its folders are named as checkpoints
+    del cases[
+        "diffusers"
+    ]  # no header is read in a bucket, so that its folders are named as checkpoints
     for kind, (write, _) in cases.items():
         folder = tmp_path / kind
         folder.mkdir()

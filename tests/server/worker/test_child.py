@@ -34,6 +34,7 @@ def request(source: Path, target: Path, **options: Any) -> Message:
     slow = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
     return {
         "source": str(source),
+        "unlisted": "leave",
         "targets": [{"target": str(target), **slow, **options}],
         "max_memory": 1 << 28,
         "workers": 1,

@@ -19,7 +19,9 @@ OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}
 
 def request(source: Path, *targets: dict[str, Any], begun: bool = False) -> dict[str, Any]:
     limits = {"max_memory": 256 << 20, "workers": 1}
-    return {"source": str(source), "targets": list(targets), "begun": begun, **limits}
+    return {
+        "source": str(source), "unlisted": "leave", "targets": list(targets), "begun": begun, **limits,
+    }  # fmt: skip
 
 
 def nobody(_: dict[str, Any]) -> None:

@@ -92,7 +92,9 @@ def test_a_key_that_matches_no_weight_is_told_when_the_scope_ends() -> None:
         with layout_map.scope():
             sequential()
 
-    assert told(act) == ["the layout map's key 'd1/kernel' matches no variable"]
+    assert told(act) == [
+        "the layout map's key 'd1/kernel' matches no variable; the nearest name is 'd1.kernel': write 'd1\\\\.kernel'"
+    ]
     assert told(act) == []
 
 

@@ -102,8 +102,8 @@ _BY_TYPE = (
     (Seconds | None, TextField(_seconds, _seconds_text)),
 )
 
-_NO_FIELDS = ("step", "item", "unlisted")
-"""Members without a field: on the page a checkpoint has its own path, and a warning says what is left out."""
+_NO_FIELDS = ("step", "item")
+"""Members without a field: on the page a checkpoint has its own path."""
 
 MEMBERS: Mapping[str, FieldInfo] = {
     name: found

@@ -101,7 +101,7 @@ def test_without_boto3_they_are_not_known(
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
     place = locate(f"{s3_bucket.url}/run/7")
-    with pytest.raises(MissingPackageError, match=r"are listed by the package boto3; pip install 'reshard\[cloud\]'"):  # fmt: skip
+    with pytest.raises(MissingPackageError, match=r"are listed by the package boto3; run pip install '.\[cloud\]'"):  # fmt: skip
         list_uploads(place)
     assert abort_uploads(place) is None
 
