@@ -56,7 +56,7 @@ def dtype_name(dtype: object) -> str | None:
 
 
 def _name_in_numpy(dtype: object) -> str:
-    """ "" for what is no dtype. Scalar types of jax have their dtype as an attribute."""
+    """ "" for anything that is not a dtype. Scalar types of jax have their dtype as an attribute."""
     import numpy as np
 
     found = getattr(dtype, "dtype", None) if isinstance(dtype, type) else dtype

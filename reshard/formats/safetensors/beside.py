@@ -44,7 +44,7 @@ def beside(folder: Location) -> Beside:
     """Every plain file at the top of a folder that is neither weights, nor their index or record, and those in small folders
     whose names do not begin with a dot; by name.
 
-    Raises FormatError for what is no plain file, and for a link that leads out of the folder.
+    Raises FormatError for anything but a plain file, and for a link that leads out of the folder.
     """
     folder = folder.view()
     files: list[str] = []

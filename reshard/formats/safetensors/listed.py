@@ -1,4 +1,4 @@
-"""Which tensors of the files belong to a model that has an index, and what a person is told of the others.
+"""Which tensors of the files belong to a model that has an index, and the warnings about the others.
 
 The index decides: it names the file of each tensor. So a tensor that an overlay file replaces is read from the overlay, and
 its copy in the base file is left out. What no index lists is left out, or taken where that is asked for.

@@ -1,4 +1,4 @@
-"""A store that was there and is away, or asks for fewer requests, is waited for; one that never answered is told of soon."""
+"""A store that was there and is away, or asks for fewer requests, is waited for; one that never answered is an error soon."""
 
 from __future__ import annotations
 
