@@ -149,7 +149,7 @@ ENTRIES = st.dictionaries(
 REFUSED = "matches multiple layout specification keys|is already initialized"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(
     st.sampled_from(list(MODELS)),
     st.sampled_from(["search", "match", "fullmatch"]),
@@ -173,7 +173,7 @@ def test_any_map_places_every_variable(
         assert lies_as(sharding, layouts[path]), path
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(
     st.sampled_from(list(MODELS)),
     ENTRIES.map(lambda d: {k: a for k, a in d.items() if not isinstance(a[0], tuple)}),

@@ -16,7 +16,7 @@ from tests.server.proxy import Proxy, proxied
 
 LEASE = 3.0
 SKEW_SECONDS = 5.0
-TROUBLE_SECONDS = 20.0
+TROUBLE_SECONDS = 12.0
 CONVERSIONS = 4
 
 
