@@ -22,7 +22,8 @@ def files() -> list[Path]:
 
 
 def test_nothing_tells_to_install_what_is_not_published() -> None:
-    published = re.compile(rf"pip install [^\n]*\b{PROJECT['name']}(\[|'|\s|$)(?!.*checkout)")
+    name = PROJECT["name"]
+    published = re.compile(rf"pip install [^\n]*\b{name}(\[|'|\s|$)(?!.*checkout)|\b{name}\[\w+\]")
     assert [str(path) for path in files() if published.search(path.read_text("utf-8"))] == []
 
 

@@ -20,6 +20,7 @@ from reshard.restoring.cast_advice import WantedDtype
 from reshard.restoring.mismatches import Mismatches
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
+from reshard.version import how_to_install
 
 
 class SourceLeaf(Struct, frozen=True):
@@ -200,7 +201,7 @@ def require_jax(why: str) -> None:
     """Raises MissingPackageError, with the reason ``why``, if jax is not installed."""
     if not has_jax():
         raise MissingPackageError(
-            f"{why}; install reshard[jax], or leave out the arguments that need it (numpy arrays do not)"
+            f"{why}; {how_to_install('jax')}, or leave out the arguments that need it (numpy arrays do not)"
         )
 
 

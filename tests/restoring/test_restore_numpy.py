@@ -161,4 +161,6 @@ def test_numpy_arrays_need_no_jax_and_keys_come_back_as_their_data(small):
     data = np.asarray(jax.random.key_data(reshard.restore(small)["key"]))
     assert key == ["ndarray", "uint32", data.tolist()]
     assert is_reported
-    assert "a partition make jax arrays; install reshard[jax]" in shards
+    assert (
+        "a partition make jax arrays; run pip install '.[jax]' in a checkout of reshard" in shards
+    )
