@@ -11,36 +11,36 @@ from pathlib import Path
 
 from msgspec import to_builtins
 
+from reshard.checksums.sums import Sums
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.conversion.resume.journal import read_finished, record_of
-from reshard.engine.task import ChunkPart, Finished, TaskResult
+from reshard.conversion.resume.journal import read_results, record_of
+from reshard.engine.task import Result, StoredChunk
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Move, Plan, Price, Side
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
 from reshard.storage.local.journal_file import JournalHeader, new_journal, read_records
 
 TASKS = 100_000
 BATCH = 64
 
 
-def _move(number: int) -> Move:
+def _tensor(number: int) -> TensorPlan:
     spec = TensorSpec(
         f"layers/{number}/kernel", (64, 64), "float32", Grid.whole((64, 64)), (64, 64)
     )
     side = Side(spec, "raw+crc32c", True, 0)
     price = Price(1, 16384, 16384, 16388, 1, 1 << 20, 0.0)
-    return Move(
-        Placement.whole(spec, spec), side, side, "whole", Grid.whole((64, 64)), 1 << 20, price
-    )
+    pieces, units = (Piece.whole(spec, spec),), Grid.whole((64, 64))
+    return TensorPlan((Fill(pieces, (side,), side, "whole", units, 1 << 20, price),))
 
 
 def main() -> None:
     """Prints processor seconds and bytes."""
-    plan = Plan(tuple(map(_move, range(TASKS))), 1 << 30, 3)
+    plan = Plan(tuple(map(_tensor, range(TASKS))), 1 << 30, 3)
     target = TargetCheckpoint(Container("v0", ()), {}, (), {}, form=OrbaxForm())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
@@ -50,11 +50,11 @@ def main() -> None:
         identity = to_builtins(Identity("source", "files", {}))
         journal = new_journal(path, JournalHeader(identity, "host", "boot", 1))
         for start in range(0, TASKS, BATCH):
-            batch = [_finished(n) for n in range(start, min(start + BATCH, TASKS))]
+            batch = [_result(n) for n in range(start, min(start + BATCH, TASKS))]
             journal.append(record_of(batch))
         journal.close()
         written = time.process_time()
-        count = sum(1 for _ in read_finished(read_records(path), plan))
+        count = sum(1 for _ in read_results(read_records(path), plan))
         read = time.process_time()
         assert count == TASKS
         print(
@@ -63,10 +63,10 @@ def main() -> None:
         )
 
 
-def _finished(number: int) -> Finished:
-    part = ChunkPart((0, 0), 0, 16384, 16388)
-    crc = (number * 0x9E3779B97F4A7C15) % 2**64
-    return Finished(0, TaskResult(number, crc, crc, 16384, 9000, (part,)))
+def _result(number: int) -> Result:
+    chunk = StoredChunk((0, 0), 0, 16384, 16388)
+    total = (number * 0x9E3779B97F4A7C15) % 2**64
+    return Result(number, 0, (Sums(total, total, total, 1, 1),), 16384, 9000, (chunk,))
 
 
 if __name__ == "__main__":

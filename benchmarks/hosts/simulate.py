@@ -24,12 +24,12 @@ from reshard.conversion.resume.journal import record_of
 from reshard.conversion.target_form import form_of
 from reshard.conversion.target_plan import make_target
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.accumulator import Accumulator, StoredRange
+from reshard.engine.books import Books, StoredRange
 from reshard.engine.executor import opened
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.target_run import DoneUnits, TargetRun
-from reshard.engine.task import Finished, TaskResult
+from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint
 from reshard.planning.multi_plan import MultiPlan
@@ -98,14 +98,14 @@ class Planned(Struct, frozen=True):
     seconds: float
 
 
-class _Sums(Accumulator):
+class _Sums(Books):
     """Adds up, and counts how long that takes."""
 
     coordinator: Coordinator
 
-    def add(self, result: TaskResult, host: str = "") -> list[StoredRange]:
+    def add(self, result: Result) -> list[StoredRange]:
         with self.coordinator.step("adding up"):
-            return super().add(result, host)
+            return super().add(result)
 
 
 class Run:
@@ -124,7 +124,9 @@ class Run:
         """Does every task; VerificationError where an element is not done exactly once."""
         plan, workers = self._planned.plan, self._planned.plan.workers
         at_once = workers * self.executor.hosts
-        tasks = task_batches(plan, self._planned.reader, [self._target], workers_elsewhere=at_once)
+        tasks = task_batches(
+            plan, [self._planned.reader], [self._target], workers_elsewhere=at_once
+        )
         with opened(self.executor, plan.max_memory, workers, 0):
             run_batches(self._made(tasks), [self._target], plan.max_memory, workers, self.executor)
         self.sums.results()
@@ -138,9 +140,9 @@ class Run:
             self.executor.end_next()
             yield batch
 
-    def _record(self, finished: Sequence[Finished]) -> None:
+    def _record(self, results: Sequence[Result]) -> None:
         with self.coordinator.step("journal"):
-            self.journal_bytes += len(record_of(finished)) + 1
+            self.journal_bytes += len(record_of(results)) + 1
         self.executor.end_next()
 
 
@@ -200,7 +202,7 @@ def simulate(hosts: int, workers: int, parameters: float) -> Figures:
 
 
 def _chunks(plan: MultiPlan) -> int:
-    sides = [side for move in plan.plans[0].moves for side in (move.source, move.target)]
+    sides = [side for tensor in plan.plans[0].tensors for side in (tensor.source, tensor.target)]
     return sum(side.spec.storage.count for side in sides)
 
 

@@ -16,9 +16,10 @@ from typing import Any
 from benchmarks.hosts.coordinator import SIMULATION, Coordinator
 from benchmarks.hosts.task_times import decoded_bytes, seconds
 from reshard.checksums.coverage import coverage_of
+from reshard.checksums.sums import Sums
 from reshard.engine.batch import BatchResult
 from reshard.engine.executor import HostsExecutor
-from reshard.engine.task import ChunkPart, Finished, Task, TaskResult
+from reshard.engine.task import Result, StoredChunk, Task
 from reshard.geometry.dtypes import storage_bytes
 
 LATENCY_S = 0.001
@@ -114,34 +115,26 @@ class SimulatedHosts(HostsExecutor):
         with self._coordinator.step(SIMULATION):
             self._ended -= 1
             self._coordinator.wait_until(at_s)
-            reads = [[self._finished(task, host) for task in read.all] for read in batch]
-            message = pickle.dumps(BatchResult(reads))
+            results = [[self._result(task, host)] for task in batch]
+            message = pickle.dumps(BatchResult(results))
             self.received.append(len(message))
         with self._coordinator.step("unpickling"):
             result: BatchResult = pickle.loads(message)  # noqa: S301 - of this very process
         return result
 
-    def _finished(self, task: Task, host: str) -> Finished:
+    def _result(self, task: Task, host: str) -> Result:
         """A result as it comes from a bucket: whole chunks, each in a new version of its object."""
-        digest, covered = self._chance.getrandbits(64), coverage_of(task.unit)
-        itemsize = storage_bytes(task.placement.target_dtype)
-        sizes = [chunk.box.size * itemsize for chunk in task.targets]
-        parts = tuple(
-            ChunkPart(chunk.index, 0, nbytes, nbytes + 4, (VERSION,))
-            for chunk, nbytes in zip(task.targets, sizes, strict=True)
+        (read,), (unit,) = task.reads, task.units
+        digest = self._chance.getrandbits(64)
+        itemsize = storage_bytes(unit.dtype)
+        sizes = [chunk.box.size * itemsize for chunk in unit.chunks]
+        chunks = tuple(
+            StoredChunk(chunk.index, 0, nbytes, nbytes + 4, (VERSION,))
+            for chunk, nbytes in zip(unit.chunks, sizes, strict=True)
         )
-        read_bytes = sum(chunk.extent.length for chunk in task.sources if chunk.extent)
-        result = TaskResult(
-            task.move,
-            digest,
-            digest,
-            sum(sizes),
-            read_bytes,
-            parts,
-            source_cover=covered,
-            target_cover=covered,
-        )
-        return Finished(task.unit_number, result, task.target, host)
+        sums = Sums(digest, digest, digest, coverage_of(read.box), coverage_of(unit.box))
+        moved, stored = sum(sizes), read.stored_bytes
+        return Result(unit.tensor, unit.number, (sums,), moved, stored, chunks, host=host)
 
 
 class _Ending(Future[Any]):

@@ -44,8 +44,11 @@ def seconds(nbytes: int, chance: random.Random) -> float:
 
 def decoded_bytes(task: Task) -> int:
     """Bytes of the source chunks that a task reads."""
-    chunks = sum(math.prod(chunk.stored_shape) for chunk in task.sources)
-    return chunks * storage_bytes(task.placement.source_dtype)
+    return sum(
+        math.prod(chunk.stored_shape) * storage_bytes(read.dtype)
+        for read in task.reads
+        for chunk in read.chunks
+    )
 
 
 def fit(times: list[Measured]) -> tuple[float, float, float]:

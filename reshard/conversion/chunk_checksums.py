@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.resume.journal import read_finished
+from reshard.conversion.resume.journal import read_results
 from reshard.conversion.resume.journaled_chunks import journaled_chunks
 from reshard.errors import StorageError
 from reshard.formats.base import ChunkChecksum
 
 
 class ChunkChecksums(Struct, frozen=True):
-    """Every chunk of a target whose tasks are all done, in any order; each iteration reads the journal anew.
+    """Every chunk of a target whose units are all filled, in any order; each iteration reads the journal anew.
 
     Raises StorageError where the journal is not whole any more.
     """
@@ -25,17 +25,16 @@ class ChunkChecksums(Struct, frozen=True):
     def __iter__(self) -> Iterator[ChunkChecksum]:
         plan, output = self.target.job.plan, self.target.output
         count = 0
-        finished = read_finished(self.target.transaction.records(), plan)
-        for chunk in journaled_chunks(finished, plan, output):
+        results = read_results(self.target.transaction.records(), plan)
+        for chunk in journaled_chunks(results, plan, output):
             if chunk.stored_bytes is None:
                 continue
             crc32c = CRC32C_OF_CHECKED if chunk.has_trailer else chunk.crc32c
             if crc32c is not None:
-                number, index = chunk.chunk
-                name = plan.moves[number].target.spec.name
-                yield ChunkChecksum(name, index, chunk.stored_bytes, crc32c)
+                name = plan.tensors[chunk.tensor].name
+                yield ChunkChecksum(name, chunk.stored.index, chunk.stored_bytes, crc32c)
                 count += 1
-        expected = sum(move.target.spec.storage.count for move in plan.moves)
+        expected = sum(tensor.target.spec.storage.count for tensor in plan.tensors)
         if count != expected:
             raise StorageError(
                 f"the journal in {self.target.transaction.place!r} names {count} of {expected} finished chunks, so that their "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.bucket_chunks import missing_in_bucket
-from reshard.conversion.resume.journal import read_finished
+from reshard.conversion.resume.journal import read_results
 from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Place, Reader
@@ -25,8 +25,8 @@ def check_stored(target: OpenTarget) -> None:
     A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
     """
     plan, output = target.job.plan, target.output
-    for move in plan.moves:
-        spec = move.target.spec
+    for tensor in plan.tensors:
+        spec = tensor.target.spec
         encoding = output.encodings[spec.name]
         for index in spec.storage.indices():
             for place in output.places(spec.name, index):
@@ -51,15 +51,15 @@ def check_put(target: OpenTarget, marks: Mapping[str, str]) -> None:
         raise _other_than_put(changed)
 
     def journaled() -> Iterator[JournaledChunk]:
-        finished = read_finished(target.transaction.records(), plan)
-        return journaled_chunks(finished, plan, target.output)
+        results = read_results(target.transaction.records(), plan)
+        return journaled_chunks(results, plan, target.output)
 
     missing = missing_in_bucket(journaled, listed)
     for number, index in sorted(missing):
-        chunk = f"tensor {plan.moves[number].target.spec.name!r}, chunk {list(index)}"
+        chunk = f"tensor {plan.tensors[number].name!r}, chunk {list(index)}"
         raise _other_than_put(f"{chunk}, below {target.output.root}")
     count = sum(1 for chunk in journaled() if chunk.stored_bytes is not None)
-    expected = sum(move.target.spec.storage.count for move in plan.moves)
+    expected = sum(tensor.target.spec.storage.count for tensor in plan.tensors)
     if count != expected:
         raise StorageError(
             f"the records in {target.transaction.place} name {count} of {expected} finished chunks; nothing was published; leave "

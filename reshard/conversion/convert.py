@@ -1,8 +1,8 @@
 """Converts from end to end: plans, writes where no reader looks, and publishes.
 
 ``convert_all`` is the story in ten steps. A journal records what is done, so that the next run resumes an
-interrupted one. The source is read once for all targets. Each target has a transaction and an
-accumulator of its own; targets are published one after the other, since no store makes several
+interrupted one. The source is read once for all targets. Each target has a transaction and
+books of its own; targets are published one after the other, since no store makes several
 appear in one step.
 """
 
@@ -32,7 +32,7 @@ from reshard.conversion.resume.resume import begin_or_resume
 from reshard.conversion.space import check_space, check_space_left
 from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.accumulator import Accumulator, MoveResult
+from reshard.engine.books import Books, TensorResult
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, hosts_of, opened
 from reshard.engine.limits import Limits
@@ -216,9 +216,9 @@ def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Se
             if output.uploads is not None:
                 output.uploads.check = transaction.check
             progress = run.progress.of(job.number)
-            accumulator = Accumulator(job.plan, output, progress)
-            run.progress.expect(job.number, accumulator.total_bytes, job.plan.tasks)
-            opened.append(OpenTarget(job, transaction, output, accumulator, progress))
+            books = Books(job.plan, output, progress)
+            run.progress.expect(job.number, books.total_bytes, job.plan.tasks)
+            opened.append(OpenTarget(job, transaction, output, books, progress))
         yield opened
 
 
@@ -264,7 +264,7 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
     for target in targets:
         runs[target.job.number] = target.run
     workers = plan.workers * hosts_of(run.executor) if planned.is_elsewhere else 0
-    batches = task_batches(plan, planned.reader, runs, workers_elsewhere=workers)
+    batches = task_batches(plan, [planned.reader], runs, workers_elsewhere=workers)
     with ExitStack() as unfinished:
         for target in targets:
             if target.output.uploads is not None:
@@ -277,7 +277,7 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, plan.processes)
 
 
-def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[MoveResult]:
+def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[TensorResult]:
     with about_target(target.job.name):
         return finish(target, limits, run.progress)
 
@@ -292,8 +292,8 @@ def _publish(run: _Run, target: OpenTarget) -> None:
         removed_once_published(target)
 
 
-def _report(run: _Run, target: OpenTarget, results: Sequence[MoveResult]) -> None:
-    resumed_bytes = target.accumulator.resumed_bytes
+def _report(run: _Run, target: OpenTarget, results: Sequence[TensorResult]) -> None:
+    resumed_bytes = target.books.resumed_bytes
     report = conversion_report(target.job, results, run.seconds, resumed_bytes)
     run.reports[target.job.number] = report
 

@@ -13,21 +13,21 @@ from reshard.conversion.resume.identity import source_state
 from reshard.conversion.source_digests import check_recorded
 from reshard.conversion.target_job import TargetJob
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.accumulator import MoveResult
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.errors import SourceChangedError
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
 
-def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[MoveResult]:
-    """Writes the metadata of a target and checks all of it; the result of each move.
+def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[TensorResult]:
+    """Writes the metadata of a target and checks all of it; what became of each tensor.
 
     Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
     that is not there, SourceChangedError where the source is not what it was.
     """
     job, transaction = target.job, target.transaction
-    results = target.accumulator.results()
+    results = target.books.results()
     check_recorded(job.plan, job.reader, results, limits)
     if target.output.is_local:
         check_stored(target)
@@ -58,12 +58,13 @@ def _refuse_changed_source(job: TargetJob) -> None:
         )
 
 
-def _digests(job: TargetJob, results: Sequence[MoveResult]) -> dict[str, str]:
+def _digests(job: TargetJob, results: Sequence[TensorResult]) -> dict[str, str]:
     """Each target tensor's digest; one whose chunks were copied encoded keeps what its source recorded."""
     digests: dict[str, str] = {}
-    for move, result in zip(job.plan.moves, results, strict=True):
-        recorded = job.reader.tensors[move.placement.source].digest
+    for tensor, result in zip(job.plan.tensors, results, strict=True):
+        # Only a chunk of an equal tensor is copied as it is, so that the one source has the digest.
+        recorded = None if result.target_digest else job.reader.tensors[tensor.piece.source].digest
         digest = result.target_digest or recorded
         if digest is not None:
-            digests[move.placement.target] = digest
+            digests[tensor.name] = digest
     return digests

@@ -1,4 +1,4 @@
-"""Makes the report of a conversion from the results of its moves."""
+"""Makes the report of a conversion from what became of its tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.conversion.target_job import TargetJob
-from reshard.engine.accumulator import MoveResult
+from reshard.engine.books import TensorResult
 from reshard.formats.contents import StoredTensor
-from reshard.planning.move import Move
+from reshard.planning.tensor_plan import TensorPlan
 
 
 def already_done(
@@ -37,22 +37,22 @@ def _kept(tensor: StoredTensor) -> TensorReport:
     )
 
 
-def _proof(result: MoveResult, options: CheckedOptions) -> Proof:
+def _proof(result: TensorResult, options: CheckedOptions) -> Proof:
     if options.check == "readback":
         return "proved"
     return "encoded" if result.target_digest is None else "written"
 
 
 def conversion_report(
-    job: TargetJob, results: Sequence[MoveResult], seconds: float, resumed_bytes: int
+    job: TargetJob, results: Sequence[TensorResult], seconds: float, resumed_bytes: int
 ) -> ConversionReport:
     """What a conversion did, in this run and in those that it resumed."""
     return ConversionReport(
         job.summary.source,
         str(job.place),
         tuple(
-            _tensor_report(move, result, _proof(result, job.options))
-            for move, result in zip(job.plan.moves, results, strict=True)
+            _tensor_report(tensor, result, _proof(result, job.options))
+            for tensor, result in zip(job.plan.tensors, results, strict=True)
         ),
         read_bytes=sum(r.read_bytes for r in results),
         moved_bytes=sum(r.moved_bytes for r in results),
@@ -64,18 +64,18 @@ def conversion_report(
     )
 
 
-def _tensor_report(move: Move, result: MoveResult, proof: Proof) -> TensorReport:
-    placement = move.placement
+def _tensor_report(tensor: TensorPlan, result: TensorResult, proof: Proof) -> TensorReport:
+    piece = tensor.piece
     return TensorReport(
-        placement.source,
-        placement.target,
-        move.target.spec.shape,
-        placement.source_dtype,
-        placement.target_dtype,
-        move.strategy,
-        move.target.spec.nbytes,
+        piece.source,
+        tensor.name,
+        tensor.target.spec.shape,
+        piece.source_dtype,
+        piece.target_dtype,
+        tensor.strategy,
+        tensor.target.spec.nbytes,
         result.source_digest,
         result.target_digest,
         proof,
-        result.cast if placement.is_cast else None,
+        result.cast if any(each.is_cast for each in tensor.pieces) else None,
     )

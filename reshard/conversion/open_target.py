@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from reshard.conversion.resume.journal import record_of
 from reshard.conversion.target_job import TargetJob
-from reshard.engine.accumulator import Accumulator
+from reshard.engine.books import Books
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.target_run import DoneUnits, TargetRun
-from reshard.engine.task import Finished
+from reshard.engine.task import Result
 from reshard.storage.location import Location
 from reshard.storage.noting import noted
 from reshard.storage.transaction import Transaction
@@ -31,7 +31,7 @@ class OpenTarget(Struct):
     job: TargetJob
     transaction: Transaction
     output: TargetOutput
-    accumulator: Accumulator
+    books: Books
     progress: Callable[[Progress], None] | None = None
     done: DoneUnits | None = None
     put: dict[str, str] = {}
@@ -50,7 +50,7 @@ class OpenTarget(Struct):
     @property
     def run(self) -> TargetRun:
         """The part that the engine needs."""
-        return TargetRun(self.output, self.accumulator, self.done, self._record)
+        return TargetRun(self.output, self.books, self.done, self._record)
 
-    def _record(self, finished: Sequence[Finished]) -> None:
-        self.transaction.append(record_of(finished))
+    def _record(self, results: Sequence[Result]) -> None:
+        self.transaction.append(record_of(results))

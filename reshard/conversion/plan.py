@@ -11,9 +11,9 @@ from msgspec import field
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
-from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan, plan_time
 from reshard.record import Record
 from reshard.record_text import counted, several, warned
@@ -29,12 +29,12 @@ class PlannedTensor(Record, frozen=True):
 
     source: TensorSpec
     target: TensorSpec
-    move: Move
+    plan: TensorPlan
     partition: Mapping[str, Any] | None = None
     slices: Grid | None = None
 
     def __repr__(self) -> str:
-        return f"PlannedTensor({change_text(self.source, self.target)}, {self.move.strategy})"
+        return f"PlannedTensor({change_text(self.source, self.target)}, {self.plan.strategy})"
 
     @property
     def source_shards(self) -> Grid | None:
@@ -42,7 +42,7 @@ class PlannedTensor(Record, frozen=True):
         return None if self.source.layout is None else self.source.slices
 
     def _document(self, shares: bool = False) -> dict[str, Any]:
-        source, target, price = self.source, self.target, self.move.price
+        source, target, price = self.source, self.target, self.plan.price
         return {
             "source": source.name,
             "target": target.name,
@@ -60,14 +60,14 @@ class PlannedTensor(Record, frozen=True):
             "source_axes": source.layout and source.layout.axes,
             "target_axes": target.layout and target.layout.axes,
             "partition": self.partition,
-            "strategy": self.move.strategy,
+            "strategy": self.plan.strategy,
             "tasks": price.tasks,
             "source_bytes": price.source_bytes,
             "decoded_bytes": price.decoded_bytes,
             "written_bytes": price.written_bytes,
             "amplification": price.amplification,
             "task_bytes": price.task_bytes,
-            **({"shares": _shares(self.move)} if shares else {}),
+            **({"shares": _shares(self.plan)} if shares else {}),
         }
 
     @property
@@ -89,10 +89,10 @@ def _shards(side: str, shards: Grid | None) -> dict[str, Any]:
     }
 
 
-def _shares(move: Move) -> list[tuple[int, int, float]]:
+def _shares(plan: TensorPlan) -> list[tuple[int, int, float]]:
     from reshard.planning.shares import shares
 
-    return [(share.target, share.source, share.share) for share in shares(move)]
+    return [(share.target, share.source, share.share) for share in shares(plan)]
 
 
 class ConversionPlan(Record, frozen=True):
@@ -145,7 +145,7 @@ class ConversionPlan(Record, frozen=True):
 
     @property
     def tasks(self) -> int:
-        """How many tasks the moves make."""
+        """How many tasks fill the tensors."""
         return self.plan.tasks
 
     @property
@@ -196,7 +196,7 @@ class ConversionPlan(Record, frozen=True):
 
 def _totals(plan: Plan) -> dict[str, Any]:
     return {
-        "tensors": len(plan.moves),
+        "tensors": len(plan.tensors),
         "tasks": plan.tasks,
         "source_bytes": plan.source_bytes,
         "decoded_bytes": plan.decoded_bytes,
@@ -215,7 +215,7 @@ def _cores(given: int | None) -> int:
 
 def _costs(plan: Plan) -> str:
     moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
-    tasks = f"{counted(len(plan.moves), 'tensor')} in {counted(plan.tasks, 'task')}"
+    tasks = f"{counted(len(plan.tensors), 'tensor')} in {counted(plan.tasks, 'task')}"
     return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"
 
 

@@ -12,7 +12,6 @@ from reshard.conversion.predict_target_requests import RequestParts, target_requ
 from reshard.conversion.prepare import Planned, local_paths, plan_targets, plan_unnamed
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.planning.move import Move
 from reshard.planning.predict_source_requests import (
     Blocks,
     WeightedSum,
@@ -21,6 +20,7 @@ from reshard.planning.predict_source_requests import (
     source_requests,
 )
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.tensor_plan import Fill
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import is_in_bucket
@@ -33,7 +33,7 @@ _FOUND = Requests(head=1, list=1)
 def plan_all(
     chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
 ) -> MultiConversionPlan:
-    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
+    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte fills."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, is_elsewhere=hosts > 1)
     in_buckets = sum(is_in_bucket(target.target) for target in targets)
@@ -102,33 +102,33 @@ def _of_source(
         return RequestParts()
     data = NONE
     for read in total.reads:
-        left = [at for at in read if at.target in targets]
+        left = [at for at in read.fills if at.target in targets]
         if left:
-            moves, those = map(total.move, left), [targets[at.target] for at in left]
-            data += _read(list(moves), those, reader, root.store.range_bytes)
+            fills, those = map(total.fill, left), [targets[at.target] for at in left]
+            data += _read(list(fills), those, reader, root.store.range_bytes)
     objects = root.view().store.memory_bytes // BYTES_PER_OBJECT
     again = Requests(list=pages(objects), head=int(root.is_file()))
     return RequestParts(again * len(targets), data=data)
 
 
 def _read(
-    moves: Sequence[Move], targets: Sequence[CheckedTarget], reader: Reader, range_bytes: int
+    fills: Sequence[Fill], targets: Sequence[CheckedTarget], reader: Reader, range_bytes: int
 ) -> Requests:
     """What one read of a tensor takes, for all targets that share it; chunks that are copied encoded are read again for
     digests, where something asks for them."""
-    move = moves[0]
-    source = reader.tensors[move.placement.source]
+    fill = fills[0]
+    source = reader.tensors[fill.piece.source]
     blocks = Blocks.of(source.encoding, range_bytes)
-    if move.strategy != "copy":
-        return source_requests(move, source.encoding, reader.locate, blocks)
+    if fill.strategy != "copy":
+        return source_requests(fill, source.encoding, reader.locate, blocks)
     is_unseen = bool(source.digest) and not source.encoding.checksum
     again = sum(is_unseen + (target.options.check == "readback") for target in targets)
     total = WeightedSum()
-    for extent, weight in some_chunks(move, reader.locate):
+    for extent, weight in some_chunks(fill, reader.locate):
         if extent is None or extent.inline is not None:
             continue
         ways = [
-            way_of(extent, move, reader, one.target, is_alone=len(targets) == 1) for one in targets
+            way_of(extent, fill, reader, one.target, is_alone=len(targets) == 1) for one in targets
         ]
         times = sum(way == "parts" for way in ways) if "parts" in ways else "whole" in ways
         total.add(chunk_requests(extent, blocks) * (times + again), weight)

@@ -16,12 +16,12 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.prepare import Planned
 from reshard.formats.base import Reader, TargetCheckpoint, Writer
 from reshard.formats.contents import Extent
-from reshard.planning.move import Move
 from reshard.planning.predict_source_requests import (
     WeightedSum,
     some_chunks,
 )
 from reshard.planning.request_plan import deleted, of_transaction
+from reshard.planning.tensor_plan import Fill
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
@@ -49,16 +49,16 @@ def target_requests(planned: Planned, number: int, target: CheckedTarget) -> Req
     writer = checkpoint.form.open_writer(replace(checkpoint, copied={}, conversion=_ZEROS * 2))
     metadata, finish = _metadata(writer, checkpoint, root)
     reads = planned.summary.total.reads
-    shared = {at.move for read in reads if len(read) > 1 for at in read if at.target == number}
-    data = _chunks(plan.moves, planned.reader, target.target, shared)
-    data += _files(plan.moves, writer, scheme)
-    chunks = sum(move.target.spec.storage.count for move in plan.moves)
+    shared = {at.tensor for r in reads if len(r.fills) > 1 for at in r.fills if at.target == number}
+    data = _chunks(list(plan.fills), planned.reader, target.target, shared)
+    data += _files(list(plan.fills), writer, scheme)
+    chunks = sum(fill.target.spec.storage.count for fill in plan.fills)
     held = of_transaction(scheme, data.put + metadata.put + finish.put, chunks, plan.tasks)
     steps = finish + _copied_items(checkpoint) + held
     if target.options.overwrite:
         steps += deleted(scheme, sum(1 for _ in root.files()))
     if target.options.check == "readback":
-        data += _read_back(plan.moves, planned.reader, metadata, finish, data)
+        data += _read_back(list(plan.fills), planned.reader, metadata, finish, data)
     return RequestParts(steps, metadata, data)
 
 
@@ -78,22 +78,22 @@ def _metadata(
 
 
 def _read_back(
-    moves: Sequence[Move], reader: Reader, metadata: Requests, finish: Requests, data: Requests
+    fills: Sequence[Fill], reader: Reader, metadata: Requests, finish: Requests, data: Requests
 ) -> Requests:
     """Opening the finished target and reading all of it."""
     files = metadata.put + finish.put
-    gets = sum(map(_ranges, moves))
-    stored = sum(_encoded_bytes(move, reader) for move in moves)
+    gets = sum(map(_ranges, fills))
+    stored = sum(_encoded_bytes(fill, reader) for fill in fills)
     nbytes = metadata.sent_bytes + finish.sent_bytes + stored
     return Requests(list=pages(data.put + files), get=files + gets, received_bytes=nbytes)
 
 
-def _ranges(move: Move) -> int:
+def _ranges(fill: Fill) -> int:
     """Requests that read a target's tensor: each chunk, or each slice of a shared file."""
-    spec = move.target.spec
-    slices = spec.storage if move.target.in_order is None else move.target.in_order
+    spec = fill.target.spec
+    slices = spec.storage if fill.target.in_order is None else fill.target.in_order
     largest = math.prod(slices.largest) * spec.itemsize
-    return -(-largest // RANGE_BYTES) * slices.count * move.target.copies
+    return -(-largest // RANGE_BYTES) * slices.count * fill.target.copies
 
 
 def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
@@ -113,27 +113,27 @@ def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
 
 
 def _chunks(
-    moves: Sequence[Move], reader: Reader, target: str, shared: Collection[int]
+    fills: Sequence[Fill], reader: Reader, target: str, shared: Collection[int]
 ) -> Requests:
-    """Chunks that are objects of their own; ``shared``: the moves whose reads other targets share."""
+    """Chunks that are objects of their own; ``shared``: the fills whose reads other targets share."""
     made = NONE
-    for number, move in enumerate(moves):
-        if move.target.in_order is not None:
+    for number, fill in enumerate(fills):
+        if fill.target.in_order is not None:
             continue
-        if move.strategy == "copy":
-            made += _copies(move, reader, target, is_alone=number not in shared)
+        if fill.strategy == "copy":
+            made += _copies(fill, reader, target, is_alone=number not in shared)
         else:
-            count = move.target.spec.storage.count * move.target.copies
-            made += Requests(put=count, sent_bytes=_encoded_bytes(move, reader))
+            count = fill.target.spec.storage.count * fill.target.copies
+            made += Requests(put=count, sent_bytes=_encoded_bytes(fill, reader))
     return made
 
 
-def _copies(move: Move, reader: Reader, target: str, *, is_alone: bool) -> Requests:
+def _copies(fill: Fill, reader: Reader, target: str, *, is_alone: bool) -> Requests:
     """Chunks that are copied encoded."""
     scheme, total = target.partition("://")[0], WeightedSum()
-    for extent, weight in some_chunks(move, reader.locate):
-        nbytes = move.target.spec.chunk_bytes if extent is None else extent.length
-        match way_of(extent, move, reader, target, is_alone=is_alone):
+    for extent, weight in some_chunks(fill, reader.locate):
+        nbytes = fill.target.spec.chunk_bytes if extent is None else extent.length
+        match way_of(extent, fill, reader, target, is_alone=is_alone):
             case "store":
                 made = Requests(head=2, copy=1, put=2 if scheme == "s3" else 0)
             case "parts":
@@ -152,27 +152,27 @@ def _uploaded(nbytes: int, scheme: str) -> Requests:
     return sent + Requests(get=-(-nbytes // RANGE_BYTES), received_bytes=nbytes)
 
 
-def _encoded_bytes(move: Move, reader: Reader) -> int:
+def _encoded_bytes(fill: Fill, reader: Reader) -> int:
     """Bytes of a target's chunks as they are stored: what is compressed anew is taken to shrink as it did in the source."""
-    encoding = reader.tensors[move.placement.source].encoding
-    written = move.price.written_bytes
-    if move.target.codec.startswith("raw"):
+    encoding = reader.tensors[fill.piece.source].encoding
+    written = fill.price.written_bytes
+    if fill.target.codec.startswith("raw"):
         return written
-    ratio = _stored_share(move, reader) if encoding.compressor != "none" else 1.0
+    ratio = _stored_share(fill, reader) if encoding.compressor != "none" else 1.0
     return round(written * ratio)
 
 
-def _stored_share(move: Move, reader: Reader) -> float:
+def _stored_share(fill: Fill, reader: Reader) -> float:
     """Encoded bytes of the source for each decoded one, by some of its chunks."""
-    found = [extent for extent, _ in some_chunks(move, reader.locate) if extent is not None]
+    found = [extent for extent, _ in some_chunks(fill, reader.locate) if extent is not None]
     stored = sum(extent.length for extent in found)
-    return stored / (len(found) * move.source.spec.chunk_bytes or 1) if found else 1.0
+    return stored / (len(found) * fill.source.spec.chunk_bytes or 1) if found else 1.0
 
 
-def _files(moves: Sequence[Move], writer: Writer, scheme: str) -> Requests:
+def _files(fills: Sequence[Fill], writer: Writer, scheme: str) -> Requests:
     """Files that chunks share."""
     made = NONE
-    for nbytes in _file_sizes(moves, writer):
+    for nbytes in _file_sizes(fills, writer):
         if nbytes <= WHOLE_BYTES:
             made += Requests(put=1, sent_bytes=nbytes)
         else:
@@ -180,12 +180,12 @@ def _files(moves: Sequence[Move], writer: Writer, scheme: str) -> Requests:
     return made
 
 
-def _file_sizes(moves: Sequence[Move], writer: Writer) -> Iterator[int]:
+def _file_sizes(fills: Sequence[Fill], writer: Writer) -> Iterator[int]:
     files: dict[str, None] = {}
-    for move in moves:
-        if move.target.in_order is None:
+    for fill in fills:
+        if fill.target.in_order is None:
             continue
-        spec = move.target.spec
+        spec = fill.target.spec
         for index in spec.storage.indices():
             files |= dict.fromkeys(place.file for place in writer.places(spec.name, index))
     return (writer.shared_file(file).nbytes for file in files)
@@ -195,7 +195,7 @@ Way = Literal["store", "parts", "whole"]
 
 
 def way_of(
-    extent: Extent | None, move: Move, reader: Reader, target: str, *, is_alone: bool
+    extent: Extent | None, fill: Fill, reader: Reader, target: str, *, is_alone: bool
 ) -> Way:
     """How a chunk is copied that is the same on both sides: by the store itself, piece by piece, or through memory.
 
@@ -204,7 +204,7 @@ def way_of(
     if extent is None or extent.inline is not None or not is_in_bucket(target):
         return "whole"
     if is_alone and extent.version and not extent.offset:
-        has_checksums = reader.tensors[move.placement.source].encoding.checksum
+        has_checksums = reader.tensors[fill.piece.source].encoding.checksum
         place = (extent.path, extent.version, target, extent.length)
         if has_checksums and is_copied_by_store(*place):
             return "store"

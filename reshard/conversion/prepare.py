@@ -15,7 +15,7 @@ from reshard.conversion.target_plan import TargetPlan, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.limits import Limits
-from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_MOVE, open_to_convert
+from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
@@ -23,11 +23,11 @@ from reshard.formats.contents import Stored
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
-from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.processes import plan_with_processes
 from reshard.planning.target_layouts import layout_warnings
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import locate, source_text
 from reshard.storage.targets import check_target, target_text
@@ -165,12 +165,12 @@ def _summary(
     missing: Mapping[str, Stored],
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
-    moved = [move.source.spec for move in plan.moves]
+    moved = [tensor.source.spec for tensor in plan.tensors]
     return ConversionPlan(
         source,
         target,
         plan,
-        tuple(_planned_tensor(move, checkpoint) for move in plan.moves),
+        tuple(_planned_tensor(tensor, checkpoint) for tensor in plan.tensors),
         tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
         target_plan.dropped,
         (
@@ -187,7 +187,7 @@ def _summary(
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
     """The tensors of which chunks are not stored, among those that the target takes; CorruptError where they are refused."""
-    names = dict.fromkeys(request.placement.source for request in target.requests)
+    names = dict.fromkeys(request.piece.source for request in target.requests)
     return check_missing(reader, names, options.missing_chunks)
 
 
@@ -197,7 +197,7 @@ def _metadata_bytes(
     """What source and targets keep in memory; targets that are read back are opened one after the other."""
     is_read_back = any(each.check == "readback" for each in options)
     read_back = reader.metadata_bytes if is_read_back else 0
-    written = sum(BYTES_PER_MOVE * len(t.tensors) + _device_id_bytes(t) for t in targets)
+    written = sum(BYTES_PER_TENSOR * len(t.tensors) + _device_id_bytes(t) for t in targets)
     return reader.metadata_bytes + written + read_back
 
 
@@ -209,11 +209,11 @@ def _device_id_bytes(target: TargetCheckpoint) -> int:
     )
 
 
-def _planned_tensor(move: Move, checkpoint: TargetCheckpoint) -> PlannedTensor:
-    source, written = move.source.spec, checkpoint.tensors[move.target.spec.name]
+def _planned_tensor(plan: TensorPlan, checkpoint: TargetCheckpoint) -> PlannedTensor:
+    source, written = plan.source.spec, checkpoint.tensors[plan.name]
     shards = written.shards if written.partition else None
     slices = shards if isinstance(shards, Grid) else None
-    return PlannedTensor(source, move.target.spec, move, written.partition, slices)
+    return PlannedTensor(source, plan.target.spec, plan, written.partition, slices)
 
 
 def space_left(target: str) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reshard.engine.accumulator import MoveResult
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_memory, tensor_digests
@@ -18,7 +18,7 @@ from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
 from reshard.formats.registry import open_written
-from reshard.planning.move import Move, Plan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location
 
 _DISCARDED = "the output was discarded; check the device that holds it, then run again"
@@ -27,29 +27,29 @@ _DISCARDED = "the output was discarded; check the device that holds it, then run
 def check_read_back(plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits) -> None:
     """Raises MemoryBudgetError now for tensors that could not be read back after everything was written."""
     check_memory(((t.spec, t.encoding) for t in target.tensors.values()), limits)
-    copied = (reader.tensors[m.placement.source] for m in plan.moves if m.strategy == "copy")
+    copied = (reader.tensors[t.piece.source] for t in plan.tensors if t.strategy == "copy")
     check_memory(((t.spec, t.encoding) for t in copied), limits)
 
 
 def read_back(
     plan: Plan,
     reader: Reader,
-    results: Sequence[MoveResult],
+    results: Sequence[TensorResult],
     written: Location,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
-) -> list[MoveResult]:
+) -> list[TensorResult]:
     """The results, with a digest of every tensor; VerificationError where a tensor does not read back as written."""
     found = _stored_digests(written, limits, progress)
     encoded = {
-        move.placement.source
-        for move, result in zip(plan.moves, results, strict=True)
+        tensor.piece.source
+        for tensor, result in zip(plan.tensors, results, strict=True)
         if result.target_digest is None
     }
     of_source = tensor_digests(reader, limits, encoded)
     return [
-        _proved(move, result, found, of_source)
-        for move, result in zip(plan.moves, results, strict=True)
+        _proved(tensor, result, found, of_source)
+        for tensor, result in zip(plan.tensors, results, strict=True)
     ]
 
 
@@ -67,12 +67,13 @@ def _stored_digests(
 
 
 def _proved(
-    move: Move, result: MoveResult, found: Mapping[str, str], of_source: Mapping[str, str]
-) -> MoveResult:
-    name = move.placement.target
-    expected = result.target_digest or of_source[move.placement.source]
+    tensor: TensorPlan, result: TensorResult, found: Mapping[str, str], of_source: Mapping[str, str]
+) -> TensorResult:
+    name = tensor.name
+    expected = result.target_digest or of_source[tensor.piece.source]
     if found.get(name) != expected:
         raise VerificationError(
             f"{name!r} was read back with digest {found.get(name)}, but {expected} was written; {_DISCARDED}"
         )
-    return replace(result, source_digest=result.source_digest or expected, target_digest=expected)
+    source = result.source_digest if result.target_digest else expected
+    return replace(result, source_digest=source, target_digest=expected)

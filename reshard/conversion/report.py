@@ -9,7 +9,7 @@ from msgspec import field
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.move import Strategy
+from reshard.planning.tensor_plan import Strategy
 from reshard.planning.time_plan import TimePlan
 from reshard.record import Record
 from reshard.record_text import counted, several, warned

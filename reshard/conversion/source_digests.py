@@ -8,36 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.engine.accumulator import MoveResult
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
-from reshard.planning.move import Move, Plan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 
 
 def check_recorded(
-    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
+    plan: Plan, reader: Reader, results: Sequence[TensorResult], limits: Limits
 ) -> None:
-    """Compares every move's digest with the one that its source recorded, if it recorded any.
+    """Compares the digest of every tensor's source with the one that the source recorded, if it recorded any.
 
     Raises CorruptError where the source changed since, VerificationError where something else was written.
     """
     stored = _with_unseen_digests(plan, reader, results, limits)
-    for move, found in zip(plan.moves, stored, strict=True):
-        recorded = reader.tensors[move.placement.source].digest
-        if recorded and found and recorded != found:
-            raise _difference(move, reader, found, limits)
+    for tensor, found in zip(plan.tensors, stored, strict=True):
+        if found is None:
+            continue
+        recorded = reader.tensors[tensor.piece.source].digest
+        if recorded and recorded != found:
+            raise _difference(tensor, reader, found, limits)
 
 
 def _difference(
-    move: Move, reader: Reader, found: str, limits: Limits
+    tensor: TensorPlan, reader: Reader, found: str, limits: Limits
 ) -> CorruptError | VerificationError:
     """The error, of the source or of the output: the source is read once more to tell which.
 
     Raises CorruptError, naming the chunk, where one of the source does not have its own checksum.
     """
-    name, target = move.placement.source, move.placement.target
+    name, target = tensor.piece.source, tensor.name
     recorded = reader.tensors[name].digest
     try:
         now = tensor_digests(reader, limits, [name])[name]
@@ -64,19 +66,19 @@ def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
 
 
 def _with_unseen_digests(
-    plan: Plan, reader: Reader, results: Sequence[MoveResult], limits: Limits
+    plan: Plan, reader: Reader, results: Sequence[TensorResult], limits: Limits
 ) -> list[str | None]:
-    """The digest of each move's source as it is stored now; None where it was not read and has no record."""
+    """The digest of each tensor's only source as it is stored now; None where it was not read and has no record."""
     unseen = _unseen(plan, reader)
     found = tensor_digests(reader, limits, unseen) if unseen else {}
     return [
-        result.source_digest or found.get(move.placement.source)
-        for move, result in zip(plan.moves, results, strict=True)
+        result.source_digest or found.get(tensor.piece.source)
+        for tensor, result in zip(plan.tensors, results, strict=True)
     ]
 
 
 def _unseen(plan: Plan, reader: Reader) -> set[str]:
-    copied = {m.placement.source for m in plan.moves if m.strategy == "copy"}
+    copied = {t.piece.source for t in plan.tensors if t.strategy == "copy"}
     return {
         name
         for name in copied

@@ -21,7 +21,7 @@ def check_space_left(targets: Sequence[OpenTarget]) -> None:
     """Raises StorageError where there is no room for what earlier runs have not written."""
     _check(
         [
-            (target.job, target.job.plan.written_bytes - target.accumulator.written_bytes)
+            (target.job, target.job.plan.written_bytes - target.books.written_bytes)
             for target in targets
         ]
     )

@@ -18,7 +18,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.planning.move import Plan
+from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import has_leftovers, is_local, root_text
 
@@ -108,7 +108,7 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         check_unseen_memory(job.plan, job.reader, limits)
         writer = checkpoint.form.open_writer(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    is_in_order = any(move.target.in_order is not None for move in job.plan.moves)
+    is_in_order = any(tensor.target.in_order is not None for tensor in job.plan.tensors)
     uploads = None
     if is_in_order and not is_local(job.place):
         uploads = Uploads(job.place, writer.shared_file)

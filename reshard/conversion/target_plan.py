@@ -18,12 +18,12 @@ from reshard.formats.refusals import refuse_database
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Side
 from reshard.planning.pairing import made_of
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
+from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Store
 from reshard.storage.buckets.objects import put_memory_bytes
 from reshard.storage.local.store import LOCAL
@@ -152,7 +152,7 @@ def _partition(
 
 
 def _saturating(request: Request) -> Request:
-    return replace(request, placement=replace(request.placement, saturate=True))
+    return replace(request, piece=replace(request.piece, saturate=True))
 
 
 def _request(
@@ -165,7 +165,7 @@ def _request(
     if not store.writes_in_place:
         put_bytes = put_memory_bytes(target.chunk_bytes, in_parts=in_order is not None)
     return Request(
-        Placement.whole(source, target),
+        Piece.whole(source, target),
         Side(
             source,
             codec_name(stored.encoding),

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.movers.stream import execute
 from reshard.engine.output import TargetOutput, TaskOutput
-from reshard.engine.task import Finished, Task
+from reshard.engine.task import Result, Task
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import SharedFile
-from reshard.planning.move import Move
+from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.host import host_name, this_kernel
 from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
 from reshard.storage.location import locate
@@ -31,11 +31,11 @@ class BatchResult(Struct, frozen=True):
     """What a batch has done.
 
     Attributes:
-        reads: the finished tasks of each read.
+        results: of the units of each task.
         attempts: by target, the name of the folder with the files that were written; "" where tasks wrote the target's own.
     """
 
-    reads: list[list[Finished]]
+    results: list[list[Result]]
     attempts: tuple[str, ...] = ()
 
 
@@ -61,11 +61,11 @@ def tasks_of(batch: Batch) -> tuple[Task, ...]:
 def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batch:
     """The batch as it travels, where these targets have files that are uploaded in order elsewhere."""
     shared: dict[int, dict[str, SharedFile]] = {number: {} for number in outputs}
-    for task in (task for one in tasks for task in one.all if task.target in outputs):
-        files = shared[task.target]
-        for place in (place for chunk in task.targets for place in chunk.places):
+    for unit in (unit for task in tasks for unit in task.units if unit.target in outputs):
+        files = shared[unit.target]
+        for place in (place for chunk in unit.chunks for place in chunk.places):
             if place.offset is not None and place.file not in files:
-                files[place.file] = outputs[task.target].writer.shared_file(place.file)
+                files[place.file] = outputs[unit.target].writer.shared_file(place.file)
     return PackedBatch(tasks, shared) if any(shared.values()) else tasks
 
 
@@ -114,15 +114,14 @@ def carry_out(
 
     Raises StorageError where this host does not share the folder of the target, or the run is over.
     """
-    used = {task.target for one in tasks for task in one.all}
+    used = {unit.target for task in tasks for unit in task.units}
     begun = [_begun(out) if n in used else out for n, out in enumerate(outputs)]
-    results = iter(execute(tasks, begun, pool))
+    results = execute(tasks, begun, pool)
     host = _sync(output for n, output in enumerate(begun) if n in used)
-    reads = [
-        [Finished(t.unit_number, next(results), t.target, host) for t in task.all] for task in tasks
-    ]
+    if host:
+        results = [[replace(result, host=host) for result in of] for of in results]
     names = tuple(out.root.rpartition("/")[2] if out.is_attempt else "" for out in begun)
-    return BatchResult(reads, names if any(names) else ())
+    return BatchResult(results, names if any(names) else ())
 
 
 def _begun(output: TaskOutput) -> TaskOutput:
@@ -150,18 +149,17 @@ def _sync(outputs: Iterable[TaskOutput]) -> str:
 
 
 def accept_files(
-    output: TargetOutput, moves: Sequence[Move], result: BatchResult, done: Sequence[Finished]
+    output: TargetOutput, tensors: Sequence[TensorPlan], result: BatchResult, done: Sequence[Result]
 ) -> None:
-    """Makes the files of finished tasks the target's own, where they were written elsewhere."""
+    """Makes the files of units the target's own, where they were written elsewhere."""
     if not result.attempts or not done or output.elsewhere is None:
         return
     name = result.attempts[done[0].target]
     files: dict[str, None] = {}
     heads: dict[str, tuple[bytes, int]] = {}
-    for task in done:
-        tensor = moves[task.result.move].placement.target
-        for part in task.result.parts:
-            for place in output.places(tensor, part.index):
+    for one in done:
+        for chunk in one.chunks:
+            for place in output.places(tensors[one.tensor].name, chunk.index):
                 if place.offset is not None and place.file not in heads:
                     shared = output.writer.shared_file(place.file)
                     heads[place.file] = (shared.head, shared.nbytes)

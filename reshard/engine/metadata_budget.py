@@ -11,7 +11,7 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import find_checkpoint
 from reshard.planning.metadata_share import LEAST_BUFFERS, bytes_beside
 
-BYTES_PER_MOVE = 2600
+BYTES_PER_TENSOR = 2600
 """What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
 
 BYTES_PER_DEVICE_ID = 20
@@ -28,7 +28,7 @@ def open_to_convert(source: CheckpointPath, max_memory: int, targets: int = 1) -
     its metadata and the targets' leave nothing of ``max_memory``.
     """
     found = find_checkpoint(source)
-    _check_leaves([source], [found.price()], max_memory, BYTES_PER_MOVE * targets)
+    _check_leaves([source], [found.price()], max_memory, BYTES_PER_TENSOR * targets)
     return found.open()
 
 

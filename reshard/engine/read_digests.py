@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
+from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
 from reshard.engine.copies import bytes_of_copies, compared_copies
@@ -172,7 +172,7 @@ def digests_with_casts(
 
 
 def _finished(crc: int, spec: TensorSpec) -> str:
-    return f"{finish(CRC64NVME, crc, spec.nbytes):016x}"
+    return digest_text(crc, spec.nbytes)
 
 
 def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
@@ -259,7 +259,7 @@ def _digest_chunk(task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers) -> t
     crc = cast_crc = 0
     reader = PartReader(task.stored, chunk, chunk.box, to_end=True)
     for part in reader.parts(memory, opaque_dtype(storage_bytes(task.stored.dtype)), _nowhere):
-        crc ^= linear_of_box(CRC64NVME, part.elements, part.box, task.shape)
+        crc ^= sum_of_box(part.elements, part.box, task.shape)
         cast_crc ^= _linear_of_cast(task, part.elements, part.box)
     if not reader.is_checked:  # the checksum covers the padding too, which was skipped
         check_stored(task.stored, chunk)
@@ -277,5 +277,5 @@ def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
     crc, dtype = 0, numpy_dtype(task.cast.dtype)
     for elements, part in slabs(view.view(numpy_dtype(task.stored.dtype)), box):
         cast = converted(elements, dtype, saturate=task.cast.saturate)
-        crc ^= linear_of_box(CRC64NVME, cast, part, task.shape)
+        crc ^= sum_of_box(cast, part, task.shape)
     return crc

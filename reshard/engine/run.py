@@ -2,8 +2,8 @@
 
 One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
 starts when its bytes are free, so buffers never exceed the plan's ``max_memory``; on several hosts each has
-that much. A run has one target or several: tasks that share a read are one task, and each target has its own
-accumulator.
+that much. A run has one target or several: units that share a read are filled by one task, and each target has its own
+books.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_batches(
         writeback = stack.enter_context(Writeback())
         stack.enter_context(closing(ended))
         for result in ended:
-            read_bytes += sum(tasks[0].result.read_bytes for tasks in result.reads)
+            read_bytes += sum(units[0].read_bytes for units in result.results)
             for number, target in enumerate(targets):
                 if target is not None:
                     _add_up(target, result, number, writeback)
@@ -78,13 +78,13 @@ def _uploads_elsewhere(
 
 
 def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writeback) -> None:
-    done = [t for tasks in result.reads for t in tasks if t.target == number]
-    done = [task for task in done if target.is_first(task)]
+    done = [one for units in result.results for one in units if one.target == number]
+    done = [one for one in done if target.is_first(one)]
     with about_target(target.output.name):
-        accept_files(target.output, target.accumulator.moves, result, done)
-        for task in done:
-            complete = target.accumulator.add(task.result, task.host)
-            for stored in () if task.host else complete:  # another host has synced it
+        accept_files(target.output, target.books.tensors, result, done)
+        for one in done:
+            complete = target.books.add(one)
+            for stored in () if one.host else complete:  # another host has synced it
                 writeback.begin(stored.path, stored.nbytes, stored.offset)
         if target.record is not None and done:
             target.record(done)
@@ -93,5 +93,9 @@ def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writ
 def _batch_bytes(batch: Batch) -> int:
     """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
     tasks = tasks_of(batch)
-    chunks = sum(len(t.sources) + sum(len(b.targets) for b in t.all) for t in tasks[1:])
+    chunks = sum(map(_chunks, tasks[1:]))
     return max(t.memory_bytes for t in tasks) + RECORD_BYTES * chunks
+
+
+def _chunks(task: Task) -> int:
+    return sum(len(r.chunks) for r in task.reads) + sum(len(u.chunks) for u in task.units)

@@ -1,4 +1,4 @@
-"""Task: one unit of a move, as small frozen data that any process on any host can run.
+"""Task: what fills units of target tensors from one reading, as small frozen data that any process on any host can run.
 
 None of these records can be in a cycle, so Python's garbage collector need not look at them (``gc=False``): a run on many hosts
 holds a million at once.
@@ -6,17 +6,20 @@ holds a million at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct
 
+from reshard.checksums.sums import Sums
 from reshard.formats.base import Place
 from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid, Index
-from reshard.planning.move import Strategy
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Strategy
+
+Count = Annotated[int, Meta(ge=0)]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,56 +58,103 @@ class TargetChunk(Struct, frozen=True, gc=False):
     stored_shape: tuple[int, ...]
 
 
-class Task(Struct, frozen=True, gc=False):
-    """Fill ``unit`` of a placement: read ``sources``, write ``targets``.
-
-    Running it twice gives the same bytes. ``sources`` and ``targets`` are in row-major order of
-    their grids; ``target_grid`` cuts the unit, in coordinates counted from its start.
+class Unit(Struct, frozen=True, gc=False):
+    """A unit of a target tensor, which a task fills.
 
     Attributes:
-        move: index of the move in its plan.
-        unit: box in the placement's coordinates.
-        target_shape: shape of the whole target tensor, for its digest.
-        band_bytes: decoded bytes that pass at once.
-        at_once: whether source chunks are decoded whole, not in a stream.
-        fill: bytes of one element of a source chunk that is not stored.
-        memory_bytes: what the plan allows this task.
-        open_files: target files that it may have open at once.
-        unit_number: which of the move's units this is, row-major.
-        target: which of the run's targets it fills.
-        beside: tasks that fill the same unit of other targets from the same read of ``sources``.
-        is_recorded: whether the source recorded a digest of everything that the move reads. Where the target has
-            the same bytes, its digest is compared with that one, and the source's is not taken again.
+        target: which of the run's targets has the tensor.
+        tensor: the tensor's number in the plan of that target.
+        number: which of the tensor's units this is.
+        pieces: of which it has elements.
+        chunks: every target chunk that it touches, in row-major order of ``grid``.
+        box: of the target; several pieces, and all chunks that are assembled, lie in it whole.
+        grid: the target's chunks within ``box``, counted from its start.
+        shape: of the whole target tensor, for its digest.
     """
 
-    move: int
+    target: int
+    tensor: int
+    number: int
     strategy: Strategy
-    placement: Placement
-    unit: Box
-    sources: tuple[SourceChunk, ...]
-    source_encoding: Encoding
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    encoding: Encoding
+    pieces: tuple[Piece, ...]
+    chunks: tuple[TargetChunk, ...]
+    box: Box
+    grid: Grid
+
+
+class Take(Struct, frozen=True, gc=False):
+    """What a unit takes of what is read: a box of one of its pieces.
+
+    Attributes:
+        unit, piece: places in the task's units, and in the pieces of that unit.
+        changes: whether source and target are not the same row-major bytes.
+    """
+
+    unit: int
+    piece: int
+    box: Box
+    changes: bool
+
+
+class SourceRead(Struct, frozen=True, gc=False):
+    """A tensor that a task reads, or a part of it.
+
+    Attributes:
+        name, dtype, shape: of the source tensor; the name is "" where an element fills the target.
+        encoding: of each chunk.
+        fill: bytes of one element of a chunk that is not stored.
+        chunks: in row-major order of the source's grid.
+        box: what is wanted of the tensor.
+        takes: the boxes that units take of it.
+        is_recorded: whether the source recorded a digest of everything that is read. Where the target has the same bytes,
+            its digest is compared with that one, and the source's is not taken again.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    encoding: Encoding
     fill: bytes
-    targets: tuple[TargetChunk, ...]
-    target_grid: Grid
-    target_encoding: Encoding
-    target_shape: tuple[int, ...]
+    chunks: tuple[SourceChunk, ...]
+    box: Box
+    takes: tuple[Take, ...]
+    is_recorded: bool = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """Encoded bytes of its chunks."""
+        return sum([chunk.extent.length for chunk in self.chunks if chunk.extent])
+
+
+class Task(Struct, frozen=True, gc=False):
+    """Fill ``units`` from ``reads``, one read after the other. Running it twice gives the same bytes.
+
+    Attributes:
+        band_bytes: decoded bytes that pass at once.
+        at_once: whether source chunks are decoded whole, not in a stream.
+        memory_bytes: what the plan allows this task.
+        open_files: target files that it may have open at once, of each target.
+    """
+
+    reads: tuple[SourceRead, ...]
+    units: tuple[Unit, ...]
     band_bytes: int
     memory_bytes: int
     open_files: int
     at_once: bool = False
-    unit_number: int = 0
-    target: int = 0
-    beside: tuple[Task, ...] = ()
-    is_recorded: bool = False
 
     @property
-    def all(self) -> tuple[Task, ...]:
-        """This task and those beside it."""
-        return (self, *self.beside)
+    def strategy(self) -> Strategy:
+        """Of its first unit; all are copied, all are moved whole, or none is."""
+        return self.units[0].strategy
 
 
-class CastStats(Struct, frozen=True):
-    """What a cast lost.
+class CastStats(Struct, frozen=True, array_like=True):
+    """What a cast lost. It encodes as the list of its fields.
 
     Attributes:
         overflows: finite values that became infinite, or did not fit an integer.
@@ -113,10 +163,10 @@ class CastStats(Struct, frozen=True):
         saturated: values beyond the largest finite one, infinite ones too, that became that one.
     """
 
-    overflows: int = 0
-    nans: int = 0
+    overflows: Count = 0
+    nans: Count = 0
     largest_relative_error: float = 0.0
-    saturated: int = 0
+    saturated: Count = 0
 
     def __add__(self, other: CastStats) -> CastStats:
         return CastStats(
@@ -127,72 +177,53 @@ class CastStats(Struct, frozen=True):
         )
 
 
-class ChunkPart(Struct, frozen=True, gc=False):
-    """The contribution of a task to one target chunk.
+class StoredChunk(Struct, frozen=True, gc=False, array_like=True):
+    """A chunk of a target as it is stored, or the part of it that one task stored. It encodes as the list of its fields.
 
     Attributes:
-        crc32c: linear contribution to the CRC32C of the chunk's stored bytes without their checksum; 0 for a chunk that
-            was stored whole with a checksum.
+        crc32c: linear part of the CRC32C of the stored bytes, without a checksum that is stored with them; 0 for a chunk
+            that was stored whole with a checksum.
         nbytes: bytes of the tensor (padding excluded) that were written.
         stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
         versions: of the file at each of its places, where the store names versions and the file is complete now; else "".
     """
 
-    index: Index
-    crc32c: int
-    nbytes: int
-    stored_bytes: int | None = None
+    index: tuple[Count, ...]
+    crc32c: Count
+    nbytes: Count
+    stored_bytes: Count | None = None
     versions: tuple[str, ...] = ()
 
 
-class TaskResult(Struct, frozen=True, gc=False):
-    """The result of a task.
+class Result(Struct, frozen=True, gc=False, array_like=True):
+    """A unit that was filled, and what was seen of it. It encodes as the list of its fields: a record of the journal.
 
     Attributes:
-        source_crc: linear contribution to the digest of the placement's box of the source; where the source
-            recorded a digest, the contribution to the target's.
-        target_crc: linear contribution to the digest of the target tensor.
+        tensor, unit: their numbers in the plan, and among the tensor's units.
+        sums: of each piece that the unit has elements of.
         moved_bytes: bytes of the source's elements that were moved.
-        read_bytes: encoded bytes of the chunks that were read.
-        has_digest: False where chunks travelled encoded and no element was seen.
-        expected_crc: the ``target_crc`` that is correct, where it is not ``source_crc``: after a cast, or where
-            elements change their order.
-        source_cover: sum over the boxes that were read, in the placement's coordinates (see ``coverage``).
-        target_cover: sum over the boxes that were written, in the target's.
-    """
-
-    move: int
-    source_crc: int
-    target_crc: int
-    moved_bytes: int
-    read_bytes: int
-    parts: tuple[ChunkPart, ...]
-    cast: CastStats = field(default_factory=CastStats)
-    has_digest: bool = True
-    expected_crc: int | None = None
-    source_cover: int = 0
-    target_cover: int = 0
-
-
-class Finished(Struct, frozen=True, gc=False):
-    """A finished task: the unit of the move that it filled, row-major, and its result.
-
-    Attributes:
+        read_bytes: encoded bytes of the chunks that were read; 0 where another unit of the target, filled from the same read,
+            has them.
         target: of which of the run's targets.
-        host: that did it, where its kernel is another than the run's; else "".
+        host: that filled it, where its kernel is another than the run's; else "".
     """
 
-    unit: int
-    result: TaskResult
-    target: int = 0
+    tensor: Count
+    unit: Count
+    sums: tuple[Sums, ...]
+    moved_bytes: Count
+    read_bytes: Count
+    chunks: tuple[StoredChunk, ...]
+    cast: CastStats | None = None
+    target: Count = 0
     host: str = ""
 
 
-def source_element_type(task: Task) -> np.dtype[Any]:
+def source_element_type(piece: Piece) -> np.dtype[Any]:
     """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
-    return element_dtype(task.placement.source_dtype, is_cast=task.placement.is_cast)
+    return element_dtype(piece.source_dtype, is_cast=piece.is_cast)
 
 
-def target_element_type(task: Task) -> np.dtype[Any]:
+def target_element_type(piece: Piece) -> np.dtype[Any]:
     """What target elements are viewed as."""
-    return element_dtype(task.placement.target_dtype, is_cast=task.placement.is_cast)
+    return element_dtype(piece.target_dtype, is_cast=piece.is_cast)

@@ -1,6 +1,6 @@
 """Makes tasks from a plan, a batch at a time: chunks are located late, so that a large plan stays small.
 
-Where several targets share a read, the tasks of the others travel with the first one, in its ``beside``.
+Units of all tensors and targets that share a read are filled by one task.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from reshard.engine.output import TargetOutput
 from reshard.engine.share import ALL, Range, Share
 from reshard.engine.target_run import TargetRun
-from reshard.engine.task import SourceChunk, TargetChunk, Task
+from reshard.engine.task import SourceRead, Take, Task, Unit
+from reshard.engine.task_parts import changes_bytes, source_read, unit_of
 from reshard.engine.write.file_order import in_order_of_files
 from reshard.formats.base import Place, Reader
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Index
-from reshard.planning.move import Move
-from reshard.planning.multi_plan import MoveAt, MultiPlan
-from reshard.planning.placement import inverse
+from reshard.geometry.grid import Grid
+from reshard.planning.multi_plan import FillAt, MultiPlan, Read
+from reshard.planning.piece import Piece
 from reshard.planning.planner import open_files_per_task
+from reshard.planning.tensor_plan import Fill, around
 
 T = TypeVar("T")
 
@@ -56,21 +56,22 @@ REQUEST_WEIGHT = 1 << 20
 
 def task_batches(
     plan: MultiPlan,
-    reader: Reader,
+    readers: Sequence[Reader],
     targets: Sequence[TargetRun | None],
     share: Share = ALL,
     workers_elsewhere: int = 0,
 ) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
-    ``targets`` has None for a target that needs no task; ``share`` leaves out what other parts of the conversion do. For
-    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large moves come first, so that
-    none is left alone at the end, and as many of them in turn as there are workers: two tasks of one move would wait for
+    ``readers`` are the source checkpoints, in the order of their numbers. ``targets`` has None for a target that needs no
+    task; ``share`` leaves out what other parts of the conversion do. For
+    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large reads come first, so that
+    none is left alone at the end, and as many of them in turn as there are workers: two tasks of one tensor would wait for
     each other at the files they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
     limits = batch_limits(plan.decoded_bytes, workers_elsewhere)
-    every = [_Read(plan, read, reader, by_number) for read in plan.reads]
+    every = [_Tasks(plan, read, readers, by_number) for read in plan.reads]
     yield from _by_file([read for read in every if read.is_in_order], share)
     others = [read for read in every if not read.is_in_order]
     reads = list(zip(others, share.ranges([r.decoded_bytes for r in others]), strict=True))
@@ -128,7 +129,7 @@ def _batched(tasks: Iterator[tuple[int, Task]], limits: BatchLimits) -> Iterator
         yield tuple(batch)
 
 
-def _by_file(reads: Sequence[_Read], share: Share) -> Iterator[tuple[Task, ...]]:
+def _by_file(reads: Sequence[_Tasks], share: Share) -> Iterator[tuple[Task, ...]]:
     """For each file that is written in order, its tasks in that order; files that share chunks go together."""
     for group in _groups(reads, share):
         tasks = tuple(read.task(unit) for read, unit in group if read.is_left(unit))
@@ -136,7 +137,7 @@ def _by_file(reads: Sequence[_Read], share: Share) -> Iterator[tuple[Task, ...]]
             yield tasks
 
 
-def _groups(reads: Sequence[_Read], share: Share) -> Iterator[list[tuple[_Read, int]]]:
+def _groups(reads: Sequence[_Tasks], share: Share) -> Iterator[list[tuple[_Tasks, int]]]:
     """The units of each file, in its order, as far as they are of the share."""
     units = [(read, unit) for read in reads for unit in read.units()]
     groups = list(in_order_of_files([read.first_places(unit) for read, unit in units]))
@@ -147,56 +148,85 @@ def _groups(reads: Sequence[_Read], share: Share) -> Iterator[list[tuple[_Read, 
 
 
 def share_units(
-    plan: MultiPlan, reader: Reader, target: TargetRun, share: Share
+    plan: MultiPlan, readers: Sequence[Reader], target: TargetRun, share: Share
 ) -> Iterator[tuple[int, int]]:
-    """The move and the number of each unit of a plan with one target that is of the share, done or not."""
-    every = [_Read(plan, read, reader, {0: target}) for read in plan.reads]
+    """The tensor and the number of each unit of a plan with one target that is of the share, done or not."""
+    every = [_Tasks(plan, read, readers, {0: target}) for read in plan.reads]
     for group in _groups([read for read in every if read.is_in_order], share):
-        yield from ((read.first_move, unit) for read, unit in group)
+        for read, unit in group:
+            yield from read.filled(unit)
     others = [read for read in every if not read.is_in_order]
     ranges = share.ranges([read.decoded_bytes for read in others])
     for read, of in zip(others, ranges, strict=True):
-        yield from ((read.first_move, unit) for unit in of.units(read.count))
+        for unit in of.units(read.count):
+            yield from read.filled(unit)
 
 
-def unit_bytes(move: Move, unit: int) -> int:
-    """Bytes of the source's elements in a unit."""
-    return move.units.box(move.units.index_at(unit)).size * move.source.spec.itemsize
+class _OwnFill(Struct, frozen=True):
+    """A fill of a read.
+
+    Attributes:
+        first: number of its first unit among the units of its tensor.
+        changes: for each of its pieces, whether the target has other row-major bytes than the source.
+    """
+
+    at: FillAt
+    fill: Fill
+    first: int
+    changes: tuple[bool, ...]
 
 
-class _Read:
-    """The moves of one tensor that share a read, and the tasks that are left of them."""
+class _Wanted(Struct, frozen=True):
+    """A unit of a fill that a task of a read fills.
 
-    __slots__ = ("_moves", "_open_files", "_plan", "_reader", "_targets", "decoded_bytes")
+    Attributes:
+        number: among the units of its tensor.
+        box: of the piece; of several pieces, of the target.
+    """
+
+    own: _OwnFill
+    number: int
+    box: Box
+
+    @property
+    def at(self) -> FillAt:
+        return self.own.at
+
+    @property
+    def fill(self) -> Fill:
+        return self.own.fill
+
+
+class _Tasks:
+    """The tasks of a read, as far as targets lack their units."""
+
+    __slots__ = ("_fills", "_open_files", "_plan", "_read", "_readers", "_targets", "decoded_bytes")
 
     def __init__(
         self,
         plan: MultiPlan,
-        moves: Sequence[MoveAt],
-        reader: Reader,
+        read: Read,
+        readers: Sequence[Reader],
         targets: Mapping[int, TargetRun],
     ) -> None:
         self._plan = plan
-        self._reader = reader
+        self._read = read
+        self._readers = readers
         self._targets = targets
-        self._moves = [at for at in moves if at.target in targets]
-        self._open_files = max(8, open_files_per_task(plan.workers) // 2 // max(1, len(moves)))
-        self.decoded_bytes = plan.move(moves[0]).price.decoded_bytes
+        self._fills = [_own_fill(plan, at) for at in read.fills if at.target in targets]
+        files = open_files_per_task(plan.workers) // 2
+        self._open_files = max(8, files // max(1, len(read.fills)))
+        self.decoded_bytes = plan.price(read).decoded_bytes
 
     @property
     def is_in_order(self) -> bool:
-        """Whether its target's chunks must be written in order; then it has one target."""
-        return any(self._plan.move(at).target.in_order is not None for at in self._moves)
-
-    @property
-    def first_move(self) -> int:
-        """The number of its first target's move."""
-        return self._moves[0].move
+        """Whether its target's chunks must be written in order; then it has one fill."""
+        return any(own.fill.target.in_order is not None for own in self._fills)
 
     @property
     def count(self) -> int:
         """How many units it has."""
-        return self._plan.move(self._moves[0]).units.count
+        return self._read.units.count
 
     @property
     def unit_bytes(self) -> int:
@@ -208,116 +238,116 @@ class _Read:
         return range(self.count)
 
     def is_left(self, unit: int) -> bool:
-        """Whether its one target lacks a unit."""
-        return not self._is_done(self._moves[0], unit)
+        """Whether a target lacks anything of a unit."""
+        return any(not self._is_done(wanted) for wanted in self._wanted(unit))
+
+    def filled(self, unit: int) -> Iterator[tuple[int, int]]:
+        """The tensor and number of each unit of the targets that a unit of the read fills."""
+        return ((wanted.at.tensor, wanted.number) for wanted in self._wanted(unit))
 
     def first_places(self, unit: int) -> tuple[Place, ...]:
-        """Where the first chunk of a unit of its one target is stored."""
-        (at,) = self._moves
-        move, box = self._plan.move(at), self._box(at, unit)
-        spec = move.target.spec
-        index = tuple(r.start for r in spec.storage.overlapping(move.placement.to_target(box)))
-        return self._targets[at.target].output.places(spec.name, index)
+        """Where the first chunk of a unit of its one fill is stored."""
+        (wanted,) = self._wanted(unit)
+        fill, spec = wanted.fill, wanted.fill.target.spec
+        box = wanted.box if fill.is_joint else fill.piece.to_target(wanted.box)
+        index = tuple(r.start for r in spec.storage.overlapping(box))
+        return self._targets[wanted.at.target].output.places(spec.name, index)
 
     def task(self, unit: int) -> Task:
-        """The task that fills a unit of its one target."""
-        return self._task(self._moves, unit, self._box(self._moves[0], unit))
-
-    def _box(self, at: MoveAt, unit: int) -> Box:
-        units = self._plan.move(at).units
-        return units.box(units.index_at(unit))
+        """The task that fills a unit of its one fill."""
+        return self._task(list(self._wanted(unit)))
 
     def tasks(self, of: Range) -> Iterator[tuple[int, Task]]:
         """A task for each unit of a range that any target lacks, each with its weight: about how many bytes it decodes."""
-        if not self._moves:
+        if not self._fills:
             return
-        first = self._plan.move(self._moves[0])
-        nbytes, units = self.unit_bytes, first.units
-        if self._waits_for_answers(first):
+        nbytes = self.unit_bytes
+        if self._waits_for_answers():
             nbytes += REQUEST_WEIGHT
-        for unit in of.units(units.count):
-            left = [at for at in self._moves if not self._is_done(at, unit)]
+        for unit in of.units(self.count):
+            left = [wanted for wanted in self._wanted(unit) if not self._is_done(wanted)]
             if left:
-                yield nbytes, self._task(left, unit, units.box(units.index_at(unit)))
+                yield nbytes, self._task(left)
 
-    def _waits_for_answers(self, move: Move) -> bool:
-        source = self._reader.tensors[move.placement.source]
-        is_local = all(self._targets[at.target].output.is_local for at in self._moves)
-        return bool(source.encoding.read_ahead_bytes) or not is_local
+    def _wanted(self, unit: int) -> Iterator[_Wanted]:
+        """What a unit of the read fills."""
+        units = self._read.units
+        box = units.box(units.index_at(unit))
+        for own in self._fills:
+            if own.fill.units is units:  # the units of the read are its own
+                yield _Wanted(own, own.first + unit, box)
+                continue
+            piece = own.fill.piece
+            found = box.shift(self._read.box.start).intersect(piece.source_box)
+            if found is not None:
+                part = found.relative_to(piece.source_box.start)
+                yield _Wanted(own, own.first + _number(own.fill.units, part), part)
 
-    def _is_done(self, at: MoveAt, unit: int) -> bool:
-        done = self._targets[at.target].done
-        return done is not None and done.has(at.move, unit)
-
-    def _task(self, left: Sequence[MoveAt], number: int, unit: Box) -> Task:
-        sources = tuple(_sources(self._plan.move(left[0]), unit, self._reader))
-        beside = tuple(self._fill(at, number, unit, sources, ()) for at in left[1:])
-        return self._fill(left[0], number, unit, sources, beside)
-
-    def _fill(
-        self,
-        at: MoveAt,
-        number: int,
-        unit: Box,
-        sources: tuple[SourceChunk, ...],
-        beside: tuple[Task, ...],
-    ) -> Task:
-        move, output = self._plan.move(at), self._targets[at.target].output
-        placement = move.placement
-        stored = self._reader.tensors[placement.source]
-        return Task(
-            move=at.move,
-            strategy=move.strategy,
-            placement=placement,
-            unit=unit,
-            sources=sources,
-            source_encoding=stored.encoding,
-            fill=stored.fill,
-            targets=tuple(_targets(move, unit, output)),
-            target_grid=placement.target_grid(move.target.spec.storage).clip(unit),
-            target_encoding=output.encodings[placement.target],
-            target_shape=move.target.spec.shape,
-            band_bytes=move.band_bytes,
-            at_once=move.at_once,
-            memory_bytes=move.price.task_bytes,
-            open_files=self._open_files,
-            unit_number=number,
-            target=at.target,
-            beside=beside,
-            is_recorded=bool(stored.digest)
-            and placement.source_box == Box.full(move.source.spec.shape),
+    def _waits_for_answers(self) -> bool:
+        outputs = [self._targets[own.at.target].output for own in self._fills]
+        return not all(output.is_local for output in outputs) or any(
+            piece.fill is None and self._stored_far(piece.key)
+            for own in self._fills
+            for piece in own.fill.pieces
         )
 
+    def _stored_far(self, key: tuple[int, str]) -> bool:
+        checkpoint, name = key
+        return self._readers[checkpoint].tensors[name].encoding.read_ahead_bytes > 0
 
-def _sources(move: Move, unit: Box, reader: Reader) -> Iterator[SourceChunk]:
-    spec = move.source.spec
-    grid = spec.storage
-    ranges = grid.overlapping(move.placement.to_source(unit))
-    for index, box in _boxes(ranges, grid.cuts):
-        extent = reader.locate(spec.name, index)
-        yield SourceChunk(index, extent, box, spec.chunk_shape or box.shape)
+    def _is_done(self, wanted: _Wanted) -> bool:
+        done = self._targets[wanted.at.target].done
+        return done is not None and done.has(wanted.at.tensor, wanted.number)
+
+    def _task(self, wanted: Sequence[_Wanted]) -> Task:
+        units = tuple(
+            unit_of(w.at, w.fill, w.number, w.box, self._targets[w.at.target].output)
+            for w in wanted
+        )
+        fill = wanted[0].fill
+        return Task(
+            tuple(self._reads(wanted, units)),
+            units,
+            fill.band_bytes,
+            fill.price.task_bytes,
+            self._open_files,
+            fill.at_once,
+        )
+
+    def _reads(self, wanted: Sequence[_Wanted], units: Sequence[Unit]) -> Iterator[SourceRead]:
+        first = wanted[0].fill
+        if not first.is_joint:
+            takes = [Take(number, 0, w.box, w.own.changes[0]) for number, w in enumerate(wanted)]
+            pieces = [w.fill.piece for w in wanted]
+            yield self._source_read(first, 0, pieces, takes)
+            return
+        (unit,) = units
+        for number, piece in enumerate(first.pieces):
+            changes = wanted[0].own.changes[number]
+            takes = [Take(0, number, box, changes) for box in piece.of_target(unit.box)]
+            if takes:
+                yield self._source_read(first, number, [piece] * len(takes), takes)
+
+    def _source_read(
+        self, fill: Fill, number: int, pieces: Sequence[Piece], takes: Sequence[Take]
+    ) -> SourceRead:
+        boxes = [piece.to_source(take.box) for piece, take in zip(pieces, takes, strict=True)]
+        box = boxes[0] if len(boxes) == 1 else around(boxes)
+        piece, spec = pieces[0], fill.sources[number].spec
+        reader = None if piece.fill is not None else self._readers[piece.checkpoint]
+        return source_read(piece, spec, reader, box, tuple(takes))
 
 
-def _targets(move: Move, unit: Box, output: TargetOutput) -> Iterator[TargetChunk]:
-    """In the order of the placement's axes, whatever the target's own are."""
-    spec, placement = move.target.spec, move.placement
-    order, grid = placement.axis_order, spec.storage
-    ranges, back = grid.overlapping(placement.to_target(unit)), inverse(order)
-    in_order = _boxes([ranges[d] for d in back], [grid.cuts[d] for d in back])
-    for turned, turned_box in in_order:
-        index, box = tuple(map(turned.__getitem__, order)), turned_box.permute(order)
-        places = output.places(spec.name, index)
-        yield TargetChunk(index, places, box, spec.chunk_shape or box.shape)
+def _own_fill(plan: MultiPlan, at: FillAt) -> _OwnFill:
+    fills = plan.plans[at.target].tensors[at.tensor].fills
+    first = sum([fill.units.count for fill in fills[: at.fill]])
+    fill = fills[at.fill]
+    return _OwnFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
 
 
-def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Index, Box]]:
-    """The parts of a grid with these cuts whose indices are in ``ranges``, row-major.
-
-    A large task has hundreds, so each cut is looked up once.
-    """
-    starts = [c[r.start : r.stop] for c, r in zip(cuts, ranges, strict=True)]
-    stops = [c[r.start + 1 : r.stop + 1] for c, r in zip(cuts, ranges, strict=True)]
-    indices = itertools.product(*ranges)
-    corners = zip(itertools.product(*starts), itertools.product(*stops), strict=True)
-    for index, (start, stop) in zip(indices, corners, strict=True):
-        yield index, Box(start, stop)
+def _number(grid: Grid, box: Box) -> int:
+    """The number of the part of a grid that is, or begins with, a box; row-major."""
+    number = 0
+    for found, parts in zip(grid.overlapping(box), grid.parts, strict=True):
+        number = number * parts + found.start
+    return number

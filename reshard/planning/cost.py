@@ -11,8 +11,8 @@ from itertools import pairwise
 from msgspec import Struct
 
 from reshard.geometry.grid import Cuts, Grid
-from reshard.planning.move import Price, Side, Strategy
-from reshard.planning.placement import Placement, inverse
+from reshard.planning.piece import Piece, inverse
+from reshard.planning.tensor_plan import Price, Side, Strategy
 
 DECODE_BYTES_PER_SECOND = 1.4e9
 COPY_BYTES_PER_SECOND = 3.0e9
@@ -69,140 +69,147 @@ class Pace(Struct, frozen=True):
     task_bytes: int
 
 
-class Fill(Struct, frozen=True):
-    """One target of a read: its placement, how source and target are stored, and the strategy."""
+class Reading(Struct, frozen=True):
+    """What is decoded for one or several drafts.
+
+    Attributes:
+        grid: the source's chunks within what is read.
+        units: boxes of what is read; a task decodes every chunk that its unit touches.
+    """
+
+    source: Side
+    grid: Grid
+    units: Grid
+
+    @property
+    def chunks(self) -> int:
+        """The most chunks that one unit touches."""
+        return chunks_per_unit(self.units, self.grid)
+
+
+class Draft(Struct, frozen=True):
+    """A piece with a strategy, before it has a price.
+
+    Attributes:
+        units: boxes of the piece.
+    """
 
     strategy: Strategy
-    placement: Placement
+    piece: Piece
     source: Side
     target: Side
+    units: Grid
+
+    @property
+    def chunks(self) -> int:
+        """The most target chunks that one unit touches."""
+        return chunks_per_unit(self.units, self.piece.target_grid(self.target.spec.storage))
 
 
 def task_bytes(
-    fills: Sequence[Fill], units: Grid, band_bytes: int, *, at_once: bool = False
+    reading: Reading, drafts: Sequence[Draft], band_bytes: int, *, at_once: bool = False
 ) -> int:
-    """Memory of a task that decodes a unit once and fills all of ``fills`` from it.
+    """Memory of a task that decodes a unit once and fills all of ``drafts`` from it.
 
     It is the sum of: the decoded band, or, with ``at_once``, all chunks that are open side by side; the interleaved
     band, if chunks are interleaved; pieces as they are written and the target rows that they form, for one target at a
     time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
     assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
-    source, open_chunks = fills[0].source, _open_chunks(fills, units)
-    pieces = max((_piece_bytes(f, band_bytes) for f in fills if _in_pieces(f)), default=0)
-    assembled = sum(_assembled_bytes(f, units) for f in fills if f.strategy == "block")
-    rows = BAND_BYTES if any(f.strategy == "block" for f in fills) else 0
-    passing = (band_bytes if _is_interleaved(fills) else 0) + 2 * pieces + rows
+    source, open_chunks = reading.source, _open_chunks(reading, drafts)
+    pieces = max((_piece_bytes(f, band_bytes) for f in drafts if _in_pieces(f)), default=0)
+    assembled = sum(f.chunks * f.target.spec.chunk_bytes for f in drafts if f.strategy == "block")
+    rows = BAND_BYTES if any(f.strategy == "block" for f in drafts) else 0
+    passing = (band_bytes if _is_interleaved(drafts) else 0) + 2 * pieces + rows
     if at_once:
         decoded, decoders = open_chunks * source.spec.chunk_bytes, source.stream_bytes
         passing = max(passing, source.encoded_bytes)
     else:
         decoded, decoders = band_bytes, open_chunks * source.stream_bytes
-    coding = _coding_bytes(fills, decoders)
-    return decoded + passing + assembled + coding + _fixed_bytes(fills, units)
+    coding = _coding_bytes(drafts, decoders)
+    return decoded + passing + assembled + coding + _fixed_bytes(reading, drafts)
 
 
-def _coding_bytes(fills: Sequence[Fill], decoders: int) -> int:
+def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
     """Decoders end before chunks are encoded and written; what a target keeps longer is there with both."""
-    encoded = [f.target for f in fills if not _in_pieces(f)]
+    encoded = [f.target for f in drafts if not _in_pieces(f)]
     ending = max((t.stream_bytes for t in encoded if t.ends_with_chunk), default=0)
     kept = max((t.stream_bytes for t in encoded if not t.ends_with_chunk), default=0)
     return max(decoders, ending) + kept
 
 
-def gains_at_once(fills: Sequence[Fill], units: Grid) -> bool:
+def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
     """Whether decoding the chunks of a unit at once is faster, if there is memory for it.
 
     It is not for a chunk that several units share: a stream stops at the end of the part that its unit needs.
     """
-    source = fills[0].source
-    together = _open_chunks(fills, units) * source.spec.chunk_bytes
-    chunks = fills[0].placement.source_grid(source.spec.storage)
-    return source.encoded_bytes > 0 and together <= AT_ONCE_BYTES and units.common(chunks) == units
+    source, units = reading.source, reading.units
+    together = _open_chunks(reading, drafts) * source.spec.chunk_bytes
+    is_small = together <= AT_ONCE_BYTES
+    return source.encoded_bytes > 0 and is_small and units.common(reading.grid) == units
 
 
-def _open_chunks(fills: Sequence[Fill], units: Grid) -> int:
+def _open_chunks(reading: Reading, drafts: Sequence[Draft]) -> int:
     """Source chunks that are decoded side by side."""
-    return _source_chunks(fills[0], units) if _is_interleaved(fills) else 1
+    return reading.chunks if _is_interleaved(drafts) else 1
 
 
-def _is_interleaved(fills: Sequence[Fill]) -> bool:
-    return any(fill.strategy == "weave" for fill in fills)
+def _is_interleaved(drafts: Sequence[Draft]) -> bool:
+    return any(draft.strategy == "weave" for draft in drafts)
 
 
-def _in_pieces(fill: Fill) -> bool:
-    return fill.strategy in ("scatter", "weave")
+def _in_pieces(draft: Draft) -> bool:
+    return draft.strategy in ("scatter", "weave")
 
 
-def _piece_bytes(fill: Fill, band_bytes: int) -> int:
-    return band_bytes * fill.target.spec.itemsize // fill.source.spec.itemsize
+def _piece_bytes(draft: Draft, band_bytes: int) -> int:
+    return band_bytes * draft.target.spec.itemsize // draft.source.spec.itemsize
 
 
-def _assembled_bytes(fill: Fill, units: Grid) -> int:
-    return _target_chunks(fill, units) * fill.target.spec.chunk_bytes
-
-
-def _fixed_bytes(fills: Sequence[Fill], units: Grid) -> int:
-    cast = CAST_SCRATCH_BYTES if any(fill.placement.is_cast for fill in fills) else 0
-    chunks = _source_chunks(fills[0], units) + sum(_target_chunks(f, units) for f in fills)
+def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
+    cast = CAST_SCRATCH_BYTES if any(draft.piece.is_cast for draft in drafts) else 0
+    chunks = reading.chunks + sum(draft.chunks for draft in drafts)
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 
-def _source_chunks(fill: Fill, units: Grid) -> int:
-    return chunks_per_unit(units, fill.placement.source_grid(fill.source.spec.storage))
-
-
-def _target_chunks(fill: Fill, units: Grid) -> int:
-    return chunks_per_unit(units, fill.placement.target_grid(fill.target.spec.storage))
-
-
-def price(fill: Fill, units: Grid, pace: Pace, *, is_decoded: bool = False) -> Price:
-    """The cost of filling one target over ``units``. With ``is_decoded`` another target pays for decoding and for the
-    source's digest."""
-    strategy, placement, source, target = (
-        fill.strategy,
-        fill.placement,
-        fill.source,
-        fill.target,
-    )
-    source_grid = placement.source_grid(source.spec.storage)
-    stored = _touched_bytes(source_grid, source)
-    decoded = decoded_bytes(placement, source, units)
-    moved = math.prod(placement.shape) * target.spec.itemsize
-    target_grid = placement.target_grid(target.spec.storage)
+def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = False) -> Price:
+    """The cost of filling a draft's piece. With ``is_decoded`` another one pays for decoding and for the source's digest."""
+    strategy, piece, source, target = draft.strategy, draft.piece, draft.source, draft.target
+    source_grid = piece.source_grid(source.spec.storage)
+    decoded, stored = decoded_bytes(reading), touched_bytes(reading)
+    moved = math.prod(piece.shape) * target.spec.itemsize
+    target_grid = piece.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved) * target.copies
     # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
-    passing = units
-    if strategy == "scatter" and units != source_grid:
-        passing = units.refine(source_grid)
+    passing = draft.units
+    if strategy == "scatter" and draft.units != source_grid:
+        passing = draft.units.refine(source_grid)
     if strategy in ("copy", "whole", "block"):
         writes = target_grid.count
     else:
-        writes = _scattered_writes(placement, passing, target_grid, target)
+        writes = _scattered_writes(piece, passing, target_grid, target)
     writes *= target.copies
-    seconds = _seconds(fill, moved, writes, units.count)
+    seconds = _seconds(draft, moved, writes, draft.units.count)
     if strategy != "copy":
         # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
-        read = units if strategy == "weave" else source_grid
+        read = draft.units if strategy == "weave" else source_grid
         if not is_decoded:
             seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)
             seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
     if strategy == "weave":
-        seconds += (
-            decoded / pace.band_bytes * chunks_per_unit(units, source_grid) * SECONDS_PER_LANE_BAND
-        )
+        seconds += decoded / pace.band_bytes * reading.chunks * SECONDS_PER_LANE_BAND
     if pace.band_bytes > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
-    return Price(units.count, decoded, stored, written, writes, pace.task_bytes, seconds)
+    return Price(draft.units.count, decoded, stored, written, writes, pace.task_bytes, seconds)
 
 
-def _seconds(fill: Fill, moved: int, writes: int, tasks: int) -> float:
+def _seconds(draft: Draft, moved: int, writes: int, tasks: int) -> float:
     """Time to copy, encode and write, without decoding and checksums."""
-    if fill.strategy == "copy":
+    if draft.strategy == "copy":
         return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
-    encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
-    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if fill.strategy == "block" else 1.0)
+    encode = 0.0 if draft.target.raw else moved / ENCODE_BYTES_PER_SECOND
+    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if draft.strategy == "block" else 1.0)
     return encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
 
 
@@ -225,14 +232,14 @@ def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
     return nbytes / DIGEST_BYTES_PER_SECOND + nbytes / run * SECONDS_PER_RUN
 
 
-def decoded_bytes(placement: Placement, source: Side, units: Grid) -> int:
+def decoded_bytes(reading: Reading) -> int:
     """Bytes decoded if each unit decodes every source chunk that it touches."""
-    return _overlapped_bytes(units, placement.source_grid(source.spec.storage), source)
+    return _overlapped_bytes(reading.units, reading.grid, reading.source)
 
 
-def _touched_bytes(grid: Grid, source: Side) -> int:
-    """Stored bytes of the source chunks that the placement touches, each counted once."""
-    return _overlapped_bytes(Grid.whole(grid.shape), grid, source)
+def touched_bytes(reading: Reading) -> int:
+    """Stored bytes of the source chunks that are touched, each counted once."""
+    return _overlapped_bytes(Grid.whole(reading.grid.shape), reading.grid, reading.source)
 
 
 def _overlapped_bytes(units: Grid, grid: Grid, source: Side) -> int:
@@ -244,6 +251,8 @@ def _overlapped_bytes(units: Grid, grid: Grid, source: Side) -> int:
         return 0
     total = source.spec.itemsize
     padded = source.spec.chunk_shape
+    if padded is not None and len(padded) != len(grid.shape):
+        padded = None  # a view: its dimensions are not those of the chunks
     for dim, (unit_cuts, cuts) in enumerate(zip(units.cuts, grid.cuts, strict=True)):
         if padded is None:
             total *= _overlapped_elements(unit_cuts, cuts)
@@ -272,25 +281,26 @@ def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
     return grid.count * (target.spec.chunk_bytes + 4)
 
 
-def _scattered_writes(placement: Placement, units: Grid, target_grid: Grid, target: Side) -> int:
+def _scattered_writes(piece: Piece, units: Grid, target_grid: Grid, target: Side) -> int:
     """Number of contiguous writes that fill the target when pieces cut by both grids are written one by one.
 
     Within a target chunk, a run covers the trailing dimensions that no unit cuts; it ends in the innermost dimension
     that is cut.
     """
     refined = units.refine(target_grid)
-    target_dims = inverse(placement.axis_order)
+    target_dims = inverse(piece.axis_order)
     run = 1
-    for dim in placement.axis_order[::-1]:
+    for dim in piece.axis_order[::-1]:
         run *= max(1, refined.largest[dim])
         if refined.parts[dim] != target_grid.parts[dim] or _is_padded(target, target_dims[dim]):
             break
-    return max(1, math.prod(placement.shape) // run)
+    return max(1, math.prod(piece.shape) // run)
 
 
 def _is_padded(target: Side, dim: int) -> bool:
     chunk = target.spec.chunk_shape
-    return chunk is not None and target.spec.shape[dim] % chunk[dim] != 0
+    is_known = chunk is not None and dim < len(chunk)  # beyond it: a dimension of a view
+    return chunk is not None and is_known and target.spec.shape[dim] % chunk[dim] != 0
 
 
 @lru_cache(maxsize=4096)

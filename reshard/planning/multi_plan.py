@@ -1,39 +1,73 @@
-"""MultiPlan: one plan for each of several targets, and which of their moves share a read."""
+"""MultiPlan: one plan for each of several targets, and which of their fills share a read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.planning.move import Move, Plan, peak_of
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.planning.tensor_plan import Fill, Plan, Price, peak_of
 
 
-class MoveAt(Struct, frozen=True):
-    """One move: number ``move`` in the plan of target number ``target``."""
+class FillAt(Struct, frozen=True):
+    """One fill: number ``fill`` of tensor number ``tensor`` in the plan of target number ``target``."""
 
     target: int
-    move: int
+    tensor: int
+    fill: int = 0
+
+
+class Read(Struct, frozen=True):
+    """Fills whose units are filled together, each source chunk decoded once for all of them.
+
+    Either all have one piece, and these are of one tensor in one view; or there is one fill of several pieces.
+
+    Attributes:
+        box: what is read, in the source's view; of several pieces the box of the target that is filled.
+        units: boxes of it, counted from its start. One task reads each for all fills that want of it.
+    """
+
+    fills: tuple[FillAt, ...]
+    box: Box
+    units: Grid
+
+    @classmethod
+    def of(cls, places: Sequence[FillAt], fill: Fill) -> Read:
+        """Fills that share the units of one of them."""
+        box = fill.box if fill.is_joint else fill.piece.source_box
+        return cls(tuple(places), box, fill.units)
 
 
 class MultiPlan(Struct, frozen=True):
     """Plans for several targets of one source, which are carried out in one run.
 
     Attributes:
-        reads: groups of moves, one move per target, that are filled from one decoding of one tensor. They share units,
-            band and the memory of a task.
+        reads: groups of fills that are filled from one decoding. They share units, band and the memory of a task.
     """
 
     plans: tuple[Plan, ...]
-    reads: tuple[tuple[MoveAt, ...], ...]
+    reads: tuple[Read, ...]
 
     @classmethod
     def alone(cls, plan: Plan) -> MultiPlan:
-        """The plan of a single target."""
-        return cls((plan,), tuple((MoveAt(0, number),) for number in range(len(plan.moves))))
+        """The plan of a single target whose fills share no read."""
+        return cls(
+            (plan,),
+            tuple(
+                Read.of([FillAt(0, number, of)], fill)
+                for number, tensor in enumerate(plan.tensors)
+                for of, fill in enumerate(tensor.fills)
+            ),
+        )
 
-    def move(self, at: MoveAt) -> Move:
-        return self.plans[at.target].moves[at.move]
+    def fill(self, at: FillAt) -> Fill:
+        return self.plans[at.target].tensors[at.tensor].fills[at.fill]
+
+    def price(self, read: Read) -> Price:
+        """The cost of reading, which is in the price of the first fill."""
+        return self.fill(read.fills[0]).price
 
     @property
     def max_memory(self) -> int:
@@ -50,17 +84,20 @@ class MultiPlan(Struct, frozen=True):
 
     @property
     def tasks(self) -> int:
-        return sum(move.price.tasks for move in self._leading())
+        return sum(read.units.count for read in self.reads)
 
     @property
     def decoded_bytes(self) -> int:
         """Bytes decoded from source chunks, for all targets together."""
-        return sum(move.price.decoded_bytes for move in self._leading())
+        return sum(self.price(read).decoded_bytes for read in self.reads)
 
     @property
     def source_bytes(self) -> int:
         """Bytes of the source chunks that any target needs, each counted once."""
-        held = {move.placement.source: move.price.source_bytes for move in self._leading()}
+        held = {
+            (fill.piece.key, fill.piece.source_box): fill.price.source_bytes
+            for fill in self._leading()
+        }
         return sum(held.values())
 
     @property
@@ -79,8 +116,8 @@ class MultiPlan(Struct, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return min(self.max_memory, peak_of((m.price for m in self._leading()), self.workers))
+        return min(self.max_memory, peak_of((f.price for f in self._leading()), self.workers))
 
-    def _leading(self) -> Iterator[Move]:
-        """One move of each read; all moves of a read decode the same chunks."""
-        return (self.move(read[0]) for read in self.reads)
+    def _leading(self) -> Iterator[Fill]:
+        """The first fill of each read, which pays for it."""
+        return (self.fill(read.fills[0]) for read in self.reads)

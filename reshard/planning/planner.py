@@ -1,32 +1,36 @@
-"""Plans the cheapest strategy per tensor that fits the memory (see ``strategies``).
+"""Plans the cheapest strategy for each piece of each tensor that fits the memory (see ``strategies``).
 
 Memory: a task's need is arithmetic over chunk shapes, known before anything is read. The planner first looks for a
 strategy that fits into ``max_memory / workers``. If there is none, it allows all of ``max_memory`` for a task, and
 fewer tasks run at once. If still none fits, the plan is refused.
 
-Several targets of one source: every tensor is first planned for each target alone. Then targets join one read of the
-tensor, one after the other, wherever that costs less and fits as well.
+Pieces that come from one tensor share a read where that costs less and fits as well. Those that want the same box, of
+several targets, are first planned alone, and then join one another; those that want different boxes share one read or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from reshard.errors import MemoryBudgetError, PlanError
+from reshard.errors import MemoryBudgetError
 from reshard.planning.metadata_share import counted_bytes
-from reshard.planning.move import Move, Plan, Side
-from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.processes import PROCESS_BYTES
 from reshard.planning.strategies import (
     COPY_BYTES,
     Choice,
     Request,
     cheapest,
+    joint_choice,
     seconds,
     smallest_memory,
 )
+from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
+from reshard.planning.tiling import check_tiled, spans_chunks
 
 __all__ = [
     "COPY_BYTES",
@@ -35,7 +39,6 @@ __all__ = [
     "make_multi_plan",
     "make_plan",
     "open_files_per_task",
-    "plan_moves",
     "smallest_memory",
 ]
 
@@ -90,15 +93,8 @@ def make_plan(
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> Plan:
-    """A plan for all requests; its workers are threads of ``processes`` processes, or of one if those are 0.
-
-    Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
-    strategy of a request fits. Raises PlanError if not exactly one request fills a target.
-    """
-    _check_targets(requests)
-    counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
-    moves = tuple(plan_moves(requests, max_memory - counted, workers, counted))
-    return Plan(moves, max_memory - counted, workers, metadata_bytes, max_memory, processes)
+    """The plan of one target, as ``make_multi_plan`` makes it of several."""
+    return make_multi_plan([requests], max_memory, workers, metadata_bytes, processes).plans[0]
 
 
 def make_multi_plan(
@@ -108,83 +104,134 @@ def make_multi_plan(
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> MultiPlan:
-    """A plan for the requests of each of several targets, all from one source, within one budget.
+    """A plan for the requests of each of several targets, within one budget.
 
-    Raises what ``make_plan`` raises, about any target that does not fit alone.
+    Requests of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of one if
+    those are 0.
+
+    Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
+    strategy of a request fits. Raises PlanError if the pieces of a tensor do not tile it.
     """
-    if len(requests) == 1:
-        return MultiPlan.alone(
-            make_plan(requests[0], max_memory, workers, metadata_bytes, processes)
-        )
-    for of_target in requests:
-        _check_targets(of_target)
     counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     room = _Room(max_memory - counted, workers)
-    moves: list[list[Move | None]] = [[None] * len(of_target) for of_target in requests]
-    reads: list[tuple[MoveAt, ...]] = []
-    known: dict[Hashable, list[_Read]] = {}
-    for sharing in _same_boxes(requests):
-        asked = [requests[at.target][at.move] for at in sharing]
+    tensors = [_tensors(of_target) for of_target in requests]
+    made: dict[FillAt, Fill] = {}
+    reads: list[Read] = []
+    known: dict[Hashable, list[_Shared]] = {}
+    for sharing in _sharing(tensors):
+        asked = [one for _, some in sharing for one in some]
         key = tuple(map(_geometry, asked))
-        if key not in known:
-            known[key] = _reads(asked, room, counted)
-        for read in known[key]:
-            reads.append(tuple(sharing[number] for number in read.numbers))
-            for number, move in zip(read.numbers, read.choice, strict=True):
-                at = sharing[number]
-                moves[at.target][at.move] = _as_asked(asked[number], move)
-    plans = (
+        found = known.get(key)
+        if found is None:
+            known[key] = found = _shared([some for _, some in sharing], room, counted)
+        for shared in found:
+            places = [sharing[number][0] for number in shared.numbers]
+            choice = shared.choice
+            reads.append(Read(tuple(places), choice.box, choice.units))
+            for number, at, fill in zip(shared.numbers, places, choice.fills, strict=True):
+                made[at] = _as_asked(sharing[number][1], fill)
+    plans = tuple(
         Plan(
-            tuple(m for m in found if m),
+            tuple(_planned(target, number, fills, made) for number, fills in enumerate(of_target)),
             room.memory,
             workers,
             metadata_bytes,
             max_memory,
             processes,
         )
-        for found in moves
+        for target, of_target in enumerate(tensors)
     )
-    return MultiPlan(tuple(plans), tuple(reads))
+    return MultiPlan(plans, tuple(reads))
 
 
-def _check_targets(requests: Sequence[Request]) -> None:
-    """Refuse several moves to one target: their pieces would share chunks, and no move could tell if a chunk is
-    complete."""
-    sources: dict[str, str] = {}
+_Asked = Sequence[Request]
+"""What one fill is asked to do: a request, or several whose pieces are assembled together."""
+
+
+def _tensors(requests: Sequence[Request]) -> list[list[_Asked]]:
+    """The fills of each tensor of a target, in the order of the requests; PlanError where pieces do not tile a tensor."""
+    by_name: dict[str, list[Request]] = defaultdict(list)
     for request in requests:
-        placement, spec = request.placement, request.target.spec
-        name = placement.target
-        if name in sources:
-            raise PlanError(
-                f"{name!r} would be filled from {sources[name]!r} and from {placement.source!r}; a tensor is "
-                "filled by one placement: give one of them another name"
-            )
-        if placement.target_box.shape != spec.shape:
-            raise PlanError(
-                f"{name!r} of shape {list(spec.shape)} would be filled from {placement.source!r} only in "
-                f"{placement.target_box}; a placement fills all of its target: give the target that shape"
-            )
-        sources[name] = placement.source
+        by_name[request.piece.target].append(request)
+    return [list(_fills_of(pieces)) for pieces in by_name.values()]
 
 
-def plan_moves(
-    requests: Sequence[Request], max_memory: int, workers: int, metadata_bytes: int = 0
-) -> Iterator[Move]:
-    """One move per request, in order; requests that differ in name only are priced once.
+def _fills_of(requests: Sequence[Request]) -> Iterator[_Asked]:
+    target = requests[0].target
+    check_tiled(target.spec, [request.piece for request in requests])
+    is_in_pieces = target.raw and target.in_order is None
+    if (
+        len(requests) == 1
+        or is_in_pieces
+        or not spans_chunks(target.spec, [r.piece for r in requests])
+    ):
+        yield from ([request] for request in requests)
+    else:
+        yield requests
 
-    ``max_memory`` is for buffers alone; ``metadata_bytes`` are already subtracted from it.
-    """
-    room = _Room(max_memory, workers)
-    known: dict[Hashable, Move] = {}
-    for request in requests:
-        key = _geometry(request)
-        move = known.get(key)
-        if move is None:
-            choice = _within([request], room)
-            if choice is None:
-                raise _refusal(requests, max_memory, metadata_bytes)
-            known[key] = move = choice[0]
-        yield _as_asked(request, move)
+
+def _planned(
+    target: int, number: int, fills: Sequence[_Asked], made: Mapping[FillAt, Fill]
+) -> TensorPlan:
+    return TensorPlan(tuple(made[FillAt(target, number, of)] for of in range(len(fills))))
+
+
+def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[FillAt, _Asked]]]:
+    """Groups of fills that may share a read, in the order of the first target: of one source tensor, in one view."""
+    found: dict[Hashable, list[tuple[FillAt, _Asked]]] = {}
+    for target, of_target in enumerate(tensors):
+        for tensor, fills in enumerate(of_target):
+            for number, asked in enumerate(fills):
+                at, piece = FillAt(target, tensor, number), asked[0].piece
+                is_alone = len(asked) > 1 or piece.fill is not None
+                key: Hashable = at if is_alone else (piece.key, piece.source_view)
+                found.setdefault(key, []).append((at, asked))
+    return list(found.values())
+
+
+class _Shared(Struct, frozen=True):
+    """Requests of a group that share a read, and the choice for them."""
+
+    numbers: tuple[int, ...]
+    choice: Choice
+
+
+def _shared(asked: Sequence[_Asked], room: _Room, metadata_bytes: int) -> list[_Shared]:
+    """As few reads for a group as memory and processor time allow."""
+    if len(asked[0]) > 1:
+        return [_Shared((0,), _joint(asked[0], room, metadata_bytes))]
+    requests = [one for (one,) in asked]
+    by_box: dict[Hashable, list[int]] = defaultdict(list)
+    for number, request in enumerate(requests):
+        by_box[request.piece.source_box].append(number)
+    apart = [
+        read
+        for numbers in by_box.values()
+        for read in _of_one_box(numbers, requests, room, metadata_bytes)
+    ]
+    if len(by_box) == 1 or any(r.target.in_order for r in requests):
+        return apart  # what is written in order goes through its own files
+    together = _within(requests, room)
+    if together is None or seconds(together) >= sum(seconds(read.choice) for read in apart):
+        return apart
+    return [_Shared(tuple(range(len(requests))), _paid_once(together))]
+
+
+def _paid_once(choice: Choice) -> Choice:
+    """The choice, in which only the first fill pays for what is read."""
+    first, *others = choice.fills
+    fills = [replace(f, price=replace(f.price, decoded_bytes=0, source_bytes=0)) for f in others]
+    return replace(choice, fills=(first, *fills))
+
+
+def _joint(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> Choice:
+    """The choice for pieces that are assembled together."""
+    for memory in (room.task_share(requests), room.memory):
+        choice = joint_choice(requests, memory)
+        if choice.task_bytes <= memory:
+            return choice
+    least = joint_choice(requests, 0).task_bytes
+    raise _refused(requests[0], least, room.memory, metadata_bytes)
 
 
 def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
@@ -192,50 +239,34 @@ def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
     return choice or cheapest(requests, room.memory, room.open_chunks)
 
 
-def _as_asked(request: Request, move: Move) -> Move:
-    """The move of a request with the same geometry, with the names of this request."""
-    return Move(
-        request.placement,
-        request.source,
-        request.target,
-        move.strategy,
-        move.units,
-        move.band_bytes,
-        move.price,
-        move.at_once,
+def _as_asked(asked: _Asked, fill: Fill) -> Fill:
+    """The fill of requests with the same geometry, with the names of these."""
+    return Fill(
+        tuple([request.piece for request in asked]),
+        tuple([request.source for request in asked]),
+        asked[0].target,
+        fill.strategy,
+        fill.units,
+        fill.band_bytes,
+        fill.price,
+        fill.at_once,
     )
 
 
-def _same_boxes(requests: Sequence[Sequence[Request]]) -> list[list[MoveAt]]:
-    """Groups of moves that read the same box of the same tensor, in the order of the first target."""
-    found: dict[Hashable, list[MoveAt]] = {}
-    for target, of_target in enumerate(requests):
-        for number, request in enumerate(of_target):
-            placement = request.placement
-            key = (placement.source, placement.source_box)
-            found.setdefault(key, []).append(MoveAt(target, number))
-    return list(found.values())
-
-
-class _Read(Struct, frozen=True):
-    """Requests that share a read, and the choice of moves for them."""
-
-    numbers: tuple[int, ...]
-    choice: Choice
-
-
-def _reads(requests: Sequence[Request], room: _Room, metadata_bytes: int) -> list[_Read]:
-    """As few reads as memory and processor time allow: each request joins the read where it gains most."""
-    reads: list[_Read] = []
-    for number, request in enumerate(requests):
-        choice = _within([request], room)
+def _of_one_box(
+    numbers: Sequence[int], requests: Sequence[Request], room: _Room, metadata_bytes: int
+) -> list[_Shared]:
+    """Reads of requests that want the same box: each joins the read where it gains most."""
+    reads: list[_Shared] = []
+    for number in numbers:
+        choice = _within([requests[number]], room)
         if choice is None:
             raise _refusal(requests, room.memory, metadata_bytes)
-        _place(_Read((number,), choice), reads, requests, room)
+        _place(_Shared((number,), choice), reads, requests, room)
     return reads
 
 
-def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: _Room) -> None:
+def _place(alone: _Shared, reads: list[_Shared], requests: Sequence[Request], room: _Room) -> None:
     """Joins ``alone`` to the read where it gains most, or adds it to ``reads``."""
     best, place, gained = alone, len(reads), 0.0
     for number, read in enumerate(reads):
@@ -247,23 +278,28 @@ def _place(alone: _Read, reads: list[_Read], requests: Sequence[Request], room: 
     reads[place : place + 1] = [best]
 
 
-def _joined(read: _Read, alone: _Read, requests: Sequence[Request], room: _Room) -> _Read | None:
+def _joined(
+    read: _Shared, alone: _Shared, requests: Sequence[Request], room: _Room
+) -> _Shared | None:
     if any(requests[n].target.in_order for n in (*read.numbers, *alone.numbers)):
         return None  # each goes through its own files in order
     numbers = (*read.numbers, *alone.numbers)
-    most = max(read.choice[0].price.task_bytes, alone.choice[0].price.task_bytes)
+    most = max(read.choice.task_bytes, alone.choice.task_bytes)
     # If one of them already has all the memory for one task, the other may share it.
     share = room.task_share(requests)
     memory = share if most <= share else room.memory
     choice = cheapest([requests[n] for n in numbers], memory, room.open_chunks)
-    return None if choice is None else _Read(numbers, choice)
+    return None if choice is None else _Shared(numbers, choice)
 
 
 def _geometry(request: Request) -> Hashable:
     """Everything that the choice of a strategy depends on."""
-    p = request.placement
-    placement = (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype)
-    return (placement, request.copy_bytes, _stored(request.source), _stored(request.target))
+    p = request.piece
+    piece = (
+        (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
+        (p.source_view, p.target_view, p.fill),
+    )
+    return (piece, request.copy_bytes, _stored(request.source), _stored(request.target))
 
 
 def _stored(side: Side) -> Hashable:
@@ -286,15 +322,22 @@ def _refusal(
     requests: Sequence[Request], max_memory: int, metadata_bytes: int
 ) -> MemoryBudgetError:
     unlike = {_geometry(r): r for r in requests}.values()
-    need, name, request = max(
-        ((smallest_memory(r), r.placement.target, r) for r in unlike), key=lambda n: n[:2]
+    need, _, request = max(
+        ((smallest_memory(r), r.piece.target, r) for r in unlike), key=lambda n: n[:2]
     )
+    return _refused(request, need, max_memory, metadata_bytes)
+
+
+def _refused(
+    request: Request, need: int, max_memory: int, metadata_bytes: int
+) -> MemoryBudgetError:
+    """The refusal of a request that needs so many bytes for a task."""
     mib, smallest = -(-need // (1 << 20)), -(-(need + metadata_bytes) // (1 << 20))
     remedy = f"allow max_memory of {smallest}MiB"
     if not request.target.raw:
         remedy += ", write smaller chunks (chunk_bytes), or write without compression"
     return MemoryBudgetError(
-        f"{name!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
+        f"{request.piece.target!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
         f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "
         f"{_shape(request.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
         smallest_bytes=smallest << 20,

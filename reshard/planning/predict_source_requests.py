@@ -1,4 +1,4 @@
-"""How many requests the reads of a move make where its source is in a bucket: arithmetic over where its chunks lie.
+"""How many requests the reads of a fill make where its source is in a bucket: arithmetic over where its chunks lie.
 
 Streams read ahead in blocks (``storage.buckets.read_ahead``), so that a chunk takes a request for each block, and a part of a raw
 chunk those that its bands touch. A move of many chunks is estimated from some of them, evenly spread.
@@ -18,11 +18,11 @@ from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.bands import Band, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
-from reshard.planning.move import Move
+from reshard.planning.tensor_plan import Fill
 from reshard.storage.requests import Requests
 
 SAMPLES = 256
-"""Units of a move, and source chunks of a unit, that are looked at."""
+"""Units of a fill, and source chunks of a unit, that are looked at."""
 
 GAP_SHARE = 8
 """A stream reads on over gaps of such a part of a block."""
@@ -52,14 +52,14 @@ class Blocks(Struct, frozen=True):
         return Requests(get=-(-nbytes // self.block_bytes), received_bytes=nbytes)
 
 
-def source_requests(move: Move, encoding: Encoding, locate: Locate, blocks: Blocks) -> Requests:
-    """What all tasks of a move read of their source."""
-    spec, placement = move.source.spec, move.placement
-    units, unit_scale = _spread(range(move.units.count))
+def source_requests(fill: Fill, encoding: Encoding, locate: Locate, blocks: Blocks) -> Requests:
+    """What all tasks of a fill read of their source."""
+    spec, piece = fill.source.spec, fill.piece
+    units, unit_scale = _spread(range(fill.units.count))
     total = WeightedSum()
     for number in units:
-        unit = move.units.box(move.units.index_at(number))
-        ranges = spec.storage.overlapping(placement.to_source(unit))
+        unit = fill.units.box(fill.units.index_at(number))
+        ranges = spec.storage.overlapping(piece.to_source(unit))
         places, scale = _spread(range(math.prod(map(len, ranges))))
         for place in places:
             index = _index_in(ranges, place)
@@ -67,24 +67,28 @@ def source_requests(move: Move, encoding: Encoding, locate: Locate, blocks: Bloc
             if extent is None or extent.inline is not None:
                 continue
             chunk = spec.storage.box(index)
-            part = placement.from_source(chunk).intersect(unit)
-            local = None if part is None else part.relative_to(placement.from_source(chunk).start)
-            is_all = local is None or local.shape == chunk.shape or move.strategy in ("copy", "whole", "weave")  # fmt: skip
+            part = chunk.relative_to(piece.source_box.start).intersect(unit)
+            local = (
+                None
+                if part is None
+                else part.relative_to(chunk.relative_to(piece.source_box.start).start)
+            )
+            is_all = local is None or local.shape == chunk.shape or fill.strategy in ("copy", "whole", "weave")  # fmt: skip
             stored_shape = spec.stored_shape(index)
             if is_all:
                 made = chunk_requests(extent, blocks)
-                if move.at_once and encoding.checksum and extent.length > blocks.block_bytes:
+                if fill.at_once and encoding.checksum and extent.length > blocks.block_bytes:
                     made += Requests(get=1)  # the checksum, behind what is read at once
             else:
-                wanted = _wanted(move, stored_shape, local or Box.full(stored_shape))
+                wanted = _wanted(fill, stored_shape, local or Box.full(stored_shape))
                 made = _part_requests(extent, encoding, wanted, blocks)
             total.add(made, unit_scale * scale)
     return total.requests
 
 
-def some_chunks(move: Move, locate: Locate) -> Iterator[tuple[Extent | None, float]]:
-    """Where source chunks of a move lie, and how many each of them stands for."""
-    spec = move.source.spec
+def some_chunks(fill: Fill, locate: Locate) -> Iterator[tuple[Extent | None, float]]:
+    """Where source chunks of a fill lie, and how many each of them stands for."""
+    spec = fill.source.spec
     places, scale = _spread(range(spec.storage.count))
     return ((locate(spec.name, spec.storage.index_at(place)), scale) for place in places)
 
@@ -99,12 +103,12 @@ def chunk_requests(extent: Extent, blocks: Blocks) -> Requests:
     return made
 
 
-def _wanted(move: Move, shape: tuple[int, ...], part: Box) -> list[tuple[int, int]]:
+def _wanted(fill: Fill, shape: tuple[int, ...], part: Box) -> list[tuple[int, int]]:
     """The stretches of a chunk, in bytes, that are decoded for a part of it, band by band."""
-    itemsize = move.source.spec.itemsize
+    itemsize = fill.source.spec.itemsize
     rows = row_bytes(shape, itemsize) or [itemsize]
     found = []
-    for band in bands(shape, len(shape), rows, move.band_bytes, part):
+    for band in bands(shape, len(shape), rows, fill.band_bytes, part):
         if _is_behind(band, part):
             break
         box = band.box(shape)

@@ -51,4 +51,4 @@ def _process_count(plan: MultiPlan, max_memory: int) -> int:
 
 def _fits_shares(plan: MultiPlan) -> bool:
     share = plan.max_memory // plan.workers
-    return all(move.price.task_bytes <= share for each in plan.plans for move in each.moves)
+    return all(fill.price.task_bytes <= share for each in plan.plans for fill in each.fills)

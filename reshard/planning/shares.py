@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
-from reshard.planning.move import Move
+from reshard.planning.tensor_plan import TensorPlan
 
 
 class Share(Struct, frozen=True):
@@ -29,21 +29,18 @@ class Share(Struct, frozen=True):
     share: float
 
 
-def shares(move: Move) -> Iterator[Share]:
+def shares(tensor: TensorPlan) -> Iterator[Share]:
     """Every share of every target shard, target shards in order; empty tensors have none.
 
-    Elements of a target shard that the move does not fill belong to no source.
+    Sources are those of its first piece; elements of a target shard that it does not fill belong to none of them.
     """
-    placement = move.placement
-    sources, targets = move.source.spec.slices, move.target.spec.slices
+    piece = tensor.piece
+    sources, targets = tensor.source.spec.slices, tensor.target.spec.slices
     for number, index in enumerate(targets.indices()):
         shard = targets.box(index)
-        filled = shard.intersect(placement.target_box) if shard.rank else shard
-        if filled is None:
-            continue
-        origin = placement.to_source(placement.from_target(filled))
-        for source, size in _overlaps(sources, origin):
-            yield Share(number, source, size / shard.size)
+        for part in piece.of_target(shard):
+            for source, size in _overlaps(sources, piece.to_source(part)):
+                yield Share(number, source, size / shard.size)
 
 
 def _overlaps(grid: Grid, box: Box) -> Iterator[tuple[int, int]]:

@@ -10,79 +10,97 @@ once and each target chunk finished. Four strategies fill a block; the cheapest 
 - block: the target chunks of the block are assembled in memory. If they do not fit, the block is halved along the
   dimension that repeats the least decoding, until one target chunk is left.
 
-Targets that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
-raw ones are still written piece by piece.
+Requests that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
+raw ones are still written piece by piece. They need not want the same: of a tensor with many layers in each chunk, every
+layer may become a tensor of its own, and each chunk is decoded once for all of them.
+
+Where target chunks span several pieces, they are assembled from all of these, each read in its turn (``joint_choice``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
 
 from msgspec import Struct
 
 from reshard.formats.compression import CHECKSUM
+from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
     TASK_BAND_BYTES,
-    Fill,
+    Draft,
     Pace,
+    Reading,
     chunks_per_unit,
     decoded_bytes,
     gains_at_once,
     price,
     task_bytes,
+    touched_bytes,
 )
-from reshard.planning.move import Move, Side, Strategy
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
 
 SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
 
 COPY_BYTES = 4 << 20
-"""Time to copy a range of a file in the kernel."""
+"""Memory to copy a range of a file in the kernel."""
 
 
 class Request(Struct, frozen=True):
-    """A placement, and how its source and target are stored.
+    """A piece, and how its source and target are stored.
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
     """
 
-    placement: Placement
+    piece: Piece
     source: Side
     target: Side
     copy_bytes: int = COPY_BYTES
 
 
-Choice = tuple[Move, ...]
-"""A move per request, in order; they share units, band and the memory of a task."""
+class Choice(Struct, frozen=True):
+    """A fill per request, in order; they share band and the memory of a task.
+
+    Attributes:
+        box: what is read, in the source's view; of a joint fill the box of the target that is filled.
+        units: boxes of it, which tasks read.
+    """
+
+    fills: tuple[Fill, ...]
+    box: Box
+    units: Grid
+
+    @property
+    def task_bytes(self) -> int:
+        return self.fills[0].price.task_bytes
 
 
 def cheapest(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Choice | None:
-    """The moves of least processor time that fill all requests from one read, within ``memory`` per task.
+    """The fills of least processor time that serve all requests from one read, within ``memory`` per task.
 
-    All requests read one box of one tensor. None if nothing fits.
+    All requests read one tensor, in one view. None if nothing fits.
     """
-    fitting = [
-        w for w in choices(requests, memory, max_open_chunks) if w[0].price.task_bytes <= memory
-    ]
+    fitting = [w for w in choices(requests, memory, max_open_chunks) if w.task_bytes <= memory]
     return min(fitting, key=_processor_seconds, default=None)
 
 
 def seconds(choice: Choice) -> float:
     """Seconds that a choice takes, reading included; only for comparing."""
-    return _processor_seconds(choice) + choice[0].price.decoded_bytes / READ_BYTES_PER_SECOND
+    decoded = choice.fills[0].price.decoded_bytes
+    return _processor_seconds(choice) + decoded / READ_BYTES_PER_SECOND
 
 
 def _processor_seconds(choice: Choice) -> float:
-    return sum(move.price.seconds for move in choice)
+    return sum(fill.price.seconds for fill in choice.fills)
 
 
 def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Iterator[Choice]:
@@ -95,13 +113,107 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
     if all(map(_is_chunk_by_chunk, requests)):
         yield _whole(requests, memory)  # first: at equal price it has the least overhead
     is_raw = [request.target.raw for request in requests]
+    frame = _Frame.of(requests)
     if all(is_raw):
-        rank = len(requests[0].placement.shape)
-        for first_open_dim in range(rank, 0, -1):
-            yield from _scatter(requests, memory, first_open_dim, max_open_chunks)
+        # Only bands that all take whole are put side by side.
+        ranks = range(len(frame.box.start), 0, -1)
+        for first_open_dim in ranks if frame.is_one else ranks[:1]:
+            yield from _scatter(frame, memory, first_open_dim, max_open_chunks)
     elif any(is_raw):
-        yield from _block(requests, ["scatter" if raw else "block" for raw in is_raw], memory)
-    yield from _block(requests, ["block"] * len(requests), memory)
+        yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
+    yield from _block(frame, ["block"] * len(requests), memory)
+
+
+class _Frame(Struct, frozen=True):
+    """The box of a source that requests read, and the grids within it.
+
+    Attributes:
+        is_one: whether each of them wants all of the box.
+        source: the chunks of the source.
+        targets: for each request, where a unit may be cut so that it holds whole target chunks.
+    """
+
+    requests: Sequence[Request]
+    box: Box
+    is_one: bool
+    source: Grid
+    targets: tuple[Grid, ...]
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> _Frame:
+        pieces = [request.piece for request in requests]
+        box = around([piece.source_box for piece in pieces])
+        first = requests[0]
+        view, storage = pieces[0].source_view, first.source.spec.storage
+        source = (storage if view is None else view.grid(storage)).clip(box)
+        grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
+        is_one = all(piece.source_box == box for piece in pieces)
+        if not is_one:
+            grids = _within(box, source, [piece.source_box for piece in pieces], grids)
+        return cls(requests, box, is_one, source, grids)
+
+    def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
+        return [
+            Draft(strategy, r.piece, r.source, r.target, self._own(r.piece, units))
+            for r, strategy in zip(self.requests, strategies, strict=True)
+        ]
+
+    def _own(self, piece: Piece, units: Grid) -> Grid:
+        """The units as boxes of a piece."""
+        return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
+
+    def reading(self, units: Grid) -> Reading:
+        return Reading(self.requests[0].source, self.source, units)
+
+    def decoded_bytes(self, units: Grid) -> int:
+        return decoded_bytes(self.reading(units))
+
+    def choice(self, drafts: Sequence[Draft], units: Grid, pace: Pace) -> Choice:
+        reading = self.reading(units)
+        fills = tuple(
+            Fill(
+                (draft.piece,),
+                (draft.source,),
+                draft.target,
+                draft.strategy,
+                draft.units,
+                pace.band_bytes,
+                price(draft, reading, pace, is_decoded=number > 0),
+                pace.at_once,
+            )
+            for number, draft in enumerate(drafts)
+        )
+        return Choice(fills, self.box, units)
+
+
+def _within(
+    box: Box, source: Grid, pieces: Sequence[Box], grids: Sequence[Grid]
+) -> tuple[Grid, ...]:
+    """The grids of pieces within a box that is larger than they are.
+
+    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there.
+    """
+    places = [piece.relative_to(box.start) for piece in pieces]
+    every = [set(cuts) for cuts in source.cuts]
+    for place, grid in zip(places, grids, strict=True):
+        for dim, cuts in enumerate(grid.cuts):
+            every[dim].update(cut + place.start[dim] for cut in cuts)
+    return tuple(
+        Grid(
+            box.shape,
+            tuple(
+                tuple(
+                    sorted(
+                        {c for c in of if c <= first or c >= last} | {cut + first for cut in cuts}
+                    )
+                )
+                for of, cuts, first, last in zip(
+                    every, grid.cuts, place.start, place.stop, strict=True
+                )
+            ),
+        )
+        for place, grid in zip(places, grids, strict=True)
+    )
 
 
 def _is_identical(request: Request) -> bool:
@@ -114,11 +226,11 @@ def _is_identical(request: Request) -> bool:
 
 def _has_equal_chunks(request: Request) -> bool:
     """Whether every target chunk has the elements of some source chunk."""
-    placement, source, target = request.placement, request.source.spec, request.target.spec
+    piece, source, target = request.piece, request.source.spec, request.target.spec
     return (
-        not placement.is_cast
+        not piece.is_cast
         and source.storage == target.storage
-        and placement == Placement.whole(source, target)
+        and piece == Piece.whole(source, target, checkpoint=piece.checkpoint)
     )
 
 
@@ -142,41 +254,39 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
 
 def _whole(requests: Sequence[Request], memory: int) -> Choice:
     units, chunk = requests[0].target.spec.storage, requests[0].source.spec.chunk_bytes
-    fills = _fills(requests, ["whole"] * len(requests))
-    return _choice(fills, units, _pace(fills, units, memory, chunk, chunk))
+    frame = _Frame.of(requests)
+    drafts = frame.drafts(["whole"] * len(requests), units)
+    return frame.choice(drafts, units, _pace(frame.reading(units), drafts, memory, chunk, chunk))
 
 
 def _copy(requests: Sequence[Request]) -> Choice:
-    first = requests[0]
-    units = first.placement.target_grid(first.target.spec.storage)
+    frame, first = _Frame.of(requests), requests[0]
+    units = first.piece.target_grid(first.target.spec.storage)
     need = max(request.copy_bytes for request in requests)
     pace = Pace(SMALLEST_BAND_BYTES, False, need)
-    return _choice(_fills(requests, ["copy"] * len(requests)), units, pace)
+    return frame.choice(frame.drafts(["copy"] * len(requests), units), units, pace)
 
 
 def _scatter(
-    requests: Sequence[Request], memory: int, first_open_dim: int, max_open_chunks: int
+    frame: _Frame, memory: int, first_open_dim: int, max_open_chunks: int
 ) -> Iterator[Choice]:
     """Source chunks from dimension ``first_open_dim`` on decoded side by side: all, half of them, …
 
     If ``first_open_dim`` equals the rank, one chunk is open, and the choice is a plain scatter.
     """
-    source, source_grid = requests[0].source, _source_grid(requests)
+    source, source_grid = frame.requests[0].source, frame.source
     units: Grid | None = _widest(source_grid, first_open_dim)
     while units is not None:
         open_chunks = chunks_per_unit(units, source_grid)
         if open_chunks == 1 and first_open_dim < len(units.shape):
             return
-        fills = _fills(requests, ["weave" if open_chunks > 1 else "scatter"] * len(requests))
+        strategy: Strategy = "weave" if open_chunks > 1 else "scatter"
         if open_chunks <= max_open_chunks:
+            drafts = frame.drafts([strategy] * len(frame.requests), units)
             least = _least_band(source, open_chunks, first_open_dim)
-            yield _choice(fills, units, _pace(fills, units, memory, least))
+            pace = _pace(frame.reading(units), drafts, memory, least)
+            yield frame.choice(drafts, units, pace)
         units = _fewer_open_chunks(units, source_grid)
-
-
-def _source_grid(requests: Sequence[Request]) -> Grid:
-    first = requests[0]
-    return first.placement.source_grid(first.source.spec.storage)
 
 
 def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
@@ -204,63 +314,69 @@ def _least_band(source: Side, open_chunks: int, first_open_dim: int) -> int:
 
 
 def _pace(
-    fills: Sequence[Fill],
-    units: Grid,
+    reading: Reading,
+    drafts: Sequence[Draft],
     memory: int,
     least: int = SMALLEST_BAND_BYTES,
     most: int = TASK_BAND_BYTES,
 ) -> Pace:
     """Chunks are decoded at once if that gains and fits; else in streams, in the widest bands that fit, or the
     smallest."""
-    if gains_at_once(fills, units):
-        at_once = _widest_bands(fills, units, memory, least, most, at_once=True)
+    if gains_at_once(reading, drafts):
+        at_once = _widest_bands(reading, drafts, memory, least, most, at_once=True)
         if at_once.task_bytes <= memory:
             return at_once
-    return _widest_bands(fills, units, memory, least, most, at_once=False)
+    return _widest_bands(reading, drafts, memory, least, most, at_once=False)
 
 
 def _widest_bands(
-    fills: Sequence[Fill], units: Grid, memory: int, least: int, most: int, *, at_once: bool
+    reading: Reading,
+    drafts: Sequence[Draft],
+    memory: int,
+    least: int,
+    most: int,
+    *,
+    at_once: bool,
 ) -> Pace:
-    need = partial(task_bytes, fills, units, at_once=at_once)
+    need = partial(task_bytes, reading, drafts, at_once=at_once)
     band = max(most, least)
     while band > least and need(band) > memory:
         band = max(least, band // 2)
     return Pace(band, at_once, need(band))
 
 
-def _block(
-    requests: Sequence[Request], strategies: Sequence[Strategy], memory: int
-) -> Iterator[Choice]:
-    fills = _fills(requests, strategies)
+def _block(frame: _Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
     # A chunk is assembled from all of its bytes; pieces may be cut anywhere.
     assembled = reduce(
         Grid.common,
-        (f.placement.target_grid(f.target.spec.storage) for f in fills if f.strategy == "block"),
+        (g for g, strategy in zip(frame.targets, strategies, strict=True) if strategy == "block"),
     )
-    slices = requests[0].target.in_order
+    slices = frame.requests[0].target.in_order
     if slices is None:
-        units = _source_grid(requests).common(assembled)
+        units = frame.source.common(assembled)
     else:
-        units = _aligned_rows(requests[0], slices, assembled)
-    halve = _best_halving if slices is None else _first_halving
+        units = _aligned_rows(frame.requests[0], slices, assembled)
     while True:
-        pace = _pace(fills, units, memory)
-        halved = halve(requests[0], units, assembled)
+        drafts = frame.drafts(strategies, units)
+        pace = _pace(frame.reading(units), drafts, memory)
+        if slices is None:
+            halved = _best_halving(frame.decoded_bytes, units, assembled)
+        else:
+            halved = _first_halving(units, assembled)
         if halved is None:
             break
-        is_small = slices is None or not _is_halved_for_free(requests[0], units, halved)
+        is_small = slices is None or not _is_halved_for_free(frame, units, halved)
         if is_small and pace.task_bytes <= memory:
             break
         units = halved
-    yield _choice(fills, units, pace)
+    yield frame.choice(drafts, units, pace)
 
 
 def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
     """The slices, cut in their first dimension that has several chunks wherever a source chunk ends too."""
-    placement = request.placement
-    units = placement.target_grid(slices)
-    source = placement.source_grid(request.source.spec.storage)
+    piece = request.piece
+    units = piece.target_grid(slices)
+    source = piece.source_grid(request.source.spec.storage)
     for dim, (cuts, finer) in enumerate(zip(units.cuts, assembled.cuts, strict=True)):
         if finer != cuts:
             common = set(finer) & {*source.cuts[dim], *cuts}
@@ -270,28 +386,24 @@ def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
     return units
 
 
-def _is_halved_for_free(request: Request, units: Grid, halved: Grid) -> bool:
+def _is_halved_for_free(frame: _Frame, units: Grid, halved: Grid) -> bool:
     """Whether halves are read as one would be. What is written in order then goes on its way while the next half is read."""
-    source, placement = request.source, request.placement
-    if source.raw:
-        return True
-    return decoded_bytes(placement, source, halved) == decoded_bytes(placement, source, units)
+    is_raw = frame.requests[0].source.raw
+    return is_raw or frame.decoded_bytes(halved) == frame.decoded_bytes(units)
 
 
-def _best_halving(request: Request, units: Grid, assembled: Grid) -> Grid | None:
+def _best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
     """The units halved along the dimension that adds the least decoding, or None at single chunks."""
     halvings = [
         Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
         for d, cuts in enumerate(units.cuts)
         if (finer := _halve(cuts, assembled.cuts[d])) != cuts
     ]
-    decoded = [
-        (decoded_bytes(request.placement, request.source, u), i) for i, u in enumerate(halvings)
-    ]
-    return halvings[min(decoded)[1]] if decoded else None
+    counted = [(decoded(u), i) for i, u in enumerate(halvings)]
+    return halvings[min(counted)[1]] if counted else None
 
 
-def _first_halving(_: Request, units: Grid, assembled: Grid) -> Grid | None:
+def _first_halving(units: Grid, assembled: Grid) -> Grid | None:
     """The units halved along the first dimension in which they have several chunks, so that the chunks of each follow one
     another row-major; None at single chunks."""
     for d, cuts in enumerate(units.cuts):
@@ -313,29 +425,72 @@ def _halve(units: Cuts, cuts: Cuts) -> Cuts:
     return tuple(finer)
 
 
-def _fills(requests: Sequence[Request], strategies: Sequence[Strategy]) -> list[Fill]:
-    return [
-        Fill(strategy, request.placement, request.source, request.target)
-        for request, strategy in zip(requests, strategies, strict=True)
-    ]
-
-
-def _choice(fills: Sequence[Fill], units: Grid, pace: Pace) -> Choice:
-    return tuple(
-        Move(
-            fill.placement,
-            fill.source,
-            fill.target,
-            fill.strategy,
-            units,
-            pace.band_bytes,
-            price(fill, units, pace, is_decoded=number > 0),
-            pace.at_once,
-        )
-        for number, fill in enumerate(fills)
+def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
+    """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
+    target = requests[0].target
+    assembled = target.spec.storage
+    box, slices = Box.full(target.spec.shape), target.in_order
+    units = Grid.whole(target.spec.shape) if slices is None else slices
+    while True:
+        readings = [_reading_of(request, units) for request in requests]
+        drafts = [
+            Draft("block", r.piece, r.source, r.target, reading.units)
+            for r, reading in zip(requests, readings, strict=True)
+        ]
+        pace = _joint_pace(readings, drafts, units, memory)
+        if slices is None:
+            halved = _best_halving(partial(_joint_bytes, requests), units, assembled)
+        else:
+            halved = _first_halving(units, assembled)
+        if halved is None or pace.task_bytes <= memory:
+            break
+        units = halved
+    prices = [price(d, r, pace) for d, r in zip(drafts, readings, strict=True)]
+    cost = Price(
+        units.count,
+        sum(map(decoded_bytes, readings)),
+        sum(map(touched_bytes, readings)),
+        sum(p.written_bytes for p in prices),
+        assembled.count * target.copies,
+        pace.task_bytes,
+        sum(p.seconds for p in prices),
     )
+    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
+    fill = Fill(pieces, sources, target, "block", units, pace.band_bytes, cost)
+    return Choice((fill,), box, units)
+
+
+def _joint_pace(
+    readings: Sequence[Reading], drafts: Sequence[Draft], units: Grid, memory: int
+) -> Pace:
+    """Pieces are read one after the other, so that a task needs the most of any, and all of its target chunks."""
+    target = drafts[0].target.spec
+    chunks = chunks_per_unit(units, target.storage)
+
+    def need(band: int) -> int:
+        most = max(
+            task_bytes(reading, [draft], band) - draft.chunks * target.chunk_bytes
+            for reading, draft in zip(readings, drafts, strict=True)
+        )
+        return most + chunks * target.chunk_bytes
+
+    band = TASK_BAND_BYTES
+    while band > SMALLEST_BAND_BYTES and need(band) > memory:
+        band //= 2
+    return Pace(band, False, need(band))
+
+
+def _reading_of(request: Request, units: Grid) -> Reading:
+    """What units of a target decode for one of its pieces."""
+    piece = request.piece
+    grid = piece.source_grid(request.source.spec.storage)
+    return Reading(request.source, grid, piece.target_grid(units))
+
+
+def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:
+    return sum(decoded_bytes(_reading_of(request, units)) for request in requests)
 
 
 def smallest_memory(request: Request) -> int:
     """The least memory with which ``request`` can be carried out."""
-    return min(choice[0].price.task_bytes for choice in choices([request], 0, max_open_chunks=1))
+    return min(choice.task_bytes for choice in choices([request], 0, max_open_chunks=1))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
+from reshard.checksums.sums import sum_of_box
 from reshard.engine.decode.chunk_decoder import StoredChunks
 from reshard.engine.decode.chunk_memory import ChunkBuffers
 from reshard.engine.decode.chunk_parts import PartReader, RangeReader
@@ -76,7 +76,7 @@ def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
     for reader in chunk_readers(read):
         for part in reader.parts(memory, dtype, read.direct):
             if read.shape is not None:
-                crc ^= linear_of_box(CRC64NVME, part.elements, part.box, read.shape)
+                crc ^= sum_of_box(part.elements, part.box, read.shape)
             for buffer in () if part.is_placed else read.buffers:
                 cast = cast + buffer.put(part.elements, part.box)
         read_bytes += reader.read_bytes

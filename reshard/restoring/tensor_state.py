@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.checksums.tensor_digest import CRC64NVME, finish
+from reshard.checksums.sums import digest_text
 from reshard.engine.decode.chunk_memory import ChunkMemory
 from reshard.engine.limits import Limits
 from reshard.engine.recorded_digest import check_recorded
@@ -82,5 +82,5 @@ class TensorState(Struct):
     def _check_digest(self) -> None:
         if self.digest is not None:
             spec = self.read.stored.spec
-            found = f"{finish(CRC64NVME, self.crc, spec.nbytes):016x}"
+            found = digest_text(self.crc, spec.nbytes)
             check_recorded(spec.name, found, self.digest)

@@ -17,8 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.checksums.tensor_digest import CRC64NVME
-from reshard.checksums.tensor_digest import finish as finish_digest
+from reshard.checksums.sums import digest_text
 from reshard.errors import StorageError
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.sizes import format_bytes
@@ -218,7 +217,7 @@ def _digests(plan: SavePlan, parts: list[Mapping[str, Any]]) -> dict[str, str]:
         for name, value in part["sums"].items():
             sums[name] ^= int(value, 16)
     return {
-        name: f"{finish_digest(CRC64NVME, value, plan.target.tensors[name].spec.nbytes):016x}"
+        name: digest_text(value, plan.target.tensors[name].spec.nbytes)
         for name, value in sums.items()
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.checksums.tensor_digest import CRC64NVME, finish, linear_of_box
+from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Encoding, Item
 from reshard.formats.orbax.form import OrbaxForm
@@ -49,7 +49,7 @@ class SliceRecord(Struct, frozen=True):
         """
         (tree,) = item_trees(self.target)
         digests = {
-            name: f"{finish(CRC64NVME, value, self.target.tensors[name].spec.nbytes):016x}"
+            name: digest_text(value, self.target.tensors[name].spec.nbytes)
             for name, value in sums.items()
         }
         return render_slices(slice_file(tree, digests, files))
@@ -104,5 +104,5 @@ def _sum(spec: TensorSpec, shards: tuple[DeviceShard, ...]) -> int:
     for shard in shards:
         data = elements(shard.data, shard.box.relative_to(shard.box.start))
         little = data.astype(data.dtype.newbyteorder("<"), copy=False)
-        total ^= linear_of_box(CRC64NVME, little, shard.box, spec.shape)
+        total ^= sum_of_box(little, shard.box, spec.shape)
     return total

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
+from reshard.checksums.sums import sum_of_box
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.write.chunk_files import write_chunk
@@ -70,7 +70,7 @@ class ChunkWriter:
         with about_tensor(own.name), self._budget.taken(self._plan.need_bytes[own.name]):
             chunk = host_chunk(tensor, target.spec, own.box)
             inner = chunk[Box.full(own.box.shape).slices]
-            added = linear_of_box(CRC64NVME, inner, own.box, tensor.shape)
+            added = sum_of_box(inner, own.box, tensor.shape)
             put = self._store(own, encode_chunk(target.encoding, chunk.reshape(-1).view("u1").data))
         with self._lock:
             self._sums[own.name] ^= added

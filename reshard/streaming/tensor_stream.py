@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reshard.checksums.tensor_digest import CRC64NVME
+from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
@@ -95,7 +95,7 @@ class TensorStream:
             if waiting:
                 yield waiting
             if digest is not None:
-                crc = CRC64NVME.of(piece, crc)
+                crc = digest_of_bytes(piece, crc)
             waiting = piece
         self._check_end(digest, crc)
         if waiting:

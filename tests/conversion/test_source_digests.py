@@ -17,8 +17,8 @@ from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.planning.move import Move, Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -42,20 +42,23 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def columns_to_rows(store: Store) -> Move:
+def columns_to_rows(store: Store) -> Fill:
     spec, target = store.tensors["w"].spec, tensor("w", (8, 8), (4, 8))
     sides = side(spec, RAW), side(target, RAW_CRC)
-    return by_hand(Placement.whole(spec, target), *sides, "weave", target.storage, 64)
+    return by_hand(Piece.whole(spec, target), *sides, "weave", target.storage, 64)
 
 
 def converted(store: Store, root: Path, limits: Limits = LIMITS) -> None:
     move = columns_to_rows(store)
     results = carry_out([move], store, root, Folder(), {"w": RAW_CRC})
-    check_recorded(Plan((move,), 64 << 20, 1), store, results, limits)
+    check_recorded(Plan((TensorPlan((move,)),), 64 << 20, 1), store, results, limits)
 
 
-def tasks(move: Move, store: Store) -> list[Task]:
-    plan, output = Plan((move,), 64 << 20, 1), TargetOutput(Folder(), {"w": RAW_CRC}, "")
+def tasks(move: Fill, store: Store) -> list[Task]:
+    plan, output = (
+        Plan((TensorPlan((move,)),), 64 << 20, 1),
+        TargetOutput(Folder(), {"w": RAW_CRC}, ""),
+    )
     return [task for batch in batches(plan, store, output) for task in batch]
 
 
@@ -66,7 +69,7 @@ def flip_last_byte(path: Path) -> None:
 
 
 def test_a_recorded_digest_stands_for_the_source(store, tmp_path):
-    assert all(task.is_recorded for task in tasks(columns_to_rows(store), store))
+    assert all(r.is_recorded for task in tasks(columns_to_rows(store), store) for r in task.reads)
     converted(store, tmp_path / "t")
     np.testing.assert_array_equal(
         Folder().read(tmp_path / "t", tensor("w", (8, 8), (4, 8)), RAW_CRC), VALUES
@@ -77,11 +80,11 @@ def test_no_record_or_that_of_more_than_is_taken_stands_for_nothing(store):
     whole = columns_to_rows(store)
     half = Box((0, 0), (4, 8))
     target = side(tensor("w", (4, 8), (4, 8)), RAW_CRC)
-    placement = Placement("w", half, "w", half, (0, 1), "float32", "float32")
+    placement = Piece("w", half, "w", half, (0, 1), "float32", "float32")
     part = by_hand(placement, whole.source, target, "weave", Grid((4, 8), ((0, 4), (0, 8))), 64)
-    assert not any(task.is_recorded for task in tasks(part, store))
+    assert not any(read.is_recorded for task in tasks(part, store) for read in task.reads)
     store.tensors["w"] = replace(store.tensors["w"], digest=None)
-    assert not any(task.is_recorded for task in tasks(whole, store))
+    assert not any(read.is_recorded for task in tasks(whole, store) for read in task.reads)
 
 
 def test_a_source_that_changed_since(store, tmp_path):
@@ -106,15 +109,15 @@ def test_a_chunk_of_which_no_task_read_all_is_named(tmp_path):
     move = columns_to_rows(store)
     results = carry_out([move], store, tmp_path / "t", Folder(), {"w": RAW_CRC})
     with pytest.raises(CorruptError, match=r"^tensor 'w', chunk \[0, 1\]: its CRC32C is recorded"):
-        check_recorded(Plan((move,), 64 << 20, 1), store, results, LIMITS)
+        check_recorded(Plan((TensorPlan((move,)),), 64 << 20, 1), store, results, LIMITS)
 
 
 def test_something_else_was_written(store, tmp_path, monkeypatch):
     put = PieceSink.put
 
-    def flipped(sink, band, box):
+    def flipped(sink, piece, band, box):
         band._bands.view("u1")[..., 0] ^= 1
-        put(sink, band, box)
+        put(sink, piece, band, box)
 
     monkeypatch.setattr(PieceSink, "put", flipped)
     before = digest_of(VALUES.tobytes())

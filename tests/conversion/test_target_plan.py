@@ -159,7 +159,7 @@ def test_names_dtypes_and_what_is_left_out():
         "note",
     ]
     assert target.dropped == ("opt",)
-    assert [(r.placement.source, r.placement.target) for r in target.requests] == [
+    assert [(r.piece.source, r.piece.target) for r in target.requests] == [
         ("a/kernel", "model/kernel"), ("a/bias", "model/bias"),
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from reshard.engine.accumulator import Accumulator, MoveResult
+from reshard.engine.books import Books, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
@@ -26,9 +26,9 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Move, Plan, Price, Side, Strategy
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Plan, Price, Side, Strategy, TensorPlan
 from tests.formats.orbax.decode import crc32c, decode
 from tests.orbax_trees import random_array
 
@@ -133,7 +133,7 @@ def side(spec: TensorSpec, encoding: Encoding) -> Side:
 
 
 def by_hand(
-    placement: Placement,
+    placement: Piece,
     source: Side,
     target: Side,
     strategy: Strategy,
@@ -141,11 +141,11 @@ def by_hand(
     band: int,
     *,
     at_once: bool = False,
-) -> Move:
+) -> Fill:
     """A move that no planner chose."""
     nbytes = math.prod(placement.shape) * source.spec.itemsize
     price = Price(units.count, nbytes, nbytes, 0, 0, 16 << 20, 0.0)
-    return Move(placement, source, target, strategy, units, band, price, at_once)
+    return Fill((placement,), (source,), target, strategy, units, band, price, at_once)
 
 
 def batches(
@@ -153,7 +153,7 @@ def batches(
 ) -> Iterator[tuple[Task, ...]]:
     """The tasks of a plan with one target."""
     return task_batches(
-        MultiPlan.alone(plan), reader, [TargetRun(output, Accumulator(plan, output), done)]
+        MultiPlan.alone(plan), [reader], [TargetRun(output, Books(plan, output), done)]
     )
 
 
@@ -163,22 +163,27 @@ def run(
     output: TargetOutput,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> list[MoveResult]:
+) -> list[TensorResult]:
     """Carries out the tasks of a plan with one target; one result per move, in order."""
-    accumulator = Accumulator(plan, output, progress)
-    run_batches(tasks, [TargetRun(output, accumulator)], plan.max_memory, plan.workers, executor)
-    return accumulator.results()
+    books = Books(plan, output, progress)
+    run_batches(tasks, [TargetRun(output, books)], plan.max_memory, plan.workers, executor)
+    return books.results()
+
+
+def plan_of(fills: Sequence[Fill], workers: int = 2, max_memory: int = 64 << 20) -> Plan:
+    """A plan of tensors with one fill each."""
+    return Plan(tuple(TensorPlan((fill,)) for fill in fills), max_memory, workers)
 
 
 def carry_out(
-    moves: Sequence[Move],
+    fills: Sequence[Fill],
     store: Store,
     root: Path,
     folder: Folder,
     encodings: dict[str, Encoding],
     workers: int = 2,
-) -> list[MoveResult]:
-    plan = Plan(tuple(moves), 64 << 20, workers)
+) -> list[TensorResult]:
+    plan = plan_of(fills, workers)
     output = TargetOutput(folder, encodings, str(root))
     return run(plan, batches(plan, store, output), output)
 
@@ -187,7 +192,7 @@ def carry_out(
 class Case:
     """A move, what is in its source, how both ends are stored, and whether the source recorded its digest."""
 
-    move: Move
+    move: Fill
     values: np.ndarray
     source_encoding: Encoding
     target_encoding: Encoding
@@ -197,7 +202,7 @@ class Case:
     @property
     def expected(self) -> np.ndarray:
         """What plain indexing puts into the target's box."""
-        placement = self.move.placement
+        placement = self.move.piece
         moved = self.values[placement.source_box.slices].transpose(placement.axis_order)
         with np.errstate(all="ignore"):
             return moved.astype(numpy_dtype(placement.target_dtype))
@@ -246,13 +251,13 @@ def chunk_shapes(shape: Sequence[int]) -> st.SearchStrategy[tuple[int, ...]]:
 
 
 @st.composite
-def _whole(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placement, TensorSpec]:
+def _whole(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Piece, TensorSpec]:
     target = tensor("out/w", source.shape, draw(chunk_shapes(source.shape)), dtype)
-    return Placement.whole(source, target), target
+    return Piece.whole(source, target), target
 
 
 @st.composite
-def _placements(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placement, TensorSpec]:
+def _placements(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Piece, TensorSpec]:
     """The target's box begins and ends where its chunks do, so that one move fills whole chunks."""
     start = tuple(draw(st.integers(0, n - 1)) for n in source.shape)
     stop = tuple(draw(st.integers(a + 1, n)) for a, n in zip(start, source.shape, strict=True))
@@ -266,14 +271,14 @@ def _placements(draw: st.DrawFn, source: TensorSpec, dtype: str) -> tuple[Placem
     target = tensor("out/w", shape, chunk, dtype)
     place = Box.full(moved).shift(before)
     return (
-        Placement("in/w", Box(start, stop), "out/w", place, order, source.dtype, dtype),
+        Piece("in/w", Box(start, stop), "out/w", place, order, source.dtype, dtype),
         target,
     )
 
 
 @st.composite
 def _units(
-    draw: st.DrawFn, strategy: Strategy, placement: Placement, source: Side, target: Side
+    draw: st.DrawFn, strategy: Strategy, placement: Piece, source: Side, target: Side
 ) -> Grid:
     source_grid = placement.source_grid(source.spec.storage)
     target_grid = placement.target_grid(target.spec.storage)

@@ -13,8 +13,8 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid
-from reshard.planning.move import Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -52,7 +52,7 @@ def moving(tmp_path):
 
     def carry(strategy):
         sides = side(source, ZSTD), side(target, RAW_CRC)
-        move = by_hand(Placement.whole(source, target), *sides, strategy, units[strategy], 100)
+        move = by_hand(Piece.whole(source, target), *sides, strategy, units[strategy], 100)
         (result,) = carry_out([move], store, tmp_path / strategy, Folder(), {"w": RAW_CRC}, 1)
         assert_same(Folder().read(tmp_path / strategy, target, RAW_CRC), values)
         return result
@@ -63,18 +63,18 @@ def moving(tmp_path):
 class Swapped:
     """The elements of two pieces change places."""
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         rows = band.copy()
         rows[..., 0], rows[..., 1] = band[..., 1], band[..., 0]
-        super().put(rows, box)
+        super().put(piece, rows, box)
 
 
 class Shifted:
     """Everything lies a row lower, as far as there is one."""
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         rows = np.roll(band, 1, axis=1)
-        super().put(rows, box)
+        super().put(piece, rows, box)
 
 
 class Dropped:
@@ -82,10 +82,10 @@ class Dropped:
 
     count = 0
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         self.count += 1
         if self.count != 3:
-            super().put(band, box)
+            super().put(piece, band, box)
 
 
 class Again:
@@ -93,30 +93,30 @@ class Again:
 
     last = None
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         if self.last is not None and self.last[0].shape == band.shape:
-            super().put(*self.last)
+            super().put(piece, *self.last)
             self.last = None
         else:
-            super().put(band, box)
+            super().put(piece, band, box)
             self.last = (band.copy(), box)
 
 
 class Repeated:
     """A piece is written twice."""
 
-    def put(self, band, box):
-        super().put(band, box)
-        super().put(band, box)
+    def put(self, piece, band, box):
+        super().put(piece, band, box)
+        super().put(piece, band, box)
 
 
 class Flipped:
     """One bit changes on the way."""
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         wrong = band.copy()
         wrong.reshape(-1).view("u1")[0] ^= 1
-        super().put(wrong, box)
+        super().put(piece, wrong, box)
 
 
 @pytest.mark.parametrize("strategy", SINKS)
@@ -150,9 +150,9 @@ def test_a_move_that_lacks_a_task_is_caught(tmp_path):
     store = Store(tmp_path / "source")
     store.add(spec, np.ones((8, 4), np.float32), RAW)
     move = by_hand(
-        Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
+        Piece.whole(spec, spec), side(spec, RAW), side(spec, RAW), "scatter", spec.storage, 64
     )
-    plan = Plan((move,), 64 << 20, 1)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": RAW}, str(tmp_path / "t"))
     (batch,) = batches(plan, store, output)
     with pytest.raises(
@@ -168,14 +168,14 @@ def test_tasks_run_in_other_processes(tmp_path):
     store, folder, seen = Store(tmp_path / "source"), Folder(), []
     store.add(spec, values, RAW)
     move = by_hand(
-        Placement.whole(spec, turned),
+        Piece.whole(spec, turned),
         side(spec, RAW),
         side(turned, RAW_CRC),
         "scatter",
         spec.storage,
         64,
     )
-    plan = Plan((move,), 64 << 20, 2)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 2)
     output = TargetOutput(folder, {"w": RAW_CRC}, str(tmp_path / "t"))
     tasks = [(t,) for b in batches(plan, store, output) for t in b]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
@@ -194,8 +194,8 @@ def test_a_plan_is_summed_up_once_however_many_tasks_end(tmp_path, monkeypatch):
     store = Store(tmp_path / "source")
     store.add(spec, np.ones((64, 4), np.float32), RAW)
     sides = side(spec, RAW), side(spec, RAW)
-    move = by_hand(Placement.whole(spec, spec), *sides, "scatter", spec.storage, 64)
-    plan, seen = Plan((move,), 64 << 20, 1), []
+    move = by_hand(Piece.whole(spec, spec), *sides, "scatter", spec.storage, 64)
+    plan, seen = Plan((TensorPlan((move,)),), 64 << 20, 1), []
     output = TargetOutput(Folder(), {"w": RAW}, str(tmp_path / "t"))
     tasks_of_plan = list(batches(plan, store, output))
     asked.clear()

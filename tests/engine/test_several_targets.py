@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine.accumulator import Accumulator, MoveResult
+from reshard.engine.books import Books, TensorResult
 from reshard.engine.movers import stream
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
@@ -25,10 +25,10 @@ from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
-from reshard.planning.move import Move, Plan, Side
-from reshard.planning.multi_plan import MoveAt, MultiPlan
-from reshard.planning.placement import Placement
+from reshard.planning.multi_plan import FillAt, MultiPlan, Read
+from reshard.planning.piece import Piece
 from reshard.planning.strategies import Choice, Request, choices
+from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
 from tests.engine.stores import (
     CASTS,
     RAW,
@@ -62,7 +62,7 @@ class Several:
 
     def expected(self, number: int) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return self.values.astype(numpy_dtype(self.choice[number].placement.target_dtype))
+            return self.values.astype(numpy_dtype(self.choice.fills[number].piece.target_dtype))
 
 
 def ended(spec, encoding: Encoding, *, is_target: bool, packed: bool = False) -> Side:
@@ -90,50 +90,56 @@ def several(draw: st.DrawFn) -> Several:
             ended(source, encoding, is_target=False),
             ended(target, encodings[-1], is_target=True, packed=packed[-1]),
         )
-        requests.append(Request(Placement.whole(source, target), *sides))
+        requests.append(Request(Piece.whole(source, target), *sides))
     memory = draw(st.sampled_from((0, 64 * MIB)))
     found = list(choices(requests, memory, 64))
     if not found:  # some would travel encoded, and others not
         requests, encodings, packed = requests[:1], encodings[:1], packed[:1]
         found = list(choices(requests, memory, 64))
     choice = draw(st.sampled_from(found))
-    if choice[0].strategy != "whole":
+    if choice.fills[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
-        choice = tuple(replace(move, band_bytes=band) for move in choice)
+        choice = with_bands(choice, band)
     values = draw(random_values(shape, dtype))
     return Several(choice, values, encoding, tuple(encodings), tuple(packed))
 
 
+def with_bands(choice: Choice, nbytes: int) -> Choice:
+    fills = tuple(replace(fill, band_bytes=nbytes) for fill in choice.fills)
+    return replace(choice, fills=fills)
+
+
 def multi_plan(choice: Choice) -> MultiPlan:
-    plans = tuple(Plan((move,), 64 * MIB, 2) for move in choice)
-    return MultiPlan(plans, (tuple(MoveAt(number, 0) for number in range(len(choice))),))
+    plans = tuple(Plan((TensorPlan((fill,)),), 64 * MIB, 2) for fill in choice.fills)
+    places = tuple(FillAt(number, 0) for number in range(len(choice.fills)))
+    return MultiPlan(plans, (Read(places, choice.box, choice.units),))
 
 
 def carry_out(
     case: Several, root: Path, done: list[DoneUnits] | None = None
-) -> tuple[list[MoveResult], list[Folder], int]:
+) -> tuple[list[TensorResult], list[Folder], int]:
     """What became of each target; with ``done`` only the rest is moved, after a first run of those."""
     store = Store(root / "source")
-    store.add(case.choice[0].source.spec, case.values, case.source)
+    store.add(case.choice.fills[0].source.spec, case.values, case.source)
     folders = [Folder(packed) for packed in case.packed]
     plan = multi_plan(case.choice)
     outputs = [
         TargetOutput(folder, {move.target.spec.name: encoding}, str(root / str(n)), f"t{n}")
         for n, (folder, move, encoding) in enumerate(
-            zip(folders, case.choice, case.targets, strict=True)
+            zip(folders, case.choice.fills, case.targets, strict=True)
         )
     ]
-    accumulators = list(map(Accumulator, plan.plans, outputs))
+    books = list(map(Books, plan.plans, outputs))
     read = 0
-    before = [] if done is None else [list(map(_others, done, case.choice))]
+    before = [] if done is None else [list(map(_others, done, case.choice.fills))]
     for some in [*before, done or [None] * len(outputs)]:
-        runs = list(map(TargetRun, outputs, accumulators, some))
-        read += run_batches(task_batches(plan, store, runs), runs, 64 * MIB, 2)
-    return [accumulator.results()[0] for accumulator in accumulators], folders, read
+        runs = list(map(TargetRun, outputs, books, some))
+        read += run_batches(task_batches(plan, [store], runs), runs, 64 * MIB, 2)
+    return [book.results()[0] for book in books], folders, read
 
 
-def _others(done: DoneUnits, move: Move) -> DoneUnits:
-    others = DoneUnits(Plan((move,), 0, 1))
+def _others(done: DoneUnits, move: Fill) -> DoneUnits:
+    others = DoneUnits(Plan((TensorPlan((move,)),), 0, 1))
     for unit in range(move.units.count):
         if not done.has(0, unit):
             others.add(0, unit)
@@ -154,8 +160,8 @@ def test_every_target_has_every_bit(case):
 def test_targets_that_are_done_to_different_extents_are_completed(case, data):
     """As after a kill: of each target other units are done."""
     done = []
-    for move in case.choice:
-        units = DoneUnits(Plan((move,), 0, 1))
+    for move in case.choice.fills:
+        units = DoneUnits(Plan((TensorPlan((move,)),), 0, 1))
         for unit in data.draw(st.sets(st.integers(0, move.units.count - 1))):
             units.add(0, unit)
         done.append(units)
@@ -167,7 +173,7 @@ def test_targets_that_are_done_to_different_extents_are_completed(case, data):
 
 def check(case: Several, root: Path, results, folders) -> None:
     for number, (move, result, folder) in enumerate(
-        zip(case.choice, results, folders, strict=True)
+        zip(case.choice.fills, results, folders, strict=True)
     ):
         found = folder.read(root / str(number), move.target.spec, case.targets[number])
         assert_same(found, case.expected(number))
@@ -186,15 +192,16 @@ def by_hand(strategies, units, band=200):
     targets = [tensor("out/0", (32, 24), (16, 6)), tensor("out/1", (32, 24), (16, 6), "bfloat16")]
     requests = [
         Request(
-            Placement.whole(source, target),
+            Piece.whole(source, target),
             ended(source, ZSTD, is_target=False),
             ended(target, RAW_CRC, is_target=True),
         )
         for target in targets
     ]
-    found = [w for w in choices(requests, 64 * MIB, 64) if [m.strategy for m in w] == strategies]
-    choice = tuple(replace(move, band_bytes=band) for move in found[0])
-    assert choice[0].units == units
+    every = choices(requests, 64 * MIB, 64)
+    found = [c for c in every if [fill.strategy for fill in c.fills] == strategies]
+    choice = with_bands(found[0], band)
+    assert choice.units == units
     values = np.random.default_rng(0).normal(size=(32, 24)).astype(np.float32)
     return Several(choice, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
 
@@ -217,10 +224,10 @@ def test_the_source_is_read_once(kind, tmp_path):
 class Swapped:
     """The elements of two columns change places."""
 
-    def put(self, band, box):
+    def put(self, piece, band, box):
         rows = band.copy()
         rows[..., 0], rows[..., 1] = band[..., 1], band[..., 0]
-        super().put(rows, box)
+        super().put(piece, rows, box)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -230,9 +237,9 @@ def test_a_defect_in_one_target_is_caught_there(kind, which, tmp_path, monkeypat
     name = "ChunkSink" if kind is BLOCK else "PieceSink"
     sink = {"ChunkSink": ChunkSink, "PieceSink": PieceSink}[name]
 
-    def made(task, *args):
+    def made(unit, *args):
         kinds = (sink, type("Broken", (Swapped, sink), {}))
-        return kinds[task.target == which](task, *args)
+        return kinds[unit.target == which](unit, *args)
 
     monkeypatch.setattr(stream, name, made)
     with pytest.raises(VerificationError, match=f"'out/{which}': what was written has digest"):

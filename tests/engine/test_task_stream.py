@@ -18,9 +18,9 @@ from reshard.formats.base import Place
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.geometry.box import Box
 from reshard.planning.cost import RECORD_BYTES
-from reshard.planning.move import Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -39,7 +39,7 @@ from tests.planning.strategies import requests
 def tasks_of(case: Case, tmp_path):
     store = Store(tmp_path / "source")
     store.add(case.move.source.spec, case.values, case.source_encoding)
-    plan = Plan((case.move,), 64 << 20, 1)
+    plan = Plan((TensorPlan((case.move,)),), 64 << 20, 1)
     found = batches(
         plan, store, TargetOutput(Folder(case.packed), {"out/w": case.target_encoding}, "")
     )
@@ -50,19 +50,20 @@ def tasks_of(case: Case, tmp_path):
 @given(cases(offsets=True))
 def test_each_unit_of_work_is_a_task_with_every_chunk_it_touches(tmp_path_factory, case):
     tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
-    placement = case.move.placement
+    placement = case.move.piece
     seen = np.zeros(placement.shape, int)
     for task in tasks:
-        seen[task.unit.slices] += 1
-        assert {s.index for s in task.sources} == touching(
-            case.move.source.spec, placement.to_source(task.unit)
+        ((read,), (unit,)) = task.reads, task.units
+        ((take,),) = (read.takes,)
+        seen[take.box.slices] += 1
+        assert {s.index for s in read.chunks} == touching(
+            case.move.source.spec, placement.to_source(take.box)
         )
-        assert {t.index for t in task.targets} == touching(
-            case.move.target.spec, placement.to_target(task.unit)
-        )
-        assert len(task.targets) == task.target_grid.count
-        for target, box in zip(task.targets, task.target_grid.boxes(), strict=True):
-            there = placement.to_target(box.shift(task.unit.start))
+        assert unit.box == placement.to_target(take.box)
+        assert {t.index for t in unit.chunks} == touching(case.move.target.spec, unit.box)
+        assert len(unit.chunks) == unit.grid.count
+        for target, box in zip(unit.chunks, unit.grid.boxes(), strict=True):
+            there = box.shift(unit.box.start)
             assert there.intersect(target.box) == there or not there.rank
     assert (seen == 1).all()
 
@@ -87,7 +88,7 @@ def planned(sizes, tmp_path):
         target = tensor(f"w{number}", (size, size), (size, max(1, size // 4)))
         store.add(source, np.ones((size, size), np.float32), RAW)
         sides = side(source, ZSTD), side(target, RAW_CRC)
-        requests.append(Request(Placement.whole(source, target), *sides))
+        requests.append(Request(Piece.whole(source, target), *sides))
     encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
     plan = make_plan(requests, 256 << 20, 2)
     return plan, list(batches(plan, store, TargetOutput(Folder(), encodings, "")))
@@ -102,14 +103,16 @@ def test_small_tasks_form_batches(tmp_path):
 def test_a_batch_ends_when_it_is_heavy_enough(tmp_path):
     _, found = planned([512] * 12, tmp_path)
     for batch in found[:-1]:
-        weights = [t.unit.size * 4 for t in batch]
+        weights = [t.reads[0].box.size * 4 for t in batch]
         assert sum(weights) >= BATCH_BYTES or len(batch) == BATCH_TASKS
         assert sum(weights[:-1]) < BATCH_BYTES
 
 
 def test_the_largest_moves_come_first(tmp_path):
     plan, found = planned([8, 512, 64, 256], tmp_path)
-    decoded = [plan.moves[t.move].price.decoded_bytes for batch in found for t in batch]
+    decoded = [
+        list(plan.fills)[t.units[0].tensor].price.decoded_bytes for batch in found for t in batch
+    ]
     assert all(a >= b for a, b in pairwise(decoded))
 
 
@@ -118,7 +121,7 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
     spec = tensor("w", (0, 4), (1, 4))
     store.add(spec, np.zeros((0, 4), np.float32), RAW)
     plan = make_plan(
-        [Request(Placement.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
+        [Request(Piece.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
     assert list(batches(plan, store, TargetOutput(Folder(), {"w": RAW}, ""))) == []
 
@@ -144,14 +147,14 @@ def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, worke
         plan = make_plan([request_], memory, workers)
     except MemoryBudgetError:
         return
-    (move,) = plan.moves
+    (move,) = list(plan.fills)
     if move.strategy == "copy":
         return
     near = Everywhere(request_)
     tasks = batches(plan, near, TargetOutput(near, {request_.target.spec.name: RAW}, ""))
     for task in itertools.islice(itertools.chain.from_iterable(tasks), 5):
-        streams = len(task.sources) if task.strategy == "weave" else 1
+        streams = len(task.reads[0].chunks) if task.strategy == "weave" else 1
         took = _Buffers.of(task).total + streams * move.source.stream_bytes
         took += move.target.stream_bytes if task.strategy == "block" else 0
-        took += RECORD_BYTES * (len(task.sources) + len(task.targets))
+        took += RECORD_BYTES * (len(task.reads[0].chunks) + len(task.units[0].chunks))
         assert took <= move.price.task_bytes <= memory

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Side
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request
+from reshard.planning.tensor_plan import Side
 
 DTYPES = ("float32", "bfloat16", "int8", "complex128")
 
@@ -32,7 +32,7 @@ def requests(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
     target = TensorSpec("c", shape, target_dtype, Grid.regular(shape, target_chunk), target_chunk)
     raw_source, raw_target = draw(st.booleans()), draw(st.booleans())
     return Request(
-        Placement.whole(source, target),
+        Piece.whole(source, target),
         Side(source, "raw" if raw_source else "zstd:1", raw_source, 0 if raw_source else 1 << 20),
         Side(target, "raw" if raw_target else "zstd:1", raw_target, 0 if raw_target else 1 << 16),
     )

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Side
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_multi_plan, make_plan, smallest_memory
+from reshard.planning.tensor_plan import Side
 from tests.planning.strategies import chunked, pairs, requests
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ def request(shape, source_chunk, target_chunk, *, raw=True, dtype="float32", nam
     source = TensorSpec(name, shape, "float32", Grid.regular(shape, source_chunk), source_chunk)
     target = TensorSpec(name, shape, dtype, Grid.regular(shape, target_chunk), target_chunk)
     return Request(
-        Placement.whole(source, target),
+        Piece.whole(source, target),
         Side(source, "zstd:1", False, 1 << 20),
         Side(target, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16),
     )
@@ -47,14 +47,16 @@ def groups(draw: st.DrawFn):
 def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
     need = max(smallest_memory(one) for (one,) in of_targets)
     plan = make_multi_plan(of_targets, need + mib * MIB, workers)
-    assert sorted(at.target for read in plan.reads for at in read) == list(range(len(of_targets)))
+    assert sorted(at.target for read in plan.reads for at in read.fills) == list(
+        range(len(of_targets))
+    )
     for read in plan.reads:
-        moves = [plan.move(at) for at in read]
+        moves = [plan.fill(at) for at in read.fills]
         assert len({(m.units.cuts, m.band_bytes, m.price.task_bytes) for m in moves}) == 1
         assert moves[0].price.task_bytes <= plan.max_memory
         for move in moves:
             if move.strategy == "block":  # whoever assembles a chunk sees all of it
-                grid = move.placement.target_grid(move.target.spec.storage)
+                grid = move.piece.target_grid(move.target.spec.storage)
                 assert move.units.common(grid) == move.units
     assert plan.decoded_bytes <= sum(one.decoded_bytes for one in plan.plans)
     assert plan.repeated_bytes >= 0
@@ -96,9 +98,9 @@ def test_what_the_budget_forces_to_be_read_again_is_said():
         [request(shape, (1024, 8192), (2048, 8192), raw=False)],
     ]
     little, much = (make_multi_plan(of_targets, m * MIB, 1) for m in (90, 1024))
-    assert [len(read) for read in much.reads] == [2]
+    assert [len(read.fills) for read in much.reads] == [2]
     assert much.repeated_bytes == 0
-    assert [len(read) for read in little.reads] == [1, 1]
+    assert [len(read.fills) for read in little.reads] == [1, 1]
     again = sum(plan.decoded_bytes for plan in little.plans) - little.source_bytes
     assert little.repeated_bytes == again > 0
     assert little.peak_bytes <= 90 * MIB
@@ -109,17 +111,17 @@ def test_identical_chunks_are_copied_encoded_to_all_targets_that_keep_them():
     keep = request(shape, chunk, chunk)
     keep = replace(keep, target=replace(keep.target, codec="zstd:1", raw=False))
     plan = make_multi_plan([[keep], [request(shape, chunk, (4096, 256))], [keep]], 256 * MIB, 2)
-    assert [[at.target for at in read] for read in plan.reads] == [[0, 2], [1]]
-    assert [plan.move(read[0]).strategy for read in plan.reads] == ["copy", "scatter"]
+    assert [[at.target for at in read.fills] for read in plan.reads] == [[0, 2], [1]]
+    assert [plan.fill(read.fills[0]).strategy for read in plan.reads] == ["copy", "scatter"]
 
 
 def test_a_tensor_that_one_target_leaves_out_is_shared_by_the_others():
     shape = (1024, 1024)
     a, b = (request(shape, (256, 1024), (1024, 256), name=n) for n in "ab")
     plan = make_multi_plan([[a, b], [b], [a]], 256 * MIB, 2)
-    shared = {plan.move(r[0]).placement.source: [at.target for at in r] for r in plan.reads}
+    shared = {plan.fill(r.fills[0]).piece.source: [at.target for at in r.fills] for r in plan.reads}
     assert shared == {"a": [0, 2], "b": [0, 1]}
-    assert [m.placement.source for m in plan.plans[0].moves] == ["a", "b"]
+    assert [fill.piece.source for fill in plan.plans[0].fills] == ["a", "b"]
 
 
 def test_what_fits_in_no_way_is_refused_as_alone():
@@ -139,6 +141,6 @@ def test_what_fits_in_no_way_is_refused_as_alone():
 def test_units_of_a_read_are_boxes_of_the_tensor(of_targets):
     plan = make_multi_plan(of_targets, 256 * MIB, 2)
     for read in plan.reads:
-        units = plan.move(read[0]).units
-        assert units.shape == of_targets[0][0].placement.shape
+        units = read.units
+        assert units.shape == of_targets[0][0].piece.shape
         assert all(a < b for cuts in units.cuts for a, b in pairs(cuts))

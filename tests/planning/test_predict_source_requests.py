@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Move, Side
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
 from reshard.planning.predict_source_requests import SAMPLES, Blocks, some_chunks, source_requests
+from reshard.planning.tensor_plan import Fill, Side
 from reshard.storage.requests import Requests
 
 BLOCKS = Blocks(1000, 3)
@@ -19,14 +19,14 @@ RAW, ZSTD = Encoding(read_ahead_bytes=3000), Encoding("zstd", read_ahead_bytes=3
 
 def moved(
     shape: tuple[int, ...], chunk: tuple[int, ...], units: tuple[int, ...], **changes: Any
-) -> Move:
+) -> Fill:
     """A move of bytes in these chunks, by units of this shape."""
     source = TensorSpec("w", shape, "uint8", Grid.regular(shape, chunk), chunk)
     target = TensorSpec("w", shape, "uint8", Grid.regular(shape, shape), shape)
     sides = Side(source, "raw", True, 0), Side(target, "zstd:1", False, 0)
-    plan = make_plan([Request(Placement.whole(source, target), *sides)], 1 << 30, 2)
+    plan = make_plan([Request(Piece.whole(source, target), *sides)], 1 << 30, 2)
     given = {"units": Grid.regular(shape, units), "strategy": "block", "band_bytes": 500} | changes
-    return replace(plan.moves[0], **given)
+    return replace(plan.tensors[0].fills[0], **given)
 
 
 def at(_: str, index: tuple[int, ...]) -> Extent:

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Side
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_multi_plan, smallest_memory
 from reshard.planning.processes import (
     MEMORY_PARTS,
@@ -20,6 +19,7 @@ from reshard.planning.processes import (
     PROCESS_BYTES,
     plan_with_processes,
 )
+from reshard.planning.tensor_plan import Side, TensorPlan
 
 GIB = 1 << 30
 ROWS = PAYING_BYTES // (4 << 15)
@@ -36,7 +36,7 @@ def request(rows: int = ROWS, columns: int = 1024, *, raw: bool = True) -> Reque
         "w", shape, "float32", Grid.regular(shape, (rows, columns)), (rows, columns)
     )
     return Request(
-        Placement.whole(source, target),
+        Piece.whole(source, target),
         Side(source, "zstd:1", False, 1 << 20),
         Side(target, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16),
     )
@@ -75,7 +75,7 @@ def test_a_task_above_its_share_stays_with_threads():
     """Its buffers and those that wait in other processes would be more than the memory."""
     plan = planned(request(raw=False), GIB, 16)
     assert plan.processes == 0
-    assert plan.plans[0].moves[0].price.task_bytes > plan.max_memory // 16
+    assert plan.plans[0].tensors[0].fills[0].price.task_bytes > plan.max_memory // 16
 
 
 def test_a_tensor_that_fits_only_without_processes_stays_with_threads():
@@ -90,9 +90,11 @@ def test_a_tensor_that_fits_only_without_processes_stays_with_threads():
 def test_nothing_is_read_twice_for_the_sake_of_processes():
     def plan_with(processes: int) -> MultiPlan:
         plan = make_multi_plan([[request()]], GIB, 16, processes=processes)
-        (move,) = plan.plans[0].moves
+        (move,) = plan.plans[0].fills
         price = replace(move.price, decoded_bytes=move.price.decoded_bytes + processes)
-        return MultiPlan.alone(replace(plan.plans[0], moves=(replace(move, price=price),)))
+        return MultiPlan.alone(
+            replace(plan.plans[0], tensors=(TensorPlan((replace(move, price=price),)),))
+        )
 
     assert plan_with(4).processes == 4
     assert plan_with_processes(plan_with, GIB).processes == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reshard.planning.move import Plan
-from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.processor_time import SECONDS_PER_CAST_BYTE, processor_time
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.planning.timed_plans import GB, move, plan
 
 
@@ -29,9 +29,9 @@ def test_a_cast_costs_time_for_each_byte_of_the_source() -> None:
 
 def test_targets_that_share_a_read_decode_it_once_and_in_one_task() -> None:
     one, other = move(2, 4 * GB, 1 * GB), move(3, 4 * GB, 2 * GB)
-    plans = Plan((one,), 1 << 30, 4), Plan((other,), 1 << 30, 4)
-    shared = MultiPlan(plans, ((MoveAt(0, 0), MoveAt(1, 0)),))
-    apart = MultiPlan(plans, ((MoveAt(0, 0),), (MoveAt(1, 0),)))
+    plans = Plan((TensorPlan((one,)),), 1 << 30, 4), Plan((TensorPlan((other,)),), 1 << 30, 4)
+    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], one),))
+    apart = MultiPlan(plans, (Read.of([FillAt(0, 0)], one), Read.of([FillAt(1, 0)], other)))
     # 2 + 1 × 0.5 and 3 + 2 × 1 are in both; 4 × 0.25 for reading once or twice.
     costs = 0.25 / GB, [0.5 / GB, 1 / GB]
     assert processor_time(shared, *costs).total_s == pytest.approx(7.5 + 1)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.planning.move import Plan
-from reshard.planning.multi_plan import MoveAt, MultiPlan
+from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan, plan_time
 from reshard.storage.requests import Requests
 from tests.planning.timed_plans import GB, move, plan
@@ -94,8 +94,8 @@ def test_requests_that_are_not_known_count_as_all_bytes() -> None:
 
 def test_of_several_targets_those_in_buckets_are_sent() -> None:
     here, there = move(0, 8 * GB, 3 * GB), move(0, 8 * GB, 5 * GB)
-    plans = Plan((here,), 1 << 30, 4), Plan((there,), 1 << 30, 4)
-    shared = MultiPlan(plans, ((MoveAt(0, 0), MoveAt(1, 0)),))
+    plans = Plan((TensorPlan((here,)),), 1 << 30, 4), Plan((TensorPlan((there,)),), 1 << 30, 4)
+    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], here),))
     sent = RequestPlan(data=Requests(put=5, sent_bytes=5 * GB))
     targets = ["served", "gs://bucket/served"]
     assert plan_time(shared, "ckpt", targets, Hosts(1, 4, 1e9), sent).network_s == pytest.approx(5)

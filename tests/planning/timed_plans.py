@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Move, Plan, Price, Side
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
+from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
 
 GB = 1_000_000_000
 
@@ -20,20 +20,20 @@ def move(
     written: int = 0,
     chunks: tuple[int, ...] = (0, 2, 4, 6, 8),
     cast: str = "float32",
-) -> Move:
+) -> Fill:
     """A move of 8 float32 with this price, in one task for each part of ``chunks``."""
     units = Grid((8,), (chunks,))
     source = TensorSpec("w", (8,), "float32", units, None)
     target = TensorSpec("w", (8,), cast, units, None)
     request = Request(
-        Placement.whole(source, target), Side(source, "raw", True, 0), Side(target, "raw", True, 0)
+        Piece.whole(source, target), Side(source, "raw", True, 0), Side(target, "raw", True, 0)
     )
-    (made,) = make_plan([request], 1 << 30, 1).moves
+    (made,) = make_plan([request], 1 << 30, 1).fills
     tasks = len(chunks) - 1
     price = Price(tasks, read, read, written, writes=tasks, task_bytes=1, seconds=seconds)
     return replace(made, units=units, price=price)
 
 
-def plan(*moves: Move, workers: int = 4) -> MultiPlan:
+def plan(*moves: Fill, workers: int = 4) -> MultiPlan:
     """The plan of one target."""
-    return MultiPlan.alone(Plan(moves, 1 << 30, workers))
+    return MultiPlan.alone(Plan(tuple(TensorPlan((move,)) for move in moves), 1 << 30, workers))

@@ -34,8 +34,8 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.move import Move, Plan
 from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 
 if TYPE_CHECKING:
     from reshard import ConversionPlan, PlannedTensor
@@ -97,9 +97,14 @@ def planned_name(tensor: PlannedTensor) -> str:
 
 
 def _alike(tensor: PlannedTensor) -> Hashable:
-    move = tensor.move
     split = _geometry(tensor.target), _split_text(tensor)
-    return _geometry(tensor.source), split, tensor.target_shards, move.strategy, move.price
+    return (
+        _geometry(tensor.source),
+        split,
+        tensor.target_shards,
+        tensor.plan.strategy,
+        tensor.plan.price,
+    )
 
 
 def _geometry(spec: TensorSpec) -> Hashable:
@@ -127,8 +132,8 @@ def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
 
 
 def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
-    source, target, move = group.first.source, group.first.target, group.first.move
-    tasks = sum(t.move.price.tasks for t in group.members)
+    source, target, plan = group.first.source, group.first.target, group.first.plan
+    tasks = sum(t.plan.price.tasks for t in group.members)
     return (
         group.name,
         f"{group.count:,}",
@@ -139,10 +144,10 @@ def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
         _shards_text(group.first.target_shards),
         chunks_text(source),
         chunks_text(target),
-        move.strategy,
+        plan.strategy,
         f"{tasks:,}",
-        f"{format_bytes(sum(t.move.price.decoded_bytes for t in group.members))}{_read_again(move)}",
-        format_bytes(sum(t.move.price.written_bytes for t in group.members)),
+        f"{format_bytes(sum(t.plan.price.decoded_bytes for t in group.members))}{_read_again(plan)}",
+        format_bytes(sum(t.plan.price.written_bytes for t in group.members)),
     )
 
 
@@ -151,9 +156,9 @@ def _shards_text(shards: Grid | None) -> str:
     return "–" if shards is None else parts_text(shards)
 
 
-def _read_again(move: Move) -> str:
+def _read_again(plan: TensorPlan) -> str:
     """How often the source is decoded, if that is more than once."""
-    ratio = ratio_text(move.price.amplification)
+    ratio = ratio_text(plan.price.amplification)
     return "" if ratio == ratio_text(1) else f" ({ratio})"
 
 

@@ -41,7 +41,7 @@ def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
     source, target = group.first.source.slices, group.first.target.slices
     cut = f"source shards {parts_text(source)} → target shards {parts_text(target)}"
     yield Text.assemble((safe(group.name), "bold"), f"\n{cut}")
-    by_target = groupby(shares(group.first.move), key=lambda share: share.target)
+    by_target = groupby(shares(group.first.plan), key=lambda share: share.target)
     rows = [(str(shard), _sources(found)) for shard, found in islice(by_target, MOST_SHARDS)]
     yield table("", (">target shard", "source shard: share of the target's bytes"), rows)
     if target.count > len(rows):

@@ -25,15 +25,15 @@ from reshard.conversion.report import ConversionReport
 from reshard.conversion.resume.already_done import open_result, remove_leftovers
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
-from reshard.conversion.resume.journal import read_finished, record_of
+from reshard.conversion.resume.journal import read_results, record_of
 from reshard.conversion.resume.resume import begin_or_resume
 from reshard.conversion.target_job import TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.accumulator import Accumulator
+from reshard.engine.books import Books
 from reshard.engine.progress import Progress
 from reshard.engine.share import Share
 from reshard.engine.target_run import DoneUnits
-from reshard.engine.task import Finished
+from reshard.engine.task import Result
 from reshard.engine.task_stream import share_units
 from reshard.errors import MissingError, ReshardError, StorageError, TargetBusyError
 from reshard.formats.checkpoint_path import CheckpointPath
@@ -44,8 +44,8 @@ from reshard.storage.parts import Part, held_part, parts_of, remove_parts, reque
 from reshard.storage.targets import held_target, target_text
 from reshard.storage.transaction import Transaction
 
-TASKS_AT_ONCE = 256
-"""So many tasks of a part are recorded, and then their files moved."""
+RESULTS_AT_ONCE = 256
+"""So many results of a part are recorded, and then their files moved."""
 
 MOST_SHOWN = 16
 
@@ -85,8 +85,8 @@ def commit_parts(
         unsafe = checked.options.unsafe_commit
         whole = held.enter_context(held_target(place, job.file, unsafe=unsafe, state=state))
         output = open_output(job, planned.limits(None))
-        accumulator = Accumulator(job.plan, output, progress)
-        running = OpenTarget(job, whole, output, accumulator, progress)
+        books = Books(job.plan, output, progress)
+        running = OpenTarget(job, whole, output, books, progress)
         _check_whole(running, planned.summary.total, parts, request.parts)
         report = _committed(running, planned, parts, place, progress, started)
         for transaction in parts.values():
@@ -150,7 +150,7 @@ def _committed(
 ) -> ConversionReport:
     job, limits = running.job, planned.limits(None)
     total = TotalProgress(progress)
-    total.expect(0, running.accumulator.total_bytes, job.plan.tasks)
+    total.expect(0, running.books.total_bytes, job.plan.tasks)
     opened: list[OpenTarget] = []
     with kept_where_useful(opened):
         opened.append(running)
@@ -168,20 +168,20 @@ def _check_whole(running: OpenTarget, plan: MultiPlan, parts: Parts, count: int)
     lacking: list[str] = []
     for number in range(1, count + 1):
         part = Part(number, count)
-        own = list(share_units(plan, running.job.reader, running.run, Share(number, count)))
+        own = list(share_units(plan, [running.job.reader], running.run, Share(number, count)))
         if part not in parts:
             lacking.append(f"{part} (not begun)")
             continue
         allowed, done = DoneUnits(running.job.plan), 0
-        for move, unit in own:
-            allowed.add(move, unit)
-        for task in read_finished(parts[part].records(), running.job.plan):
-            move, unit = task.result.move, task.unit
-            if not allowed.has(move, unit) or seen.has(move, unit):
+        for tensor, unit in own:
+            allowed.add(tensor, unit)
+        for result in read_results(parts[part].records(), running.job.plan):
+            tensor, unit = result.tensor, result.unit
+            if not allowed.has(tensor, unit) or seen.has(tensor, unit):
                 raise StorageError(
                     f"part {part} of {running.job.place} records a unit that is not its own; remove the parts (reshard clean), and begin again"
                 )
-            seen.add(move, unit)
+            seen.add(tensor, unit)
             done += 1
         if done < len(own) or not _is_sealed(parts[part], part):
             lacking.append(f"{part} ({done:,} of {len(own):,} tasks done)")
@@ -211,15 +211,15 @@ def _fold(running: OpenTarget, parts: Parts, place: Location) -> None:
         return
     begin_or_resume(running)
     for part, transaction in sorted(parts.items()):
-        for tasks in _new(running, transaction):
-            running.transaction.append(record_of(tasks))
+        for results in _new(running, transaction):
+            running.transaction.append(record_of(results))
             try:
-                take_files(place, part, running.transaction.root, _files(running, tasks))
+                take_files(place, part, running.transaction.root, _files(running, results))
             except StorageError as error:
                 raise StorageError(
                     f"a file of part {part} is not there any more: {error}; do that part again, and commit then"
                 ) from error
-            _count(running, tasks)
+            _count(running, results)
     running.transaction.close_elsewhere()
 
 
@@ -230,42 +230,41 @@ def _fold_in_bucket(running: OpenTarget, parts: Parts) -> None:
 
     def records() -> Iterator[str]:
         for _, transaction in sorted(parts.items()):
-            for tasks in _new(running, transaction):
-                _count(running, tasks)
-                yield record_of(tasks)
+            for results in _new(running, transaction):
+                _count(running, results)
+                yield record_of(results)
 
     running.transaction.rewrite(to_builtins(running.job.identity), records())
     running.output.writer.prepare(running.noted_root)
 
 
-def _new(running: OpenTarget, transaction: Transaction) -> Iterator[Sequence[Finished]]:
-    """The tasks of a part that the target does not have, some at a time."""
-    tasks: list[Finished] = []
-    for task in read_finished(transaction.records(), running.job.plan):
-        if running.done is not None and not running.done.has(task.result.move, task.unit):
-            tasks.append(task)
-        if len(tasks) == TASKS_AT_ONCE:
-            yield tasks
-            tasks = []
-    if tasks:
-        yield tasks
+def _new(running: OpenTarget, transaction: Transaction) -> Iterator[Sequence[Result]]:
+    """The results of a part that the target does not have, some at a time."""
+    results: list[Result] = []
+    for result in read_results(transaction.records(), running.job.plan):
+        if running.done is not None and not running.done.has(result.tensor, result.unit):
+            results.append(result)
+        if len(results) == RESULTS_AT_ONCE:
+            yield results
+            results = []
+    if results:
+        yield results
 
 
-def _count(running: OpenTarget, tasks: Sequence[Finished]) -> None:
-    for task in tasks:
-        running.accumulator.take(task.result, is_resumed=False)
+def _count(running: OpenTarget, results: Sequence[Result]) -> None:
+    for result in results:
+        running.books.take(result, is_resumed=False)
         if running.done is not None:
-            running.done.add(task.result.move, task.unit)
-    last = running.job.plan.moves[tasks[-1].result.move].placement.target
-    running.accumulator.report_progress(last)
+            running.done.add(result.tensor, result.unit)
+    running.books.report_progress(running.job.plan.tensors[results[-1].tensor].name)
 
 
-def _files(running: OpenTarget, tasks: Sequence[Finished]) -> dict[str, None]:
-    """The files of some tasks, each once."""
-    moves = running.job.plan.moves
+def _files(running: OpenTarget, results: Sequence[Result]) -> dict[str, None]:
+    """The files of some results, each once."""
+    tensors = running.job.plan.tensors
     return {
         place.file: None
-        for task in tasks
-        for part in task.result.parts
-        for place in running.output.places(moves[task.result.move].target.spec.name, part.index)
+        for result in results
+        for chunk in result.chunks
+        for place in running.output.places(tensors[result.tensor].name, chunk.index)
     }

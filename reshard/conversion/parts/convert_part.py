@@ -23,11 +23,11 @@ from reshard.conversion.resume.cleanup import kept_where_useful
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.resume import begin_or_resume
 from reshard.conversion.target_job import TargetJob, open_output, target_jobs
-from reshard.engine.accumulator import Accumulator
+from reshard.engine.books import Books
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
 from reshard.engine.share import Share
-from reshard.engine.task_stream import share_units, task_batches, unit_bytes
+from reshard.engine.task_stream import share_units, task_batches
 from reshard.errors import PlanError, SourceChangedError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.multi_plan import MultiPlan
@@ -61,10 +61,10 @@ def convert_part(
     held = held_part(job.place, part, unsafe=options.unsafe_commit, state=options.state)
     opened: list[OpenTarget] = []
     with held as transaction, kept_where_useful(opened):
-        accumulator = Accumulator(job.plan, output, progress)
+        books = Books(job.plan, output, progress)
         if output.uploads is not None:
             output.uploads.check = transaction.check
-        running = OpenTarget(job, transaction, output, accumulator, progress)
+        running = OpenTarget(job, transaction, output, books, progress)
         opened.append(running)
         _expect(running, planned.summary.total, share)
         with closing(transaction):
@@ -74,11 +74,11 @@ def convert_part(
             seal_part(job.place, part, transaction, json.dumps({"sealed": str(part)}))
     return replace(
         report,
-        tasks=accumulator.tasks_done,
-        moved_bytes=accumulator.moved_bytes,
+        tasks=books.tasks_done,
+        moved_bytes=books.moved_bytes,
         read_bytes=read_bytes,
-        written_bytes=accumulator.written_bytes,
-        resumed_bytes=accumulator.resumed_bytes,
+        written_bytes=books.written_bytes,
+        resumed_bytes=books.resumed_bytes,
         seconds=time.monotonic() - started,
         warnings=job.summary.warnings,
     )
@@ -111,15 +111,16 @@ def _agree(job: TargetJob, part: Part, plain: dict[str, object], chosen: Checkpo
 
 def _expect(target: OpenTarget, plan: MultiPlan, share: Share) -> None:
     """Counts what is to do to that of the part."""
-    units = list(share_units(plan, target.job.reader, target.run, share))
-    total_bytes = sum(unit_bytes(target.job.plan.moves[move], unit) for move, unit in units)
-    target.accumulator.expect(total_bytes, len(units))
+    units = list(share_units(plan, [target.job.reader], target.run, share))
+    tensors = target.job.plan.tensors
+    total_bytes = sum(tensors[tensor].unit_bytes(unit) for tensor, unit in units)
+    target.books.expect(total_bytes, len(units))
 
 
 def _run(target: OpenTarget, plan: MultiPlan, share: Share) -> int:
     """Carries out what is left of the part; the bytes that were read."""
     target.output = replace(target.output, elsewhere=target.transaction.open_elsewhere())
-    batches = task_batches(plan, target.job.reader, [target.run], share)
+    batches = task_batches(plan, [target.job.reader], [target.run], share)
     try:
         return run_batches(
             batches, [target.run], plan.max_memory, plan.workers, None, plan.processes

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from reshard.conversion.resume.journaled_chunks import Chunk, JournaledChunk
+from reshard.conversion.resume.journaled_chunks import ChunkKey, JournaledChunk
 from reshard.storage.location import Location
 
 Journaled = Callable[[], Iterable[JournaledChunk]]
 """Gives every chunk of a journal, anew with each call."""
 
 
-def missing_in_bucket(journaled: Journaled, root: Location) -> set[Chunk]:
+def missing_in_bucket(journaled: Journaled, root: Location) -> set[ChunkKey]:
     """The chunks whose objects are gone, or are not those that were put."""
     listed = root.view()
     bad = {
@@ -23,13 +23,11 @@ def missing_in_bucket(journaled: Journaled, root: Location) -> set[Chunk]:
         for place, version in zip(chunk.places, _versions(chunk), strict=True)
         if not _is_there(chunk, listed / place.file, version, is_own=place.offset is None)
     }
-    return {
-        chunk.chunk for chunk in journaled() if any(place.file in bad for place in chunk.places)
-    }
+    return {chunk.key for chunk in journaled() if any(place.file in bad for place in chunk.places)}
 
 
 def _versions(chunk: JournaledChunk) -> tuple[str, ...]:
-    return chunk.versions or ("",) * len(chunk.places)
+    return chunk.stored.versions or ("",) * len(chunk.places)
 
 
 def _is_there(chunk: JournaledChunk, file: Location, version: str, *, is_own: bool) -> bool:

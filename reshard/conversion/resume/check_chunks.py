@@ -17,19 +17,19 @@ from functools import partial
 
 from reshard.checksums.file_range import READ_BYTES, range_crc32c
 from reshard.conversion.resume.bucket_chunks import Journaled, missing_in_bucket
-from reshard.conversion.resume.journaled_chunks import Chunk, JournaledChunk
+from reshard.conversion.resume.journaled_chunks import ChunkKey, JournaledChunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.planning.move import Plan
+from reshard.planning.tensor_plan import Plan
 from reshard.storage.local.files import has_data, storage_error, storage_errors
 from reshard.storage.local.store import LocalFile
 from reshard.storage.location import Location
 
 
-def missing_in_files(journaled: Journaled, root: Location) -> set[Chunk]:
+def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
     """Those whose files are gone or have another size or version, or a hole: what may be lost while the kernel runs on.
 
     ``journaled`` gives them anew with each call. Called before the writer is prepared, which makes shared files anew that
@@ -38,9 +38,7 @@ def missing_in_files(journaled: Journaled, root: Location) -> set[Chunk]:
     if not root.store.writes_in_place:
         return missing_in_bucket(journaled, root)
     return {
-        c.chunk
-        for c in journaled()
-        if not all(_is_there(c, place, root.path) for place in c.places)
+        c.key for c in journaled() if not all(_is_there(c, place, root.path) for place in c.places)
     }
 
 
@@ -83,12 +81,12 @@ def _changed_ns(path: str) -> int:
 
 def missing_in_writer(
     chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput
-) -> set[Chunk]:
+) -> set[ChunkKey]:
     """Those that the writer itself should have stored and does not find; called once it is prepared."""
     return {
         (number, index)
-        for number, index in (c.chunk for c in chunks if not c.places)
-        if not output.writer.holds(plan.moves[number].target.spec.name, index)
+        for number, index in (c.key for c in chunks if not c.places)
+        if not output.writer.holds(plan.tensors[number].name, index)
     }
 
 
@@ -97,21 +95,21 @@ def damaged(
     plan: Plan,
     root: str,
     progress: Callable[[Progress], None] | None = None,
-) -> set[Chunk]:
+) -> set[ChunkKey]:
     """Those that are not closed, cannot be checked, or do not read back as what was written."""
     listed = list(chunks)
     total = sum(c.stored_bytes or 0 for c in listed)
     check = partial(_checked, root=root)
-    bad: set[Chunk] = set()
+    bad: set[ChunkKey] = set()
     done = 0
     ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
     with closing(ended):
         for number, (recorded, is_good) in enumerate(ended, 1):
             done += recorded.stored_bytes or 0
             if not is_good:
-                bad.add(recorded.chunk)
+                bad.add(recorded.key)
             if progress is not None:
-                name = plan.moves[recorded.chunk[0]].placement.target
+                name = plan.tensors[recorded.tensor].name
                 progress(Progress(done, total, number, len(listed), name, "checking"))
     return bad
 

@@ -77,7 +77,7 @@ def _kept(kept: Sequence[OpenTarget], count: int) -> str:
 
 
 def _share(target: OpenTarget) -> str:
-    moved, total = target.accumulator.moved_bytes, target.accumulator.total_bytes
+    moved, total = target.books.moved_bytes, target.books.total_bytes
     share = 100 * moved // total if total else 100
     return f"{share} % of {format_bytes(total)}"
 

@@ -24,8 +24,8 @@ from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import LayoutTree
-from reshard.planning.move import Move, Plan
 from reshard.planning.target_layouts import Layout, SameAxes
+from reshard.planning.tensor_plan import Fill, Plan
 from reshard.storage.location import Location, locate, real_text
 from reshard.version import __version__
 
@@ -157,24 +157,17 @@ def plan_digest(plan: Plan, target: TargetCheckpoint) -> str:
     """Digest of everything that the files on disk and the tasks' numbers depend on."""
     container = target.container
     form = (target.form, container.style, [i.directory for i in container.items])
-    return _digest([repr(form), *map(_move_text, plan.moves)])
+    return _digest([repr(form), *map(_fill_text, plan.fills)])
 
 
-def _move_text(move: Move) -> str:
-    placement, source, target = move.placement, move.source, move.target
+def _fill_text(fill: Fill) -> str:
+    target = fill.target
     return repr(
         (
-            (placement.source, placement.source_box.start, placement.source_box.stop),
-            (placement.target, placement.target_box.start, placement.target_box.stop),
-            (
-                placement.axis_order,
-                placement.source_dtype,
-                placement.target_dtype,
-                placement.saturate,
-            ),
-            (source.codec, source.spec.storage.cuts, source.spec.chunk_shape),
+            [repr(piece) for piece in fill.pieces],
+            [(s.codec, s.spec.storage.cuts, s.spec.chunk_shape) for s in fill.sources],
             (target.codec, target.spec.storage.cuts, target.spec.chunk_shape),
-            (move.strategy, move.units.cuts),
+            (fill.strategy, fill.units.cuts),
         )
     )
 

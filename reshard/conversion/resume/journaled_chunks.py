@@ -5,98 +5,85 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from reshard.checksums.tensor_digest import CRC32C
-from reshard.checksums.tensor_digest import finish as finish_crc
-from reshard.engine.accumulator import decoded_bytes
+from reshard.checksums.crc import CRC32C, finish
+from reshard.engine.books import closed_bytes, decoded_bytes, merged_chunk
 from reshard.engine.output import TargetOutput
-from reshard.engine.task import Finished
-from reshard.engine.write.chunk_files import raw_bytes
+from reshard.engine.task import Result, StoredChunk
 from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.geometry.grid import Index
-from reshard.planning.move import Move, Plan
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.tensor_plan import Plan
 
-Chunk = tuple[int, Index]
-"""A move's number, and the index of a chunk of its target."""
+ChunkKey = tuple[int, Index]
+"""A target tensor's number, and the index of a chunk of it."""
 
 
 class JournaledChunk(Struct, frozen=True):
-    """A chunk that a journal names.
+    """A chunk that a journal names, with what the plan knows of it.
 
     Attributes:
         places: where it is stored; none if the writer keeps it.
-        stored_bytes: its size, checksum included; None where it is not closed.
         full_bytes: of its elements.
-        crc32c: of its stored bytes without the checksum, where the journal knows it.
-        has_trailer: whether that CRC32C follows them.
-        versions: of the file at each of its places, as far as the chunk was the last of it; none where files have no versions.
+        has_trailer: whether a CRC32C of its bytes follows them.
+        is_summed: whether ``stored.crc32c`` is known: not of a chunk that was stored whole with a checksum.
     """
 
-    chunk: Chunk
+    tensor: int
+    stored: StoredChunk
     places: tuple[Place, ...]
-    stored_bytes: int | None
     full_bytes: int
-    crc32c: int | None
     has_trailer: bool
-    versions: tuple[str, ...] = ()
+    is_summed: bool
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.tensor, self.stored.index
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Its size, checksum included; None where it is not closed."""
+        return self.stored.stored_bytes
+
+    @property
+    def crc32c(self) -> int | None:
+        """CRC32C of its stored bytes without the checksum, where the journal knows it."""
+        if not self.is_summed or self.stored_bytes is None:
+            return None
+        trailer_bytes = TRAILER_BYTES if self.has_trailer else 0
+        return finish(CRC32C, self.stored.crc32c, max(0, self.stored_bytes - trailer_bytes))
 
 
 def journaled_chunks(
-    finished: Iterable[Finished], plan: Plan, output: TargetOutput
+    results: Iterable[Result], plan: Plan, output: TargetOutput
 ) -> Iterator[JournaledChunk]:
-    """Every chunk that tasks have written to, once; those that are not closed come last."""
-    shared: dict[Chunk, tuple[int, int]] = {}
-    for task in finished:
-        number, move = task.result.move, plan.moves[task.result.move]
-        for part in task.result.parts:
-            if part.stored_bytes is None:
-                crc, nbytes = shared.pop((number, part.index), (0, 0))
-                crc, nbytes = crc ^ part.crc32c, nbytes + part.nbytes
-                if nbytes < _bytes_in(move, part.index):
-                    shared[number, part.index] = (crc, nbytes)
-                else:
-                    yield _recorded_shared(number, move, part.index, crc, output)
-            else:
-                crc32c = part.crc32c if _has_crc(move, output) else None
-                found = _recorded(number, move, part.index, part.stored_bytes, crc32c, output)
-                yield replace(found, versions=part.versions) if part.versions else found
-    for number, index in shared:
-        yield _recorded(number, plan.moves[number], index, None, None, output)
+    """Every chunk that units have written to, once; those that are not closed come last."""
+    open_chunks: dict[int, dict[Index, StoredChunk]] = {}
+    for result in results:
+        number, tensor = result.tensor, plan.tensors[result.tensor]
+        spec, strategy = tensor.target.spec, tensor.fill_at(result.unit)[0].strategy
+        # One that is stored whole with a checksum has it at its end only.
+        is_summed = not output.encodings[spec.name].checksum or strategy in ("scatter", "weave")
+        for part in result.chunks:
+            chunk = merged_chunk(
+                spec,
+                open_chunks.setdefault(number, {}),
+                part,
+                lambda c, spec=spec: closed_bytes(spec, output, c.index),  # type: ignore[misc]
+            )
+            if chunk is not None:
+                yield _journaled(number, spec, chunk, output, is_summed=is_summed)
+    for number, chunks in open_chunks.items():
+        spec = plan.tensors[number].target.spec
+        for chunk in chunks.values():
+            yield _journaled(number, spec, chunk, output, is_summed=False)
 
 
-def _bytes_in(move: Move, index: Index) -> int:
-    """Bytes of the tensor's elements in a chunk, padding excluded."""
-    spec = move.target.spec
-    return spec.storage.box(index).size * spec.itemsize
-
-
-def _has_crc(move: Move, output: TargetOutput) -> bool:
-    """Whether parts of a chunk have its CRC32C; one that is stored whole with a checksum has it at its end only."""
-    is_checked = output.encodings[move.target.spec.name].checksum
-    return not is_checked or move.strategy in ("scatter", "weave")
-
-
-def _recorded(
-    number: int,
-    move: Move,
-    index: Index,
-    stored: int | None,
-    linear: int | None,
-    output: TargetOutput,
+def _journaled(
+    number: int, spec: TensorSpec, chunk: StoredChunk, output: TargetOutput, *, is_summed: bool
 ) -> JournaledChunk:
-    name, full = move.target.spec.name, decoded_bytes(move, index)
-    places, has_trailer = output.places(name, index), output.encodings[name].checksum
-    crc32c = None
-    if stored is not None and linear is not None:
-        crc32c = finish_crc(CRC32C, linear, max(0, stored - (TRAILER_BYTES if has_trailer else 0)))
-    return JournaledChunk((number, index), places, stored, full, crc32c, has_trailer)
-
-
-def _recorded_shared(
-    number: int, move: Move, index: Index, crc: int, output: TargetOutput
-) -> JournaledChunk:
-    has_trailer = output.encodings[move.target.spec.name].checksum
-    stored_bytes = raw_bytes(decoded_bytes(move, index), has_trailer=has_trailer)
-    return _recorded(number, move, index, stored_bytes, crc, output)
+    places = output.places(spec.name, chunk.index)
+    has_trailer = output.encodings[spec.name].checksum
+    full = decoded_bytes(spec, chunk.index)
+    return JournaledChunk(number, chunk, places, full, has_trailer, is_summed)

@@ -1,7 +1,7 @@
 """Resumes an interrupted run where it stopped, or begins anew.
 
-A task is kept where every chunk that it wrote to can be trusted (``check_chunks``): it is counted, and not
-done again. Everything else that the earlier run left is removed. The journal is written anew with the tasks
+A unit is kept where every chunk that it wrote to can be trusted (``check_chunks``): it is counted, and not
+filled again. Everything else that the earlier run left is removed. The journal is written anew with the units
 that are kept, so that all of its lines are from this boot.
 """
 
@@ -24,14 +24,14 @@ from reshard.conversion.resume.check_chunks import (
     missing_in_writer,
 )
 from reshard.conversion.resume.identity import Identity, differences
-from reshard.conversion.resume.journal import identity_left, read_finished, record_of
+from reshard.conversion.resume.journal import identity_left, read_results, record_of
 from reshard.conversion.resume.journaled_chunks import (
-    Chunk,
+    ChunkKey,
     JournaledChunk,
     journaled_chunks,
 )
 from reshard.engine.target_run import DoneUnits
-from reshard.engine.task import Finished
+from reshard.engine.task import Result
 from reshard.errors import ResumeError
 from reshard.formats.step_names import step_name
 from reshard.storage.transaction import Earlier, Transaction
@@ -101,7 +101,7 @@ def _steps(before: Identity, now: Identity) -> tuple[str, int, int] | None:
 
 def _is_packed(target: OpenTarget) -> bool:
     """Whether chunks are in databases, of which nothing is known after a reboot."""
-    specs = (move.target.spec for move in target.job.plan.moves)
+    specs = (tensor.target.spec for tensor in target.job.plan.tensors)
     first = ((s.name, next(s.storage.indices(), None)) for s in specs)
     return any(i is not None and not target.output.places(name, i) for name, i in first)
 
@@ -136,65 +136,65 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
 
 
 def _journaled(target: OpenTarget, *, of_others: bool = False) -> Iterator[JournaledChunk]:
-    """The chunks of all tasks that are recorded; ``of_others``: of those that other hosts have done."""
-    tasks = (task for task in _finished(target) if task.host or not of_others)
-    return journaled_chunks(tasks, target.job.plan, target.output)
+    """The chunks of all units that are recorded; ``of_others``: of those that other hosts have filled."""
+    results = (one for one in _results(target) if one.host or not of_others)
+    return journaled_chunks(results, target.job.plan, target.output)
 
 
-def _in_files_of(target: OpenTarget, chunks: set[Chunk]) -> Iterator[Chunk]:
+def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
     """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
     plan, output = target.job.plan, target.output
 
-    def shared(chunk: Chunk) -> list[str]:
+    def shared(chunk: ChunkKey) -> list[str]:
         number, index = chunk
-        places = output.places(plan.moves[number].target.spec.name, index)
+        places = output.places(plan.tensors[number].name, index)
         return [place.file for place in places if place.offset is not None]
 
     files = {file for chunk in chunks for file in shared(chunk)}
     if files:
-        yield from (c.chunk for c in _journaled(target) if not files.isdisjoint(shared(c.chunk)))
+        yield from (c.key for c in _journaled(target) if not files.isdisjoint(shared(c.key)))
 
 
-def _finished(target: OpenTarget) -> Iterator[Finished]:
-    return read_finished(target.transaction.records(), target.job.plan)
+def _results(target: OpenTarget) -> Iterator[Result]:
+    return read_results(target.transaction.records(), target.job.plan)
 
 
-def _keep_others(target: OpenTarget, doubted: set[Chunk]) -> DoneUnits:
-    """Counts the tasks that are kept, and records them anew."""
+def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
+    """Counts the units that are kept, and records them anew."""
     done = DoneUnits(target.job.plan)
 
     def kept() -> Iterator[str]:
-        for task in _finished(target):
-            if not any((task.result.move, part.index) in doubted for part in task.result.parts):
-                target.accumulator.take(task.result)
-                done.add(task.result.move, task.unit)
-                yield record_of([replace(task, host="")])
+        for one in _results(target):
+            if not any((one.tensor, chunk.index) in doubted for chunk in one.chunks):
+                target.books.take(one)
+                done.add(one.tensor, one.unit)
+                yield record_of([replace(one, host="")])
 
     target.transaction.rewrite(to_builtins(target.job.identity), kept())
     with _closed_on_error(target.transaction):
-        target.accumulator.report_progress("")
+        target.books.report_progress("")
     return done
 
 
 def _remove_others(target: OpenTarget) -> None:
     """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
-    named = set(_named_files(_finished(target), target))
+    named = set(_named_files(_results(target), target))
     for file in target.transaction.files():
         if file not in named and not target.output.writer.keeps(file):
             target.transaction.remove(file)
 
 
-def _named_files(finished: Iterator[Finished], target: OpenTarget) -> Iterator[str]:
-    for task in finished:
-        name = target.job.plan.moves[task.result.move].target.spec.name
-        for part in task.result.parts:
-            yield from (place.file for place in target.output.places(name, part.index))
+def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]:
+    for one in results:
+        name = target.job.plan.tensors[one.tensor].name
+        for chunk in one.chunks:
+            yield from (place.file for place in target.output.places(name, chunk.index))
 
 
-def _remove_chunks(target: OpenTarget, chunks: set[Chunk]) -> None:
+def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
     """Removes chunks with files of their own; in a shared file they are written over where the store can."""
     for number, index in chunks:
-        name = target.job.plan.moves[number].target.spec.name
+        name = target.job.plan.tensors[number].name
         for place in target.output.places(name, index):
             if place.offset is None or not target.output.is_local:
                 target.transaction.remove(place.file)

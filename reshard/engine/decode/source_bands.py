@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole, chunk_bytes
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
-from reshard.engine.task import SourceChunk, Task, source_element_type
+from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
     Part = tuple[Array, Box]
-    """Elements of the source and the box they fill, in the placement's coordinates."""
+    """Elements of the source and the box of it that they fill."""
 
 
 def is_interleaved(task: Task) -> bool:
     """Whether the source's chunks are laid side by side for one target at least."""
-    return any(t.strategy == "weave" for t in task.all)
+    return any(unit.strategy == "weave" for unit in task.units)
 
 
-def groups(task: Task) -> list[tuple[SourceChunk, ...]]:
+def groups(task: Task, read: SourceRead) -> list[tuple[SourceChunk, ...]]:
     """Source chunks that are decoded in lock step: all of a weave, else one after the other."""
-    return [task.sources] if is_interleaved(task) else [(s,) for s in task.sources]
+    return [read.chunks] if is_interleaved(task) else [(chunk,) for chunk in read.chunks]
 
 
 class DecoderMemory(Struct, frozen=True):
@@ -58,19 +58,25 @@ class DecoderMemory(Struct, frozen=True):
 
 
 def decoded(
-    task: Task, group: Sequence[SourceChunk], memory: DecoderMemory, *, in_rows: bool
+    task: Task,
+    read: SourceRead,
+    group: Sequence[SourceChunk],
+    memory: DecoderMemory,
+    *,
+    in_rows: bool,
 ) -> Iterator[tuple[Array | Interleaved, Box]]:
-    """The wanted part of each band of a group of chunks, and its box in the placement's coordinates.
+    """The wanted part of each band of a group of chunks, and its box of the source.
 
     Unless ``in_rows`` is set, the bands of chunks of one shape stay apart, as an Interleaved.
     """
-    dtype = source_element_type(task)
+    first = read.takes[0]
+    dtype = source_element_type(task.units[first.unit].pieces[first.piece])
     with ExitStack() as stack:
         decoders = [
-            stack.enter_context(closing(_decoder(task, chunk, whole)))
-            for chunk, whole in zip(group, _wholes(task, group, memory), strict=True)
+            stack.enter_context(closing(_decoder(read, chunk, whole)))
+            for chunk, whole in zip(group, _wholes(task, read, group, memory), strict=True)
         ]
-        for band in _group_bands(task, group, decoders[0].part):
+        for band in _group_bands(task, read, group, decoders[0].part):
             if decoders[0].is_behind(band):
                 return
             parts = _read(decoders, band, memory.decoded, dtype)
@@ -101,24 +107,19 @@ def _together(
 
 
 def _wholes(
-    task: Task, group: Sequence[SourceChunk], memory: DecoderMemory
+    task: Task, read: SourceRead, group: Sequence[SourceChunk], memory: DecoderMemory
 ) -> Sequence[Whole | None]:
     """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
-    ends = accumulate((_chunk_bytes(task, chunk) for chunk in group), initial=0)
+    ends = accumulate((chunk_bytes(chunk, read.dtype) for chunk in group), initial=0)
     return [Whole(memory.decoded[start:end], memory.encoded) for start, end in pairwise(ends)]
 
 
-def _chunk_bytes(task: Task, chunk: SourceChunk) -> int:
-    return chunk_bytes(chunk, task.placement.source_dtype)
-
-
-def _decoder(task: Task, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
-    placement = task.placement
-    stored = StoredChunks(placement.source, placement.source_dtype, task.source_encoding, task.fill)
-    box = placement.from_source(chunk.box)
-    return ChunkDecoder(stored, chunk, box.intersect(task.unit) or box, box.start, whole)
+def _decoder(read: SourceRead, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
+    stored = StoredChunks(read.name, read.dtype, read.encoding, read.fill)
+    box = chunk.box
+    return ChunkDecoder(stored, chunk, box.intersect(read.box) or box, box.start, whole)
 
 
 def _read(
@@ -142,41 +143,43 @@ def _combined_box(parts: Sequence[Part]) -> Box:
     return Box(start, stop)
 
 
-def _group_bands(task: Task, group: Sequence[SourceChunk], part: Box | None) -> Iterator[Band]:
+def _group_bands(
+    task: Task, read: SourceRead, group: Sequence[SourceChunk], part: Box | None
+) -> Iterator[Band]:
     """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
-    shape, open_dim, rows = _group_shape(task, group)
+    shape, open_dim, rows = _group_shape(read, group)
     return bands(shape, open_dim, rows, task.band_bytes, part)
 
 
-def decoder_bytes_of(task: Task, group: Sequence[SourceChunk]) -> int:
+def decoder_bytes_of(task: Task, read: SourceRead, group: Sequence[SourceChunk]) -> int:
     """Memory that the decoders of a group take together: their bands, or all of each chunk."""
     if task.at_once:
-        return sum(_chunk_bytes(task, chunk) for chunk in group)
-    return group_capacity(task, group)
+        return sum(chunk_bytes(chunk, read.dtype) for chunk in group)
+    return group_capacity(task, read, group)
 
 
-def encoded_bytes(task: Task) -> int:
-    """Memory for what is read of any one chunk of the task, where chunks are decoded at once."""
+def encoded_bytes(task: Task, read: SourceRead) -> int:
+    """Memory for what is read of any one chunk of a read, where chunks are decoded at once."""
     if not task.at_once:
         return 0
-    largest = max((_chunk_bytes(task, chunk) for chunk in task.sources), default=0)
-    return encoded_room(task.source_encoding, largest)
+    largest = max((chunk_bytes(chunk, read.dtype) for chunk in read.chunks), default=0)
+    return encoded_room(read.encoding, largest)
 
 
-def group_capacity(task: Task, group: Sequence[SourceChunk]) -> int:
+def group_capacity(task: Task, read: SourceRead, group: Sequence[SourceChunk]) -> int:
     """Bytes of a group's largest band, all chunks together."""
-    shape, open_dim, rows = _group_shape(task, group)
+    shape, open_dim, rows = _group_shape(read, group)
     return band_capacity(shape, open_dim, rows, task.band_bytes)
 
 
 def _group_shape(
-    task: Task, group: Sequence[SourceChunk]
+    read: SourceRead, group: Sequence[SourceChunk]
 ) -> tuple[tuple[int, ...], int, list[int]]:
     """Common leading shape, first dimension along which the chunks differ, and bytes per row of all together."""
     first = group[0]
     rank = len(first.stored_shape)
     open_dim = min((_first_difference(first.index, s.index) for s in group[1:]), default=rank)
-    itemsize = storage_bytes(task.placement.source_dtype)
+    itemsize = storage_bytes(read.dtype)
     rows = [sum(r) for r in zip(*(row_bytes(s.stored_shape, itemsize) for s in group), strict=True)]
     return first.stored_shape, open_dim, rows or [itemsize]
 

@@ -14,10 +14,19 @@ from msgspec import Struct
 
 from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
+from reshard.checksums.sums import Sums
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import reading, turns_between
-from reshard.engine.task import ChunkPart, SourceChunk, TargetChunk, Task, TaskResult
+from reshard.engine.task import (
+    Result,
+    SourceChunk,
+    SourceRead,
+    StoredChunk,
+    TargetChunk,
+    Task,
+    Unit,
+)
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.codecs import encode_chunk
@@ -36,7 +45,8 @@ PIECE_BYTES = 1 << 20
 class _Copy(Struct, frozen=True):
     """One target of the chunks that are copied: its files, or the function that stores whole chunks."""
 
-    task: Task
+    read: SourceRead
+    unit: Unit
     files: OpenFiles
     output: TaskOutput
 
@@ -55,41 +65,42 @@ class _Written(Struct, frozen=True):
 
 
 def pass_to_all(
-    tasks: Sequence[Task], files: Sequence[OpenFiles], outputs: Sequence[TaskOutput]
-) -> list[TaskResult]:
-    """Copies the chunks that tasks have in common to the targets of all, as they are, each read once.
+    task: Task, files: Sequence[OpenFiles], outputs: Sequence[TaskOutput]
+) -> list[Result]:
+    """Copies the chunks that a task reads to all of its units, as they are, each read once.
 
-    A chunk that is not stored is written as its fill value.
+    ``files`` and ``outputs`` are those of each unit. A chunk that is not stored is written as its fill value.
     """
-    copies = [_Copy(*ends) for ends in zip(tasks, files, outputs, strict=True)]
-    parts: list[list[ChunkPart]] = [[] for _ in tasks]
-    for number in range(len(tasks[0].sources)):
-        for found, part in zip(parts, _copy_one(copies, number), strict=True):
-            found.append(part)
-    return [_result(task, found) for task, found in zip(tasks, parts, strict=True)]
+    (read,) = task.reads
+    ends = zip(task.units, files, outputs, strict=True)
+    copies = [_Copy(read, unit, file, output) for unit, file, output in ends]
+    chunks: list[list[StoredChunk]] = [[] for _ in task.units]
+    for number in range(len(read.chunks)):
+        for found, chunk in zip(chunks, _copy_one(copies, number), strict=True):
+            found.append(chunk)
+    return [_result(read, unit, found) for unit, found in zip(task.units, chunks, strict=True)]
 
 
-def _result(task: Task, parts: Sequence[ChunkPart]) -> TaskResult:
-    boxes = {t.index: t.box for t in task.targets}
-    return TaskResult(
-        task.move,
-        0,
-        0,
-        sum(p.nbytes for p in parts),
-        sum(s.extent.length for s in task.sources if s.extent),
-        tuple(parts),
-        has_digest=False,
-        source_cover=coverage(task.placement.from_source(s.box) for s in task.sources),
-        target_cover=coverage(boxes[p.index] for p in parts),
+def _result(read: SourceRead, unit: Unit, chunks: Sequence[StoredChunk]) -> Result:
+    boxes = {t.index: t.box for t in unit.chunks}
+    sums = Sums(
+        read=coverage(s.box for s in read.chunks),
+        written=coverage(boxes[chunk.index] for chunk in chunks),
+        is_seen=False,
+    )
+    moved = sum(chunk.nbytes for chunk in chunks)
+    stored = read.stored_bytes
+    return Result(
+        unit.tensor, unit.number, (sums,), moved, stored, tuple(chunks), target=unit.target
     )
 
 
-def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
+def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
     """Copies one chunk to all targets: from file to files where all are local files, else through memory if it is small."""
-    source = copies[0].task.sources[number]
-    targets = [copy.task.targets[number] for copy in copies]
+    source = copies[0].read.chunks[number]
+    targets = [copy.unit.chunks[number] for copy in copies]
     for copy, target in zip(copies, targets, strict=True):
-        _check_same(copy.task, source, target)
+        _check_same(copy.unit, source, target)
     extent = source.extent
     is_remote = any("://" in copy.output.root for copy in copies)
     by_store = _copied_by_store(copies, targets, extent) if is_remote else None
@@ -106,7 +117,7 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
             with reading(turns):
                 stored = None if extent is None else _stored(extent)
             written = [
-                _write_whole(copy, target, _encoded(copy.task, source, stored))
+                _write_whole(copy, target, _encoded(copy, source, stored))
                 for copy, target in zip(copies, targets, strict=True)
             ]
     else:
@@ -120,10 +131,10 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
         else:
             written = _copied(copies, source, extent, files)
     return [
-        ChunkPart(
+        StoredChunk(
             t.index,
             w.linear,
-            t.box.size * storage_bytes(c.task.placement.target_dtype),
+            t.box.size * storage_bytes(c.unit.dtype),
             w.nbytes,
             (w.version,) if w.version else (),
         )
@@ -138,8 +149,7 @@ def _copied_by_store(
     if len(copies) > 1 or extent is None or extent.inline is not None or not extent.version:
         return None
     (copy,), (target,) = copies, targets
-    task = copy.task
-    if not task.target_encoding.checksum or not task.source_encoding.checksum or extent.offset:
+    if not copy.unit.encoding.checksum or not copy.read.encoding.checksum or extent.offset:
         return None
     if not target.places or not can_copy(extent.path, copy.output.root, extent.length):
         return None
@@ -156,23 +166,23 @@ def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> li
     """Copies one large chunk to one target."""
     if "://" not in copy.output.root:
         return _copied([copy], source, extent, [file])
-    task = copy.task
-    with about_tensor(task.placement.target, source.index, task.placement.source):
-        has_new_trailer = task.target_encoding.checksum and not task.source_encoding.checksum
+    read, unit = copy.read, copy.unit
+    with about_tensor(unit.name, source.index, read.name):
+        has_new_trailer = unit.encoding.checksum and not read.encoding.checksum
         nbytes = extent.length + (TRAILER_BYTES if has_new_trailer else 0)
         crcs: list[int] = []
 
         def pieces() -> Iterator[bytes]:
             crc = 0
-            for data in _read_pieces(extent, task.source_encoding.read_ahead_bytes):
+            for data in _read_pieces(extent, read.encoding.read_ahead_bytes):
                 crc = crc32c_of(data, crc)
                 yield data
             crcs.append(crc)
-            yield _trailer(task, source, crc)
+            yield _trailer(copy, source, crc)
 
         place = locate(f"{copy.output.root}/{file}")
         version = place.write_pieces((piece for piece in pieces() if piece), nbytes)
-        is_bare = not task.target_encoding.checksum
+        is_bare = not unit.encoding.checksum
         linear = linear_part(CRC32C, crcs[0], extent.length) if is_bare else 0
         return [_Written(linear, nbytes, version)]
 
@@ -181,7 +191,7 @@ def _only_file(copy: _Copy, target: TargetChunk) -> str:
     """The chunk's own file: what is compressed has a size that is known only then, so that it shares none."""
     if len(target.places) != 1 or target.places[0].offset is not None:
         raise VerificationError(
-            f"{copy.task.placement.target!r}: chunk {list(target.index)} was to be copied as it is to a place in a shared "
+            f"{copy.unit.name!r}: chunk {list(target.index)} was to be copied as it is to a place in a shared "
             "file, or to several; this is a defect of the program, please report it with the plan"
         )
     return target.places[0].file
@@ -191,23 +201,23 @@ def _copied(
     copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
 ) -> list[_Written]:
     """Copies the stored bytes to a local file of each target, with the trailer of each."""
-    first = copies[0].task
-    with about_tensor(first.placement.target, source.index, first.placement.source):
+    read = copies[0].read
+    with about_tensor(copies[0].unit.name, source.index, read.name):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
-        ahead_bytes = first.source_encoding.read_ahead_bytes
+        ahead_bytes = read.encoding.read_ahead_bytes
         crc = _copy_range(extent, *outs[0], *outs[1:], ahead_bytes=ahead_bytes)
         written = []
         for copy, (out, path) in zip(copies, outs, strict=True):
-            added = _trailer(copy.task, source, crc)
+            added = _trailer(copy, source, crc)
             write_all(out, memoryview(added), extent.length, path)
             _check_size(out, extent.length + len(added), path)
-            is_bare = not copy.task.target_encoding.checksum
+            is_bare = not copy.unit.encoding.checksum
             linear = linear_part(CRC32C, crc, extent.length) if is_bare else 0
             written.append(_Written(linear, extent.length + len(added)))
     return written
 
 
-def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
+def _trailer(copy: _Copy, source: SourceChunk, crc: int) -> bytes:
     """The bytes that the target has behind the chunk and the source has not: a CRC32C, or nothing.
 
     Args:
@@ -215,22 +225,22 @@ def _trailer(task: Task, source: SourceChunk, crc: int) -> bytes:
 
     Raises CorruptError, naming tensor and chunk, where that trailer does not fit.
     """
-    if not task.source_encoding.checksum:
-        return crc.to_bytes(TRAILER_BYTES, "little") if task.target_encoding.checksum else b""
+    if not copy.read.encoding.checksum:
+        return crc.to_bytes(TRAILER_BYTES, "little") if copy.unit.encoding.checksum else b""
     if crc != CRC32C_OF_CHECKED and source.extent is not None:
         raise CorruptError(
-            f"tensor {task.placement.source!r}, chunk {list(source.index)}: its bytes do not have the CRC32C "
+            f"tensor {copy.read.name!r}, chunk {list(source.index)}: its bytes do not have the CRC32C "
             f"that is stored with them in {source.extent.path} ({source.extent.length} bytes at offset "
             f"{source.extent.offset}); {REMEDY}"
         )
     return b""
 
 
-def _check_same(task: Task, source: SourceChunk, target: TargetChunk) -> None:
+def _check_same(unit: Unit, source: SourceChunk, target: TargetChunk) -> None:
     """No element is decoded on the way, so that at least index and box of the two chunks must agree."""
     if (source.index, source.box) != (target.index, target.box):
         raise VerificationError(
-            f"{task.placement.target!r}: chunk {list(source.index)} of the source was to be copied as chunk "
+            f"{unit.name!r}: chunk {list(source.index)} of the source was to be copied as chunk "
             f"{list(target.index)}; this is a defect of the program, please report it with the plan"
         )
 
@@ -245,12 +255,12 @@ def _check_size(fd: int, nbytes: int, path: str) -> None:
         )
 
 
-def _encoded(task: Task, source: SourceChunk, stored: bytes | None) -> bytes:
+def _encoded(copy: _Copy, source: SourceChunk, stored: bytes | None) -> bytes:
     """The encoded chunk as the target has it: the stored bytes, or bytes made from the fill value."""
     if stored is None:
-        filled = _filled(task.fill, math.prod(source.stored_shape))
-        return b"".join(encode_chunk(task.target_encoding, filled))
-    return stored + _trailer(task, source, crc32c_of(stored))
+        filled = _filled(copy.read.fill, math.prod(source.stored_shape))
+        return b"".join(encode_chunk(copy.unit.encoding, filled))
+    return stored + _trailer(copy, source, crc32c_of(stored))
 
 
 def _stored(extent: Extent) -> bytes:
@@ -279,8 +289,8 @@ def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
         else:
             write_all(files.fd(file), memoryview(data), 0, files.path(file))
     elif output.put is not None:
-        output.put(copy.task.placement.target, target.index, data)
-    linear = 0 if copy.task.target_encoding.checksum else CRC32C.linear(data)
+        output.put(copy.unit.name, target.index, data)
+    linear = 0 if copy.unit.encoding.checksum else CRC32C.linear(data)
     return _Written(linear, len(data), version)
 
 

@@ -1,11 +1,12 @@
-"""Runs one task: reads its source chunks, puts the pieces in their places, writes its target chunks.
+"""Runs one task: reads its source chunks, puts what units take in its places, writes the target chunks.
 
-What is decoded goes to one target, or to as many as share the read. Every element is decoded once
+What is decoded goes to one unit, or to as many as share the read: of several targets, or of several tensors of one target that
+each take a part of it. Every element is decoded once
 into a band, rearranged (not at all where it already lies as a target wants it), and written once to
 each. The source's digest is taken from the decoded band, unless it was recorded and every target has
 the same (then that is compared in the end); a target's from the bytes that are written and the place
 they are written to, after they were. What a cast or another order of axes must give is
-made a second time, and both ends sum up the places of their pieces (see ``expected`` and
+made a second time, and both ends sum up the places of their pieces (see ``expected_digest`` and
 ``coverage``).
 """
 
@@ -17,10 +18,11 @@ from contextlib import AbstractContextManager, ExitStack
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from reshard.checksums.coverage import PRIME, coverage_of
-from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
+from reshard.checksums.coverage import coverage
+from reshard.checksums.sums import NOTHING, Sums, sum_of_box
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.decode.source_bands import (
@@ -38,19 +40,22 @@ from reshard.engine.movers.single_chunk import move_whole
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import ReadTurns, reading, turns_between
 from reshard.engine.task import (
-    ChunkPart,
+    Result,
+    SourceRead,
+    Take,
     Task,
-    TaskResult,
+    Unit,
     source_element_type,
     target_element_type,
 )
-from reshard.engine.write.expected_digest import changes_bytes, expected_crc
+from reshard.engine.write.expected_digest import expected_sum
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
+from reshard.planning.piece import Piece
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
@@ -64,23 +69,34 @@ if TYPE_CHECKING:
 
 def execute(
     tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None = None
-) -> list[TaskResult]:
-    """Carries out tasks one after the other, each with those beside it; a result of each, in order.
+) -> list[list[Result]]:
+    """Carries out tasks one after the other; the results of the units of each.
 
     ``outputs`` is by target; ``pool`` lends buffers that were used before (None: fresh ones).
     """
-    results: list[TaskResult] = []
+    results: list[list[Result]] = []
     for task in tasks:
-        with about_tensor(task.placement.target, source=task.placement.source):
-            results += _execute_one(task, outputs, pool)
+        unit, read = task.units[0], task.reads[0]
+        with about_tensor(unit.name, source=read.name or unit.name):
+            results.append(_read_once(_execute_one(task, outputs, pool)))
     return results
 
 
-def _execute_one(
-    task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | None
-) -> list[TaskResult]:
+def _read_once(results: list[Result]) -> list[Result]:
+    """The results, where of each target only the first says how much was read for all of them."""
+    if len(results) == 1:
+        return results
+    seen: set[int] = set()
+    for number, result in enumerate(results):
+        if result.target in seen:
+            results[number] = replace(result, read_bytes=0)
+        seen.add(result.target)
+    return results
+
+
+def _execute_one(task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | None) -> list[Result]:
     if task.strategy == "whole":
-        encoded = encoded_bytes(task)
+        encoded = encoded_bytes(task, task.reads[0])
         with lent(pool, _aligned(task.band_bytes) + encoded, task.memory_bytes) as arena:
             return move_whole(task, outputs, arena.take(task.band_bytes), arena.take(encoded))
     if task.strategy == "copy":
@@ -95,20 +111,19 @@ def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[
 
     Files that are uploaded in parts are sent while the next task reads, so these tasks need no turn.
     """
-    is_far = task.source_encoding.read_ahead_bytes > 0
-    nbytes = sum(s.extent.length for s in task.sources if s.extent) if is_far else 0
-    written = [outputs[t.target] for t in task.all]
+    nbytes = sum([r.stored_bytes for r in task.reads if r.encoding.read_ahead_bytes])
+    written = [outputs[unit.target] for unit in task.units]
     return turns_between(nbytes, [output.root for output in written if output.uploads is None])
 
 
-def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[TaskResult]:
+def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[Result]:
     with ExitStack() as stack:
-        files = [stack.enter_context(_open_files(t, outputs)) for t in task.all]
-        return pass_to_all(task.all, files, [outputs[t.target] for t in task.all])
+        files = [stack.enter_context(_open_files(task, unit, outputs)) for unit in task.units]
+        return pass_to_all(task, files, [outputs[unit.target] for unit in task.units])
 
 
-def _open_files(task: Task, outputs: Sequence[TaskOutput]) -> OpenFiles:
-    output = outputs[task.target]
+def _open_files(task: Task, unit: Unit, outputs: Sequence[TaskOutput]) -> OpenFiles:
+    output = outputs[unit.target]
     return OpenFiles(output.root, task.open_files, is_there=output.is_attempt)
 
 
@@ -120,9 +135,9 @@ class _Buffers(Struct, frozen=True):
         encoded: what is read of one chunk, where chunks are decoded at once. That is over before bands pass, so
             that it shares their memory.
         band: the rows of several decoders side by side; nothing for a single one, whose rows are the band.
-        scratch: the band's pieces as they are written to one target.
+        scratch: the band's slots as they are written to one target.
         target_rows: the band as one target has it.
-        chunks: target chunks that are assembled whole, of all targets.
+        chunks: target chunks that are assembled whole, of all units.
     """
 
     decoded: int
@@ -134,14 +149,17 @@ class _Buffers(Struct, frozen=True):
 
     @classmethod
     def of(cls, task: Task) -> _Buffers:
-        band = max((group_capacity(task, group) for group in groups(task)), default=0)
-        pieces = max((_piece_bytes(t, band) for t in task.all if t.strategy != "block"), default=0)
-        blocks = [t for t in task.all if t.strategy == "block"]
-        chunks = sum(_aligned(nbytes) for t in blocks for nbytes in _target_bytes(t))
+        every = [(read, group) for read in task.reads for group in groups(task, read)]
+        band = max((group_capacity(task, *one) for one in every), default=0)
+        scattered = [unit for unit in task.units if unit.strategy != "block"]
+        pieces = max((_slot_bytes(unit, band) for unit in scattered), default=0)
+        blocks = [unit for unit in task.units if unit.strategy == "block"]
+        chunks = sum(_aligned(nbytes) for unit in blocks for nbytes in _target_bytes(unit))
         target_rows = max(pieces, BAND_BYTES if blocks else 0)
-        decoded_memory = max((decoder_bytes_of(task, group) for group in groups(task)), default=0)
+        decoded_memory = max((decoder_bytes_of(task, *one) for one in every), default=0)
+        encoded = max((encoded_bytes(task, read) for read in task.reads), default=0)
         joined = band if is_interleaved(task) else 0
-        return cls(decoded_memory, encoded_bytes(task), joined, pieces, target_rows, chunks)
+        return cls(decoded_memory, encoded, joined, pieces, target_rows, chunks)
 
     @property
     def total(self) -> int:
@@ -163,14 +181,14 @@ def _cut(memory: Bytes, sizes: Sequence[int]) -> list[Bytes]:
     return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
-def _piece_bytes(task: Task, band: int) -> int:
-    placement = task.placement
-    return band * storage_bytes(placement.target_dtype) // storage_bytes(placement.source_dtype)
+def _slot_bytes(unit: Unit, band: int) -> int:
+    itemsize = storage_bytes(unit.dtype)
+    return max(band * itemsize // storage_bytes(piece.source_dtype) for piece in unit.pieces)
 
 
-def _target_bytes(task: Task) -> Iterator[int]:
-    itemsize = storage_bytes(task.placement.target_dtype)
-    return (math.prod(t.stored_shape) * itemsize for t in task.targets)
+def _target_bytes(unit: Unit) -> Iterator[int]:
+    itemsize = storage_bytes(unit.dtype)
+    return (math.prod(chunk.stored_shape) * itemsize for chunk in unit.chunks)
 
 
 def _transfer(
@@ -179,116 +197,192 @@ def _transfer(
     arena: Arena,
     sizes: _Buffers,
     turns: ReadTurns | None,
-) -> list[TaskResult]:
+) -> list[Result]:
     decoded_memory, passing = arena.take(sizes.decoded), arena.take(sizes.passing)
     rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
     memory = DecoderMemory(decoded_memory, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
-        fills = []
-        for one in task.all:
-            output = outputs[one.target]
-            rows_of_one = TargetDigest(one.target_shape, target_element_type(one), target_rows)
-            if one.strategy == "block":
-                chunks = ChunkSink(one, output, rows_of_one, arena)
-                fills.append(_Filling.of(one, chunks, output.target))
+        fillings = []
+        for unit in task.units:
+            output, dtype = outputs[unit.target], target_element_type(unit.pieces[0])
+            digest = TargetDigest(unit.shape, dtype, target_rows)
+            sink: ChunkSink | PieceSink
+            if unit.strategy == "block":
+                sink = ChunkSink(unit, output, digest, arena)
             else:
-                files = stack.enter_context(_open_files(one, outputs))
-                pieces = PieceSink(one, files, rows_of_one, scratch)
-                fills.append(_Filling.of(one, pieces, output.target))
-        return _filled(task, memory, fills, turns)
+                files = stack.enter_context(_open_files(task, unit, outputs))
+                sink = PieceSink(unit, files, digest, scratch)
+            fillings.append(_Filling(unit, sink, output.target, [NOTHING] * len(unit.pieces)))
+        with reading(turns):
+            for read in task.reads:
+                _pass_bands(task, read, memory, [_Taker.of(take, fillings) for take in read.takes])
+        return [filling.result(task) for filling in fillings]
 
 
 class _Filling(Struct):
-    """One target that is filled from what is decoded.
+    """One unit that is filled from what is decoded.
 
     Attributes:
         target: named in errors, where there are several.
-        changes: whether its bytes are others than the source's, so that they are made a second time.
+        sums: of what was read for each of its pieces, and what that must give.
+        is_recorded: whether the source's digest was not taken, since it is recorded and the target must have the same.
+    """
+
+    unit: Unit
+    sink: ChunkSink | PieceSink
+    target: str | None
+    sums: list[Sums]
+    moved_bytes: int = 0
+    is_recorded: bool = False
+
+    def result(self, task: Task) -> Result:
+        """Stores what is assembled; what was done for the unit."""
+        unit = self.unit
+        with about_target(self.target), about_tensor(unit.name, source=self.sink.source):
+            chunks = tuple(self.sink.close())
+        first, *others = self.sums
+        first = first.merge(self.sink.sums)
+        if self.is_recorded:
+            first = replace(first, source=first.target, expected=first.target)
+        cast = self.sink.cast if any(piece.is_cast for piece in unit.pieces) else None
+        return Result(
+            unit.tensor,
+            unit.number,
+            (first, *others),
+            self.moved_bytes,
+            sum([read.stored_bytes for read in task.reads]),
+            chunks,
+            cast,
+            target=unit.target,
+        )
+
+
+class _Part(Struct, frozen=True):
+    """What a unit takes of a band.
+
+    Attributes:
+        box: of the piece.
+        is_band: whether it is all of the band.
+    """
+
+    elements: Array | Interleaved
+    box: Box
+    is_band: bool
+
+
+class _Taker(Struct):
+    """One piece of a unit, which takes a box of what is read.
+
+    Attributes:
         dtype: as what it sees the source's elements.
     """
 
-    task: Task
-    sink: ChunkSink | PieceSink
-    target: str | None
-    changes: bool
+    take: Take
+    piece: Piece
+    filling: _Filling
     dtype: np.dtype[Any]
-    expected: int = 0
+    parts: list[_Part] = field(default_factory=list)
 
     @classmethod
-    def of(cls, task: Task, sink: ChunkSink | PieceSink, target: str | None) -> _Filling:
-        """A target of which nothing is filled yet."""
-        return cls(task, sink, target, changes_bytes(task), source_element_type(task))
+    def of(cls, take: Take, fillings: Sequence[_Filling]) -> _Taker:
+        filling = fillings[take.unit]
+        piece = filling.unit.pieces[take.piece]
+        return cls(take, piece, filling, source_element_type(piece))
 
-    def put(self, band: Array | Interleaved, box: Box) -> None:
-        placement = self.task.placement
-        with about_target(self.target), about_tensor(placement.target, source=placement.source):
-            self.sink.put(band if isinstance(band, Interleaved) else self.seen(band), box)
+    def find(self, band: Array | Interleaved, box: Box) -> None:
+        """Finds what it takes of a band that lies at ``box`` of the source."""
+        if isinstance(band, Interleaved):  # those who take whole bands only
+            own = box.relative_to(self.piece.source_box.start)
+            self.parts = [_Part(band, own, True)]
+        else:
+            self.parts = list(self._parts(self.seen(band), box))
 
-    def expect(self, band: Array, box: Box) -> None:
-        """Makes what the band must give a second time."""
-        self.expected ^= expected_crc(self.task, self.seen(band), box)
+    def _parts(self, band: Array, box: Box) -> Iterator[_Part]:
+        for overlap in self.piece.overlaps(box):
+            found = overlap.box.intersect(self.take.box)
+            if found is None:
+                continue
+            if overlap.where.shape == box.shape == found.shape:
+                yield _Part(band, found, True)
+                continue
+            inside = band[overlap.inside.slices].reshape(overlap.shape)[overlap.where.slices]
+            yield _Part(inside[found.relative_to(overlap.box.start).slices], found, False)
+
+    def put(self) -> None:
+        """Hands on what it takes to the target."""
+        unit, filling = self.filling.unit, self.filling
+        with about_target(filling.target), about_tensor(unit.name, source=filling.sink.source):
+            for part in self.parts:
+                filling.sink.put(self.piece, part.elements, part.box)
+                filling.moved_bytes += part.elements.nbytes
 
     def seen(self, band: Array) -> Array:
         """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
         return band if band.dtype == self.dtype else band.view(self.dtype)
 
-    def close(self) -> tuple[ChunkPart, ...]:
-        placement = self.task.placement
-        with about_target(self.target), about_tensor(placement.target, source=placement.source):
-            return tuple(self.sink.close())
+    def summed(self, shape: tuple[int, ...], of_band: int | None) -> int:
+        """What its parts add to the digest of a source of ``shape``; ``of_band``: what the whole band does, if that is known."""
+        view, total = self.piece.source_view, 0
+        for part in self.parts:
+            if part.is_band and of_band is not None:
+                total ^= of_band
+            elif not isinstance(part.elements, Interleaved):
+                place = part.box.shift(self.piece.source_box.start)
+                total ^= sum_of_box(part.elements, place, view.shape if view else shape)
+        return total
+
+    def expected(self) -> int:
+        """What its parts must add to the target's digest, made a second time."""
+        total = 0
+        for part in self.parts:
+            if not isinstance(part.elements, Interleaved):
+                total ^= expected_sum(self.filling.unit, self.piece, part.elements, part.box)
+        return total
+
+    def add(self, source: int, expected: int) -> None:
+        """Counts the parts as read once."""
+        boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
+        sums, number = self.filling.sums, self.take.piece
+        sums[number] = sums[number].merge(Sums(source, expected, read=coverage(boxes)))
 
 
-def _filled(
-    task: Task, memory: DecoderMemory, fills: Sequence[_Filling], turns: ReadTurns | None
-) -> list[TaskResult]:
-    """Decodes every band once and puts it into each target; computes its digest unless the source recorded one."""
-    digest = moved = cover = 0
-    is_recorded = all(fill.task.is_recorded and not fill.changes for fill in fills)
-    with reading(turns):
-        for group in groups(task):
-            for band, box in decoded(task, group, memory, in_rows=not is_recorded):
-                moved += band.nbytes
-                cover += coverage_of(box)
-                if isinstance(band, Interleaved) or is_recorded:
-                    for fill in fills:
-                        fill.put(band, box)
-                else:
-                    digest ^= _put_and_sum(task, band, box, fills)
-    read = sum(s.extent.length for s in task.sources if s.extent)
-    return [
-        TaskResult(
-            fill.task.move,
-            fill.sink.digest if is_recorded else digest,
-            fill.sink.digest,
-            moved,
-            read,
-            parts,
-            fill.sink.cast,
-            expected_crc=fill.expected if fill.changes else None,
-            source_cover=cover % PRIME,
-            target_cover=fill.sink.cover % PRIME,
-        )
-        for fill, parts in [(fill, fill.close()) for fill in fills]
-    ]
+def _pass_bands(
+    task: Task, read: SourceRead, memory: DecoderMemory, takers: Sequence[_Taker]
+) -> None:
+    """Decodes every band of a read once and puts it into each target; sums it up unless the source recorded its digest."""
+    is_recorded = read.is_recorded and not any(taker.take.changes for taker in takers)
+    for taker in takers:
+        taker.filling.is_recorded = is_recorded
+    for group in groups(task, read):
+        for band, box in decoded(task, read, group, memory, in_rows=not is_recorded):
+            for taker in takers:
+                taker.find(band, box)
+            if isinstance(band, Interleaved) or is_recorded:
+                for taker in takers:
+                    taker.put()
+                    taker.add(0, 0)
+            else:
+                _put_and_sum(read, band, box, takers)
 
 
-def _put_and_sum(task: Task, band: Array, box: Box, fills: Sequence[_Filling]) -> int:
-    """Puts a band into every target's place; what it adds to the source's digest."""
-    crc = linear_of_box(CRC64NVME, band, box, task.placement.shape)
-    for fill in fills:
-        fill.put(band, box)
-    changed = [fill for fill in fills if fill.changes]
-    if changed:
-        _check_unchanged(task, band, box, crc)
-    for fill in changed:
-        fill.expect(band, box)
-    return crc
-
-
-def _check_unchanged(task: Task, band: Array, box: Box, crc: int) -> None:
-    """What is expected is made from the band, which must still be what was decoded."""
-    if linear_of_box(CRC64NVME, band, box, task.placement.shape) != crc:
+def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[_Taker]) -> None:
+    """Puts a band into every target's place, and sums it up on both sides."""
+    sources = _sources(read, band, box, takers)
+    for taker in takers:
+        taker.put()
+    changed = [taker for taker in takers if taker.take.changes]
+    # What is expected is made from the band, which must still be what was decoded.
+    if changed and _sources(read, band, box, takers) != sources:
         raise VerificationError(
-            f"{task.placement.target!r}: the elements at {box} changed in memory between decoding and writing; "
+            f"{takers[0].filling.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
             "the output was discarded; check this machine's memory, then run again"
         )
+    for taker, source in zip(takers, sources, strict=True):
+        taker.add(source, taker.expected() if taker.take.changes else source)
+
+
+def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[_Taker]) -> list[int]:
+    """What each unit takes of a band, as a part of the source's digest; all of the band is summed up once."""
+    takes_all = any(part.is_band for taker in takers for part in taker.parts)
+    whole = sum_of_box(band, box, read.shape) if takes_all else None
+    return [taker.summed(read.shape, whole) for taker in takers]

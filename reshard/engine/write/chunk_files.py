@@ -12,7 +12,7 @@ from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.buffers import MAPPED_BYTES, aligned_empty
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
-from reshard.engine.task import ChunkPart, TargetChunk, Task
+from reshard.engine.task import StoredChunk, TargetChunk, Unit
 from reshard.formats.base import Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from reshard.storage.local.files import OpenFiles
 
 
-class StoredChunk(Struct, frozen=True):
-    """What was stored as which chunk, so that its digest can be taken later.
+class EncodedChunk(Struct, frozen=True):
+    """What was encoded and stored as which chunk, so that its digest can be taken later.
 
     Attributes:
         data: its decoded bytes, from which it was encoded.
         nbytes: its size as it is stored, checksum included.
         crc32c: linear part of the CRC32C of its stored bytes where no checksum is stored with them, else 0.
-        versions: as in ChunkPart.
+        versions: as in StoredChunk.
     """
 
     target: TargetChunk
@@ -47,23 +47,23 @@ class StoredChunk(Struct, frozen=True):
     crc32c: int = 0
     versions: tuple[str, ...] = ()
 
-    def part(self, nbytes: int) -> ChunkPart:
-        """The chunk as the part of a result that has ``nbytes`` of the tensor."""
-        return ChunkPart(self.target.index, self.crc32c, nbytes, self.nbytes, self.versions)
+    def stored(self, nbytes: int) -> StoredChunk:
+        """The record of the chunk, which has ``nbytes`` of the tensor."""
+        return StoredChunk(self.target.index, self.crc32c, nbytes, self.nbytes, self.versions)
 
 
-def store_chunk(task: Task, target: TargetChunk, data: Bytes, output: TaskOutput) -> StoredChunk:
-    """Encodes a whole chunk and writes it to its places."""
-    with about_tensor(task.placement.target, target.index, task.placement.source):
-        encoded = encode_chunk(task.target_encoding, data.data)
+def store_chunk(unit: Unit, target: TargetChunk, data: Bytes, output: TaskOutput) -> EncodedChunk:
+    """Encodes a whole chunk of a unit and writes it to its places."""
+    with about_tensor(unit.name, target.index, unit.pieces[0].source or unit.name):
+        encoded = encode_chunk(unit.encoding, data.data)
         nbytes = sum(map(len, encoded))
         if nbytes <= WRITE_BYTES or not target.places:
             encoded = (b"".join(encoded),)  # one call for a small one and its checksum
         if not target.places and output.put is not None:
-            output.put(task.placement.target, target.index, encoded[0])
+            output.put(unit.name, target.index, encoded[0])
         versions = tuple(write_chunk(output, place, encoded) for place in target.places)
-    linear = _linear(task.target_encoding, data, encoded)
-    return StoredChunk(target, data, nbytes, linear, versions if any(versions) else ())
+    linear = _linear(unit.encoding, data, encoded)
+    return EncodedChunk(target, data, nbytes, linear, versions if any(versions) else ())
 
 
 def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryview]) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reshard.checksums.tensor_digest import CRC64NVME, linear_of_box
+from reshard.checksums.sums import sum_of_box
 from reshard.engine.cast import SLAB_ELEMENTS, converted
-from reshard.engine.task import Task, target_element_type
+from reshard.engine.task import Unit, target_element_type
 from reshard.geometry.box import Box
+from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,27 +22,18 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-def changes_bytes(task: Task) -> bool:
-    """Whether source box and target tensor are not the same row-major bytes."""
-    placement = task.placement
-    return (
-        placement.is_cast
-        or placement.axis_order != tuple(range(len(placement.axis_order)))
-        or placement.target_box.shape != task.target_shape
-    )
-
-
-def expected_crc(task: Task, band: Array, box: Box) -> int:
-    """What ``band``, lying at ``box`` of the placement, adds to the target's digest."""
-    placement, dtype = task.placement, target_element_type(task)
-    crc = 0
+def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
+    """What ``band``, lying at ``box`` of a piece, adds to the target's digest."""
+    dtype = target_element_type(piece)
+    shape = unit.shape if piece.target_view is None else piece.target_view.shape
+    total = 0
     for elements, part in slabs(band, box):
         expected = elements
-        if placement.is_cast:
-            expected = converted(elements, dtype, saturate=placement.saturate)
-        turned = expected.transpose(placement.axis_order)
-        crc ^= linear_of_box(CRC64NVME, turned, placement.to_target(part), task.target_shape)
-    return crc
+        if piece.is_cast:
+            expected = converted(elements, dtype, saturate=piece.saturate)
+        turned = expected.transpose(piece.axis_order)
+        total ^= sum_of_box(turned, piece.in_target(part), shape)
+    return total
 
 
 def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:

@@ -1,4 +1,4 @@
-"""Sinks: put the pieces of a band into raw files at once, or into chunks held in memory.
+"""Sinks: put the slots of a band into raw files at once, or into chunks held in memory.
 
 What is summed up for the target's digest is noted where it is handed to the file system, and
 summed up afterwards: a piece that went elsewhere, or changed until then, is seen.
@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from reshard.checksums.coverage import coverage
+import numpy as np
+
+from reshard.checksums.coverage import PRIME, coverage
+from reshard.checksums.sums import NOTHING, Sums
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
-from reshard.engine.task import CastStats, ChunkPart, TargetChunk, Task, target_element_type
+from reshard.engine.task import CastStats, StoredChunk, TargetChunk, Unit, target_element_type
 from reshard.engine.write.chunk_files import (
     end_chunk,
     open_place,
@@ -25,14 +28,14 @@ from reshard.engine.write.chunk_files import (
     store_chunk,
     write_runs,
 )
-from reshard.engine.write.split import Cutter, Piece, runs
+from reshard.engine.write.split import Cutter, Slot, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.planning.cost import BAND_BYTES
-from reshard.planning.placement import inverse
+from reshard.planning.piece import Piece, inverse
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
@@ -43,37 +46,41 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class _Pieces:
+class _Slots:
     """What both sinks share: cutting bands, and copying elements into target memory."""
 
-    def __init__(self, task: Task, target_digest: TargetDigest) -> None:
-        self.task = task
+    def __init__(self, unit: Unit, target_digest: TargetDigest) -> None:
+        self.unit = unit
         self.cast = CastStats()
-        self.digest = 0
-        self.cover = 0
+        self.sums = NOTHING
         self.target_digest = target_digest
-        self.cutter = Cutter(task)
-        self.order = task.placement.axis_order
-        self._inverse = inverse(self.order)
-        self._is_cast = task.placement.is_cast
-        self._saturate = task.placement.saturate
-        self.dtype = target_element_type(task)
+        self.cutter = Cutter(unit)
+        self.dtype = target_element_type(unit.pieces[0])
+        self.source = next((p.source for p in unit.pieces if p.source), unit.name)
 
-    def copy(self, band: Array | Interleaved, where: tuple[slice, ...], out: Array) -> None:
-        """Fills ``out``, which has the target's axis order and dtype, with the elements at ``where``."""
-        turned = out.transpose(self._inverse)
+    def copy(
+        self, piece: Piece, band: Array | Interleaved, where: tuple[slice, ...], out: Array
+    ) -> None:
+        """Fills ``out``, a part of the target, with the elements at ``where`` of a band of a piece."""
+        if piece.target_view is not None:
+            split = out.reshape([along.stop - along.start for along in where])
+            if not np.may_share_memory(split, out):  # a copy would be filled, and nothing written
+                raise self.defect(f"a slot of shape {list(out.shape)} was to be split by a copy")
+            out = split
+        back = inverse(piece.axis_order)
+        turned, there = out.transpose(back), tuple(map(where.__getitem__, back))
         if isinstance(band, Interleaved):
-            band.copy(where, turned)
-        elif self._is_cast:
-            self.cast = self.cast + cast_into(turned, band[where], saturate=self._saturate)
+            band.copy(there, turned)
+        elif piece.is_cast:
+            self.cast = self.cast + cast_into(turned, band[there], saturate=piece.saturate)
         else:
-            turned[...] = band[where]
+            turned[...] = band[there]
 
-    def place(self, piece: Piece, band: Box) -> Box:
-        """Where a piece of ``band`` lies in the target tensor: within the band, and within its chunk."""
-        chunk = self.task.targets[piece.number].box
-        start = tuple(map(add, chunk.start, piece.start))
-        place = Box(start, tuple(map(add, start, piece.shape)))
+    def place(self, slot: Slot, band: Box) -> Box:
+        """Where a slot of ``band`` lies in the target tensor: within the band, and within its chunk."""
+        chunk = self.unit.chunks[slot.number].box
+        start = tuple(map(add, chunk.start, slot.start))
+        place = Box(start, tuple(map(add, start, slot.shape)))
         if not (chunk.contains(place) and band.contains(place)):
             raise self.defect(f"a piece was to be put at {place}, outside of {band} or of {chunk}")
         return place
@@ -81,168 +88,171 @@ class _Pieces:
     def defect(self, what: str) -> VerificationError:
         """The error for what no defect of the disk can cause, to be raised."""
         return VerificationError(
-            f"{self.task.placement.target!r}: {what}; this is a defect of the program, please report it with the plan"
+            f"{self.unit.name!r}: {what}; this is a defect of the program, please report it with the plan"
         )
 
-    def add_digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> None:
-        """Counts pieces by where they lie in the target, not by where they came from."""
-        self.cover += coverage(place for _, place in pieces)
-        self.digest ^= self.target_digest.digest(pieces, band)
+    def add_digest(self, parts: Sequence[tuple[Array, Box]], band: Box) -> None:
+        """Counts slots by where they lie in the target, not by where they came from."""
+        target, written = self.target_digest.digest(parts, band), coverage(box for _, box in parts)
+        self.sums = Sums(
+            target=self.sums.target ^ target, written=(self.sums.written + written) % PRIME
+        )
 
 
-class PieceSink(_Pieces):
-    """Writes each piece straight to its place in a raw target chunk."""
+class PieceSink(_Slots):
+    """Writes each slot straight to its place in a raw target chunk."""
 
     def __init__(
-        self, task: Task, files: OpenFiles, target_digest: TargetDigest, scratch: Bytes
+        self, unit: Unit, files: OpenFiles, target_digest: TargetDigest, scratch: Bytes
     ) -> None:
-        super().__init__(task, target_digest)
+        super().__init__(unit, target_digest)
         self._files = files
         self._scratch = scratch
         self._itemsize = self.dtype.itemsize
         self._written: list[tuple[Array, Box]] = []
-        self._crc = [0] * len(task.targets)
-        self._nbytes = [0] * len(task.targets)
+        self._crc = [0] * len(unit.chunks)
+        self._nbytes = [0] * len(unit.chunks)
 
-    def put(self, band: Array | Interleaved, box: Box) -> None:
-        """Writes a band of the source, which lies at ``box``, piece by piece."""
+    def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
+        """Writes a band of a piece, which lies at ``box`` of it, slot by slot."""
         self._written.clear()
-        target, at = self.task.placement.to_target(box), 0
-        for piece in self.cutter.pieces(box):
-            elements = self._elements(band, piece, at)
+        target, at = piece.to_target(box), 0
+        for slot in self.cutter.slots_of(piece, box):
+            elements = self._elements(piece, band, slot, at)
             at += elements.nbytes
-            self._write(elements, piece, target)
+            self._write(elements, slot, target)
         self.add_digest(self._written, target)
 
-    def close(self) -> list[ChunkPart]:
+    def close(self) -> list[StoredChunk]:
         """What every chunk got; one that got all of it is finished here, while its file is open."""
-        written = zip(self.task.targets, self._crc, self._nbytes, strict=True)
+        written = zip(self.unit.chunks, self._crc, self._nbytes, strict=True)
         return [self._closed(target, crc, nbytes) for target, crc, nbytes in written if nbytes]
 
-    def _closed(self, target: TargetChunk, crc: int, nbytes: int) -> ChunkPart:
+    def _closed(self, target: TargetChunk, crc: int, nbytes: int) -> StoredChunk:
         if nbytes < target.box.size * self._itemsize:
-            return ChunkPart(target.index, crc, nbytes)
+            return StoredChunk(target.index, crc, nbytes)
         decoded_bytes = math.prod(target.stored_shape) * self._itemsize
-        has_trailer = self.task.target_encoding.checksum
-        with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
+        has_trailer = self.unit.encoding.checksum
+        with about_tensor(self.unit.name, target.index, self.source):
             for place in target.places:
                 if place.offset is None:
                     fd, path = open_place(self._files, place), self._files.path(place.file)
                     end_chunk(fd, path, crc if has_trailer else None, decoded_bytes)
         size = raw_bytes(decoded_bytes, has_trailer=has_trailer)
-        return ChunkPart(target.index, crc, nbytes, size)
+        return StoredChunk(target.index, crc, nbytes, size)
 
-    def _elements(self, band: Array | Interleaved, piece: Piece, at: int) -> Array:
-        """A piece as the target wants it: the band's own memory where that is it already."""
-        where = piece.in_band
+    def _elements(self, piece: Piece, band: Array | Interleaved, slot: Slot, at: int) -> Array:
+        """The elements of a slot as the target wants them: the band's own memory where that is it already."""
+        where = tuple(map(slot.in_band.__getitem__, inverse(piece.axis_order)))
         view = band.view(where) if isinstance(band, Interleaved) else band[where]
-        if view is not None and not self._is_cast:
-            turned = view.transpose(self.order)
+        if view is not None and not piece.is_cast:
+            turned = view.transpose(piece.axis_order)
             if turned.flags.c_contiguous:
-                return turned
-        nbytes = math.prod(piece.shape) * self._itemsize
+                return turned.reshape(slot.shape)
+        nbytes = math.prod(slot.shape) * self._itemsize
         if at + nbytes > len(self._scratch):
             raise self.defect(
                 f"pieces of more than the {len(self._scratch)} bytes of a band were cut"
             )
-        out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(piece.shape)
-        self.copy(band, where, out)
+        out: Array = self._scratch[at : at + nbytes].view(self.dtype).reshape(slot.shape)
+        self.copy(piece, band, slot.in_band, out)
         return out
 
-    def _write(self, elements: Array, piece: Piece, band: Box) -> None:
-        place, target = self.place(piece, band), self.task.targets[piece.number]
+    def _write(self, elements: Array, slot: Slot, band: Box) -> None:
+        place, target = self.place(slot, band), self.unit.chunks[slot.number]
         data = elements.reshape(-1).view("u1").data
-        places = runs(piece.start, piece.shape, target.stored_shape, self._itemsize)
-        with about_tensor(self.task.placement.target, target.index, self.task.placement.source):
-            self._check_places(places, piece, target)
+        places = runs(slot.start, slot.shape, target.stored_shape, self._itemsize)
+        with about_tensor(self.unit.name, target.index, self.source):
+            self._check_places(places, slot, target)
             for where in target.places:
                 write_runs(self._files, where, data, places)
-        self._nbytes[piece.number] += len(data)
-        self._crc[piece.number] ^= self._chunk_crc(elements, piece, target, places)
+        self._nbytes[slot.number] += len(data)
+        self._crc[slot.number] ^= self._chunk_crc(elements, slot, target, places)
         self._written.append((elements, place))
 
     def _check_places(
-        self, places: Sequence[tuple[int, int]], piece: Piece, target: TargetChunk
+        self, places: Sequence[tuple[int, int]], slot: Slot, target: TargetChunk
     ) -> None:
-        """The bytes go where the digest takes them to be: from the piece's first element to its last.
+        """The bytes go where the digest takes them to be: from the slot's first element to its last.
 
         The places of a box lie evenly around its middle, which gives away any one that is moved.
         """
-        first, last = self._ends(piece, target)
+        first, last = self._ends(slot, target)
         run = places[0][1]
         end = last - run + self._itemsize
         offsets = [offset for offset, _ in places]
         if (
             (offsets[0], offsets[-1]) != (first, end)
             or 2 * sum(offsets) != len(places) * (first + end)
-            or run * len(places) != math.prod(piece.shape) * self._itemsize
+            or run * len(places) != math.prod(slot.shape) * self._itemsize
         ):
             raise self.defect(
-                f"a piece of shape {list(piece.shape)} at {list(piece.start)} was to be written in {len(places)} "
+                f"a piece of shape {list(slot.shape)} at {list(slot.start)} was to be written in {len(places)} "
                 "runs that are not its own"
             )
 
-    def _ends(self, piece: Piece, target: TargetChunk) -> tuple[int, int]:
-        """Where the piece's first and last elements lie in the chunk's bytes."""
+    def _ends(self, slot: Slot, target: TargetChunk) -> tuple[int, int]:
+        """Where the slot's first and last elements lie in the chunk's bytes."""
         first = last = 0
-        for start, size, stored in zip(piece.start, piece.shape, target.stored_shape, strict=True):
+        for start, size, stored in zip(slot.start, slot.shape, target.stored_shape, strict=True):
             first = first * stored + start
             last = last * stored + start + size - 1
         return first * self._itemsize, last * self._itemsize
 
     def _chunk_crc(
-        self, elements: Array, piece: Piece, target: TargetChunk, places: Sequence[tuple[int, int]]
+        self, elements: Array, slot: Slot, target: TargetChunk, places: Sequence[tuple[int, int]]
     ) -> int:
-        """What the piece adds to the CRC32C of its chunk."""
+        """What the slot adds to the CRC32C of its chunk."""
         if len(places) == 1:
             offset, nbytes = places[0]
             stored_bytes = math.prod(target.stored_shape) * self._itemsize
             return CRC32C.shift(CRC32C.linear(elements), stored_bytes - offset - nbytes)
-        local = Box.full(piece.shape).shift(piece.start)
+        local = Box.full(slot.shape).shift(slot.start)
         return linear_of_box(CRC32C, elements, local, target.stored_shape)
 
 
-class ChunkSink(_Pieces):
+class ChunkSink(_Slots):
     """Assembles target chunks in memory, then encodes and writes each whole."""
 
     def __init__(
-        self, task: Task, output: TaskOutput, target_digest: TargetDigest, arena: Arena
+        self, unit: Unit, output: TaskOutput, target_digest: TargetDigest, arena: Arena
     ) -> None:
-        super().__init__(task, target_digest)
+        super().__init__(unit, target_digest)
         self._output = output
-        self._chunks = [self._buffer(t, arena) for t in task.targets]
+        self._chunks = [self._buffer(t, arena) for t in unit.chunks]
         self._stored: dict[Index, Array] = {}
 
-    def put(self, band: Array | Interleaved, box: Box) -> None:
-        """Copies a band of the source, which lies at ``box``, into the chunks."""
-        target = self.task.placement.to_target(box)
-        for piece in self.cutter.pieces(box):
-            self.place(piece, target)
-            self.copy(band, piece.in_band, _inside(self._chunks[piece.number], piece))
+    def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
+        """Copies a band of a piece, which lies at ``box`` of it, into the chunks."""
+        target = piece.to_target(box)
+        for slot in self.cutter.slots_of(piece, box):
+            self.place(slot, target)
+            self.copy(piece, band, slot.in_band, _inside(self._chunks[slot.number], slot))
 
-    def close(self) -> list[ChunkPart]:
+    def close(self) -> list[StoredChunk]:
         """Stores each chunk, then sums up what was stored, row by row across all of them."""
-        parts = [self._store(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]
-        unit = self.task.unit
+        stored_chunks = [
+            self._store(t, c) for t, c in zip(self.unit.chunks, self._chunks, strict=True)
+        ]
+        unit = self.unit.box
         shape, itemsize = unit.shape, self.dtype.itemsize
         rows = row_bytes(shape, itemsize) or [itemsize]
         stored = self._all_stored()
         for band in bands(shape, len(shape), rows, BAND_BYTES):
-            box = band.box(shape).shift(unit.start)
-            target = self.task.placement.to_target(box)
-            pieces = [
-                (_inside(stored[p.number], p), self.place(p, target))
-                for p in self.cutter.pieces(box)
+            target = band.box(shape).shift(unit.start)
+            parts = [
+                (_inside(stored[slot.number], slot), self.place(slot, target))
+                for slot in self.cutter.slots(target)
             ]
-            self.add_digest(pieces, target)
-        return parts
+            self.add_digest(parts, target)
+        return stored_chunks
 
     def _all_stored(self) -> list[Array]:
         """What was stored as each target chunk."""
-        for target in self.task.targets:
+        for target in self.unit.chunks:
             if target.index not in self._stored:
                 raise self.defect(f"chunk {list(target.index)} was not stored")
-        return [self._stored[target.index] for target in self.task.targets]
+        return [self._stored[target.index] for target in self.unit.chunks]
 
     def _buffer(self, target: TargetChunk, arena: Arena) -> Array:
         nbytes = math.prod(target.stored_shape) * self.dtype.itemsize
@@ -252,16 +262,16 @@ class ChunkSink(_Pieces):
         chunk: Array = memory.view(self.dtype).reshape(target.stored_shape)
         return chunk
 
-    def _store(self, target: TargetChunk, chunk: Array) -> ChunkPart:
+    def _store(self, target: TargetChunk, chunk: Array) -> StoredChunk:
         data = chunk.reshape(-1).view("u1")
-        stored = store_chunk(self.task, target, data, self._output)
-        target = stored.target
-        self._stored[target.index] = stored.data.view(self.dtype).reshape(target.stored_shape)
-        return stored.part(target.box.size * self.dtype.itemsize)
+        encoded = store_chunk(self.unit, target, data, self._output)
+        target = encoded.target
+        self._stored[target.index] = encoded.data.view(self.dtype).reshape(target.stored_shape)
+        return encoded.stored(target.box.size * self.dtype.itemsize)
 
 
-def _inside(chunk: Array, piece: Piece) -> Array:
-    """The piece's elements in its chunk, in the target's axis order."""
-    box = Box.full(piece.shape).shift(piece.start)
+def _inside(chunk: Array, slot: Slot) -> Array:
+    """The slot's elements in its chunk."""
+    box = Box.full(slot.shape).shift(slot.start)
     inside: Array = chunk[box.slices]
     return inside

@@ -1,7 +1,7 @@
-"""Splits a band into the pieces of target chunks: where each lies in the band and in its chunk.
+"""Cuts a band into slots of target chunks: where each part lies in the band and in its chunk.
 
 A band differs from the one before in one dimension only, so what was found for a dimension is kept:
-the pieces of a band are then the product of a few short lists.
+the slots of a band are then the product of a few short lists.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from reshard.engine.task import Task
+from reshard.engine.task import Unit
 from reshard.geometry.box import Box
-from reshard.planning.placement import inverse
+from reshard.planning.piece import Piece
 
 
-class Piece(NamedTuple):
+class Slot(NamedTuple):
     """The part of a band that falls into one target chunk.
 
     Attributes:
-        number: position of the chunk among the task's targets.
-        in_band: index of the piece in the band, in the source's axis order.
-        start: where it begins within the stored chunk, in the target's axis order.
-        shape: its shape, in the target's axis order.
+        number: position of the chunk among the unit's.
+        in_band: index of the part in the band, in the axis order of the target's view.
+        start: where it begins within the stored chunk.
+        shape: its shape in the chunk.
     """
 
     number: int
@@ -34,41 +34,64 @@ class Piece(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """One dimension of a piece: the chunk's share of its number, the range in the band, the start in the chunk."""
+    """One dimension of a slot: the chunk's share of its number, the range in the box, the start in the chunk."""
 
     number: int
-    in_band: slice
+    in_box: slice
     start: int
     size: int
 
 
 class Cutter:
-    """Cuts the bands of one task; boxes are in the placement's coordinates."""
+    """Cuts boxes of the target of one unit at the edges of its chunks."""
 
-    def __init__(self, task: Task) -> None:
-        grid = task.target_grid
+    def __init__(self, unit: Unit) -> None:
+        grid = unit.grid
         self._cuts = [
             [c + origin for c in cuts]
-            for cuts, origin in zip(grid.cuts, task.unit.start, strict=True)
+            for cuts, origin in zip(grid.cuts, unit.box.start, strict=True)
         ]
         self._strides = [math.prod(grid.parts[d + 1 :]) for d in range(len(grid.parts))]
-        self._chunk_starts = _chunk_starts(task)
-        self._order = task.placement.axis_order
+        self._chunk_starts = [
+            [unit.chunks[i * stride].box.start[d] for i in range(parts)]
+            for d, (stride, parts) in enumerate(zip(self._strides, grid.parts, strict=True))
+        ]
         self._known: list[dict[tuple[int, int], list[_Segment]]] = [{} for _ in grid.parts]
 
-    def pieces(self, box: Box) -> Iterator[Piece]:
-        """The pieces of the band that lies at ``box``, in row-major order of the chunks."""
+    def slots(self, box: Box) -> Iterator[Slot]:
+        """The slots of a box of the target, in row-major order of the chunks; ``in_band`` is counted from its start."""
         along = [
             self._along(d, a, b) for d, (a, b) in enumerate(zip(box.start, box.stop, strict=True))
         ]
-        order = self._order
         for parts in itertools.product(*along):
-            yield Piece(
+            yield Slot(
                 sum([p.number for p in parts]),
-                tuple([p.in_band for p in parts]),
-                tuple([parts[d].start for d in order]),
-                tuple([parts[d].size for d in order]),
+                tuple([p.in_box for p in parts]),
+                tuple([p.start for p in parts]),
+                tuple([p.size for p in parts]),
             )
+
+    def slots_of(self, piece: Piece, box: Box) -> Iterator[Slot]:
+        """The slots of a box of a piece."""
+        moved = piece.in_target(box)
+        if piece.target_view is None:
+            return self.slots(moved)
+        return self._viewed(piece, box, moved)
+
+    def _viewed(self, piece: Piece, box: Box, moved: Box) -> Iterator[Slot]:
+        """The same where dimensions of the target are split: a part of a chunk is one box of the view, or a few."""
+        view = piece.target_view
+        for place, _ in piece.target_boxes(box):
+            for slot in self.slots(place):
+                begins = [p + w.start for p, w in zip(place.start, slot.in_band, strict=True)]
+                whole = Box.full(slot.shape).shift(begins)
+                for inside, part in () if view is None else view.parts(whole):
+                    yield Slot(
+                        slot.number,
+                        tuple(map(slice, *_ends(part.relative_to(moved.start)))),
+                        inside.relative_to(begins).shift(slot.start).start,
+                        inside.shape,
+                    )
 
     def _along(self, dim: int, start: int, stop: int) -> list[_Segment]:
         known = self._known[dim]
@@ -83,23 +106,12 @@ class Cutter:
         for part in range(bisect_right(cuts, start) - 1, bisect_left(cuts, stop)):
             first, last = max(cuts[part], start), min(cuts[part + 1], stop)
             in_chunk = first - self._chunk_starts[dim][part]
-            in_band = slice(first - start, last - start)
-            yield _Segment(part * self._strides[dim], in_band, in_chunk, last - first)
+            in_box = slice(first - start, last - start)
+            yield _Segment(part * self._strides[dim], in_box, in_chunk, last - first)
 
 
-def _chunk_starts(task: Task) -> list[list[int]]:
-    """Per dimension of the placement, where each part's target chunk begins, in its coordinates."""
-    parts = task.target_grid.parts
-    strides = [math.prod(parts[d + 1 :]) for d in range(len(parts))]
-    turned = inverse(task.placement.axis_order)
-    return [
-        [
-            task.targets[i * strides[d]].box.start[turned[d]]
-            - task.placement.target_box.start[turned[d]]
-            for i in range(parts[d])
-        ]
-        for d in range(len(parts))
-    ]
+def _ends(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return box.start, box.stop
 
 
 def runs(

@@ -2,7 +2,7 @@
 
 ::
 
-    {"format": "reshard.journal", "version": 1, "identity": {…}, "host": "…", "boot": "…", "root": 4711}
+    {"format": "reshard.journal", "version": 2, "identity": {…}, "host": "…", "boot": "…", "root": 4711}
     a record
     …
 
@@ -22,7 +22,7 @@ from reshard.errors import ResumeError
 from reshard.storage.checked_lines import LineFile, read_lines
 
 FORMAT = "reshard.journal"
-VERSION = 1
+VERSION = 2
 
 
 class JournalHeader(Struct, frozen=True):

@@ -38,7 +38,7 @@ def test_every_unit_is_done_once_and_recorded():
     run = Run(work, hosts=8)
     run.carry_out()
     (plan,) = work.plan.plans
-    assert run.sums.tasks_done == plan.tasks == sum(move.units.count for move in plan.moves)
+    assert run.sums.tasks_done == plan.tasks == sum(fill.units.count for fill in plan.fills)
     assert run.sums.moved_bytes == run.sums.total_bytes == 2 * Model(1e8).parameters
     assert len(run.executor.sent) == len(run.executor.received) == len(run.executor.times)
     assert run.executor.workers == 16

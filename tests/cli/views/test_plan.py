@@ -6,6 +6,7 @@ from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view
 from reshard.cli.views.shares import shares_view
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.tensor_plan import TensorPlan
 from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec
 
@@ -23,12 +24,12 @@ def test_a_plan_at_a_glance() -> None:
         dropped=("opt/a", "opt/b"),
     )
     text = lines(plan_view(plan, show_all=False), 300)
-    price = plan.plan.moves[0].price
+    price = plan.plan.tensors[0].price
     assert text[:2] == [
         "ckpt/1000 → served",
         "mesh (data=4, model=2) → mesh (model=8)",
     ]
-    strategy = plan.plan.moves[0].strategy
+    strategy = plan.plan.tensors[0].strategy
     assert text[2] == (
         "tensor n shape dtype axes → axes from shards shards from chunks chunks strategy tasks read written"
     )
@@ -97,9 +98,10 @@ def test_shards_that_share_a_chunk_are_shown_beside_it() -> None:
 
 def test_a_source_that_is_read_again_says_how_often() -> None:
     plan = planned(pair("params/a"))
-    (move,) = plan.plan.moves
-    again = replace(move, price=replace(move.price, decoded_bytes=2 * move.price.source_bytes))
-    text = lines(plan_view(replace(plan, tensors=(replace(plan.tensors[0], move=again),)), False))
+    (move,) = plan.plan.fills
+    price = replace(move.price, decoded_bytes=2 * move.price.source_bytes)
+    again = TensorPlan((replace(move, price=price),))
+    text = lines(plan_view(replace(plan, tensors=(replace(plan.tensors[0], plan=again),)), False))
     assert any(" 1.00 KiB (2.00×)" in line for line in text)
     assert not any("(1.00×)" in line for line in lines(plan_view(plan, False)))
 

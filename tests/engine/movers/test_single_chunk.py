@@ -15,8 +15,8 @@ from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -58,7 +58,7 @@ def store(tmp_path):
 
 def whole_move(source_encoding, target_encoding, spec=SPEC):
     sides = side(spec, source_encoding), side(spec, target_encoding)
-    return by_hand(Placement.whole(spec, spec), *sides, "whole", spec.storage, CHUNK_BYTES)
+    return by_hand(Piece.whole(spec, spec), *sides, "whole", spec.storage, CHUNK_BYTES)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["files", "packed"])
@@ -116,7 +116,7 @@ def test_bytes_that_change_between_decoding_and_writing_are_caught(
 
 def test_whole_tasks_run_in_other_processes(values, store, tmp_path):
     store.add(SPEC, values, ZSTD)
-    plan = Plan((whole_move(ZSTD, RAW_CRC),), 64 << 20, 2)
+    plan = Plan((TensorPlan((whole_move(ZSTD, RAW_CRC),)),), 64 << 20, 2)
     output = TargetOutput(Folder(), {SPEC.name: RAW_CRC}, str(tmp_path / "t"))
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         (result,) = run(plan, batches(plan, store, output), output, processes)

@@ -22,9 +22,9 @@ from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.planning.move import Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -82,15 +82,15 @@ def test_a_chunk_decoded_at_once_may_share_memory_with_later_bands(case):
 @settings(deadline=None, max_examples=150)
 @given(cases(offsets=True))
 def test_a_box_arrives_turned_and_at_its_place(case):
-    spec, place = case.move.target.spec, case.move.placement.target_box
+    spec, place = case.move.target.spec, case.move.piece.target_box
     with tempfile.TemporaryDirectory() as folder:
         root, target = Path(folder), Folder(case.packed)
-        plan = Plan((case.move,), 64 * MIB, 1)
+        plan = Plan((TensorPlan((case.move,)),), 64 * MIB, 1)
         encodings = {"out/w": case.target_encoding}
         output = TargetOutput(target, encodings, str(root / "t"))
         tasks = [t for b in batches(plan, store_of(case, root), output) for t in b]
-        results = execute(tasks, [output.of_tasks])
-        parts = [p for r in results for p in r.parts]
+        results = [r for of in execute(tasks, [output.of_tasks]) for r in of]
+        parts = [p for r in results for p in r.chunks]
         for index in {p.index for p in parts if p.stored_bytes is None}:
             close(root / "t", target, case, index, [p for p in parts if p.index == index])
         touched = {i for i in spec.storage.indices() if spec.storage.box(i).intersect(place)}
@@ -105,9 +105,12 @@ def test_a_box_arrives_turned_and_at_its_place(case):
     assert_same(found[place.slices], case.expected)
     source_crc = target_crc = 0
     for result in results:
-        source_crc, target_crc = source_crc ^ result.source_crc, target_crc ^ result.target_crc
-    moved = np.ascontiguousarray(case.values[case.move.placement.source_box.slices])
-    assert f"{finish(CRC64NVME, source_crc, moved.nbytes):016x}" == digest_of(moved.tobytes())
+        (sums,) = result.sums
+        source_crc, target_crc = source_crc ^ sums.source, target_crc ^ sums.target
+    read = np.zeros_like(case.values)
+    taken = case.move.piece.source_box.slices
+    read[taken] = case.values[taken]
+    assert f"{finish(CRC64NVME, source_crc, read.nbytes):016x}" == digest_of(read.tobytes())
     # What no move fills counts as zeros, so that the moves of several sources add up.
     assert f"{finish(CRC64NVME, target_crc, found.nbytes):016x}" == digest_of(found.tobytes())
 
@@ -150,7 +153,7 @@ def test_identical_chunks_are_copied_encoded(encoding, packed, tmp_path):
     store = Store(tmp_path / "source")
     store.add(spec, values, encoding)
     both = side(spec, encoding)
-    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    move = by_hand(Piece.whole(spec, spec), both, both, "copy", spec.storage, 1)
     target = Folder(packed)
     (result,) = carry_out([move], store, tmp_path / "t", target, {"w": encoding})
     assert_same(target.read(tmp_path / "t", spec, encoding), values)
@@ -182,7 +185,7 @@ def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, 
         "weave": Grid(shape, (source.storage.cuts[0], (0, 18))),
         "block": Grid.whole(shape),
     }[strategy]
-    move = by_hand(Placement.whole(source, target), *sides, strategy, units, 200)
+    move = by_hand(Piece.whole(source, target), *sides, strategy, units, 200)
     carry_out([move], store, tmp_path / "t", Folder(), {"w": target_encoding})
     (tmp_path / "t/w/zarr.json").write_bytes(zarr_json(target, target_encoding))
     opened = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/t/w/"}).result()
@@ -192,7 +195,7 @@ def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, 
 @st.composite
 def planned(draw):
     case = draw(cases())
-    placement = case.move.placement
+    placement = case.move.piece
     request = Request(
         placement, side(case.move.source.spec, case.source_encoding), case.move.target
     )
@@ -207,10 +210,10 @@ def test_what_the_planner_chooses_arrives(planned, workers):
     with tempfile.TemporaryDirectory() as folder:
         root, target = (
             Path(folder),
-            Folder(case.packed and plan.moves[0].strategy in ("block", "copy", "whole")),
+            Folder(case.packed and plan.tensors[0].fills[0].strategy in ("block", "copy", "whole")),
         )
         encodings = {"out/w": case.target_encoding}
-        carry_out(plan.moves, store_of(case, root), root / "t", target, encodings, workers)
+        carry_out(list(plan.fills), store_of(case, root), root / "t", target, encodings, workers)
         found = target.read(root / "t", case.move.target.spec, case.target_encoding)
     assert_same(found, case.expected)
 
@@ -223,7 +226,7 @@ def damaged(tmp_path, encoding, damage, strategy="scatter"):
     store.path.write_bytes(damage(store.path.read_bytes()))
     units = source.storage if strategy == "scatter" else Grid.whole((64, 64))
     move = by_hand(
-        Placement.whole(source, target),
+        Piece.whole(source, target),
         side(source, encoding),
         side(target, RAW_CRC),
         strategy,
@@ -261,7 +264,7 @@ def test_an_encoded_chunk_that_ends_early_is_refused(tmp_path):
     store.add(spec, random_array(np.random.default_rng(1), (64, 64), "float32"), ZSTD)
     store.path.write_bytes(store.path.read_bytes()[:-10])
     both = side(spec, ZSTD)
-    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    move = by_hand(Piece.whole(spec, spec), both, both, "copy", spec.storage, 1)
     with pytest.raises(
         CorruptError, match=r"ends inside a chunk: expected .* restore it from another copy"
     ):
@@ -280,15 +283,15 @@ def test_boxes_of_two_sources_stack_into_one_target(tmp_path):
         values.append(random_array(rng, spec.shape, "float32"))
         store.add(spec, values[-1], ZSTD)
         place = Box((number, 0, 0), (number + 1, 6, 4))
-        placement = Placement(
+        placement = Piece(
             spec.name, Box.full(spec.shape), "out/w", place, (0, 2, 1), "float32", "float32"
         )
         units = Grid.whole((1, 4, 6))
         move = by_hand(placement, side(spec, ZSTD), side(target, ZSTD), "block", units, 64)
         output = TargetOutput(Folder(), {"out/w": ZSTD}, str(tmp_path / "t"))
-        (batch,) = batches(Plan((move,), MIB, 1), store, output)
-        (result,) = execute(batch, [output.of_tasks])
-        crc ^= result.target_crc
+        (batch,) = batches(Plan((TensorPlan((move,)),), MIB, 1), store, output)
+        ((result,),) = execute(batch, [output.of_tasks])
+        crc ^= result.sums[0].target
     expected = np.concatenate(values).transpose(0, 2, 1)
     found = Folder().read(tmp_path / "t", target, ZSTD)
     assert_same(found, expected)

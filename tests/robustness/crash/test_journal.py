@@ -8,7 +8,7 @@ import os
 import pytest
 
 import reshard
-from reshard.conversion.resume.journal import read_finished
+from reshard.conversion.resume.journal import read_results
 from reshard.errors import (
     ResumeError,
     SyncError,
@@ -77,7 +77,7 @@ def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, ta
     plan = reshard.plan(source, target, **CASE.options).plan
     for at in range(start, len(data)):
         unfinished.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        found = list(read_finished(read_records(unfinished.journal), plan))
+        found = list(read_results(read_records(unfinished.journal), plan))
         assert len(found) == before - 1
 
 

@@ -56,7 +56,7 @@ def test_the_cases_are_what_they_are_called(name, sources, tmp_path):
     case = CASES[name]
     options = {k: v for k, v in case.options.items() if k != "check"}
     planned = reshard.plan(sources[case.source], tmp_path / "t", **options)
-    assert {(t.target.name, t.move.strategy) for t in planned.tensors} >= case.strategies
+    assert {(t.target.name, t.plan.strategy) for t in planned.tensors} >= case.strategies
     assert planned.tasks >= 6
 
 
@@ -112,7 +112,7 @@ def _whole_chunks(source, target, case):
 def test_killed_again_and_again(sources, undisturbed, tmp_path):
     case, target = CASES["scatter"], tmp_path / "t"
     # Not at the journal: a run that goes on first writes there what it keeps.
-    point, recorded = Point("reshard.engine.accumulator:Accumulator.add", "after", 4), [0]
+    point, recorded = Point("reshard.engine.books:Books.add", "after", 4), [0]
     while run_killed(point, sources["raw"], target, **case.options) == -9:
         recorded.append(len(journal_tasks(target)))
         assert recorded[-1] > recorded[-2], "a run that was killed gained nothing"

@@ -83,7 +83,7 @@ def _left(target: Path):
 
 
 def test_killed_again_and_again(targets, sources, alone, tmp_path):
-    point, rounds, last = Point("reshard.engine.accumulator:Accumulator.add", "after", 7), 0, -1
+    point, rounds, last = Point("reshard.engine.books:Books.add", "after", 7), 0, -1
     while run_many_killed(point, sources["raw"], targets, **LIMITS) == -9:
         recorded = sum(len(_left(Path(target.target))) for target in targets)
         assert recorded > last, "a run that was killed gained nothing"

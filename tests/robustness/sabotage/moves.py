@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from reshard.conversion.source_digests import check_recorded
-from reshard.engine.accumulator import MoveResult
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.errors import VerificationError
@@ -20,8 +20,8 @@ from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.move import Move, Plan, Strategy
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Plan, Strategy, TensorPlan
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,
@@ -109,15 +109,15 @@ class Moving:
     """A move that can be carried out."""
 
     case: MoveCase
-    move: Move
+    move: Fill
     store: Store
     root: Path
 
-    def run(self) -> MoveResult:
+    def run(self) -> TensorResult:
         """Carries it out and compares it with what was recorded; raises what the engine raises."""
         encodings = {"w": self.case.target}
         output = TargetOutput(Folder(), encodings, str(self.root))
-        plan = Plan((self.move,), 64 << 20, self.case.workers)
+        plan = Plan((TensorPlan((self.move,)),), 64 << 20, self.case.workers)
         # One task to a batch, so that several workers have something to do.
         tasks = [(t,) for b in batches(plan, self.store, output) for t in b]
         (result,) = run(plan, tasks, output)
@@ -129,8 +129,8 @@ class Moving:
 
     @property
     def expected(self) -> np.ndarray:
-        moved = values().transpose(self.move.placement.axis_order)
-        return moved.astype(self.move.placement.target_dtype)
+        moved = values().transpose(self.move.piece.axis_order)
+        return moved.astype(self.move.piece.target_dtype)
 
 
 def moving(case: MoveCase, folder: Path) -> Moving:
@@ -149,15 +149,15 @@ def moving(case: MoveCase, folder: Path) -> Moving:
     return Moving(case, move, store, folder / "target")
 
 
-def _placement(case: MoveCase, source: TensorSpec) -> tuple[Placement, TensorSpec]:
+def _placement(case: MoveCase, source: TensorSpec) -> tuple[Piece, TensorSpec]:
     if case.change == "turned":
         target = tensor("w", SHAPE[::-1], (6, 16))
         full = Box.full(SHAPE), Box.full(SHAPE[::-1])
-        return Placement("w", full[0], "w", full[1], (1, 0), "float32", "float32"), target
+        return Piece("w", full[0], "w", full[1], (1, 0), "float32", "float32"), target
     target = tensor(
         "w", SHAPE, (16, case.columns), "float16" if case.change == "cast" else "float32"
     )
-    return Placement.whole(source, target), target
+    return Piece.whole(source, target), target
 
 
 @dataclass

@@ -11,8 +11,8 @@ from reshard.engine.movers import single_chunk, stream
 from reshard.engine.output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
-from reshard.planning.move import Plan
-from reshard.planning.placement import Placement
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,
@@ -100,8 +100,8 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
     store = Store(tmp_path / "source")
     store.add(spec, numbers, ZSTD)
     sides = side(spec, ZSTD), side(spec, target)
-    move = by_hand(Placement.whole(spec, spec), *sides, "whole", spec.storage, 48)
-    plan = Plan((move,), 64 << 20, 1)
+    move = by_hand(Piece.whole(spec, spec), *sides, "whole", spec.storage, 48)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": target}, str(tmp_path / "t"))
     tasks = [t for b in batches(plan, store, output) for t in b]
     swap = (1, 3) if wrong == "zeros" else (0, 3)
@@ -109,7 +109,7 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
 
     def store_wrongly(task, chunk, data, output_):
         if chunk.index[0] in swap:
-            other = tasks[swap[0] + swap[1] - chunk.index[0]].targets[0]
+            other = tasks[swap[0] + swap[1] - chunk.index[0]].units[0].chunks[0]
             if wrong == "elements":
                 data = np.full_like(data, 7)
             elif chunk.index[0] == swap[0]:
@@ -127,16 +127,17 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
     store = Store(tmp_path / "source")
     store.add(spec, np.arange(48, dtype=np.float32).reshape(8, 6), ZSTD)
     both = side(spec, ZSTD)
-    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
-    plan = Plan((move,), 64 << 20, 1)
+    move = by_hand(Piece.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
     original = stream.pass_to_all
 
-    def swapped(tasks, files, outputs):
+    def swapped(task, files, outputs):
         from msgspec.structs import replace
 
-        moved = (replace(tasks[0].sources[0], index=(1, 0)), *tasks[0].sources[1:])
-        return original([replace(tasks[0], sources=moved)], files, outputs)
+        (read,) = task.reads
+        moved = (replace(read.chunks[0], index=(1, 0)), *read.chunks[1:])
+        return original(replace(task, reads=(replace(read, chunks=moved),)), files, outputs)
 
     monkeypatch.setattr(stream, "pass_to_all", swapped)
     with pytest.raises(
@@ -151,8 +152,8 @@ def test_a_copy_that_stops_early(tmp_path, monkeypatch):
     store = Store(tmp_path / "source")
     store.add(spec, np.arange(48, dtype=np.float32).reshape(8, 6), ZSTD)
     both = side(spec, ZSTD)
-    move = by_hand(Placement.whole(spec, spec), both, both, "copy", spec.storage, 1)
-    plan = Plan((move,), 64 << 20, 1)
+    move = by_hand(Piece.whole(spec, spec), both, both, "copy", spec.storage, 1)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
     from reshard.engine.movers import passthrough
 

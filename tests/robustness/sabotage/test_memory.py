@@ -9,6 +9,7 @@ import pytest
 
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.write import chunk_files, sinks
+from reshard.planning.piece import inverse
 from tests.engine.stores import RAW_CRC, ZSTD_CRC
 from tests.robustness.sabotage.moves import (
     APART,
@@ -28,11 +29,11 @@ def flip(memory: np.ndarray | memoryview) -> None:
 def test_a_bit_that_flips_between_decoding_and_writing(case, make, monkeypatch):
     sink = sinks.ChunkSink if case.strategy == "block" else sinks.PieceSink
 
-    def act(original, self, band, box):
+    def act(original, self, piece, band, box):
         elements = band._bands if isinstance(band, Interleaved) else band
         first = elements[(0,) * (elements.ndim - 1) + (slice(1),)]
         first.view("u1")[0] ^= 4
-        return original(self, band, box)
+        return original(self, piece, band, box)
 
     def arm(patch, n):
         return put_defect(patch, sink, "put", n, act)
@@ -73,20 +74,20 @@ def test_a_bit_that_flips_in_what_is_about_to_be_encoded(case, make, monkeypatch
 @pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change != "none"], ids=str)
 def test_a_copy_that_leaves_what_was_in_the_buffer(case, make, monkeypatch):
     def arm(patch, n):
-        return put_defect(patch, sinks._Pieces, "copy", n, lambda *_: None)
+        return put_defect(patch, sinks._Slots, "copy", n, lambda *_: None)
 
     assert strike(monkeypatch, make(case), arm) > 0
 
 
 @pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change != "none"], ids=str)
 def test_a_copy_in_the_wrong_order_of_axes(case, make, monkeypatch):
-    def act(original, self, band, where, out):
-        elements = band[where]
+    def act(original, self, piece, band, where, out):
+        elements = band[tuple(where[axis] for axis in inverse(piece.axis_order))]
         turned = np.ascontiguousarray(elements.transpose()).reshape(elements.shape)
-        return original(self, turned, (slice(None),) * turned.ndim, out)
+        return original(self, piece, turned, (slice(None),) * turned.ndim, out)
 
     def arm(patch, n):
-        return put_defect(patch, sinks._Pieces, "copy", n, act)
+        return put_defect(patch, sinks._Slots, "copy", n, act)
 
     assert strike(monkeypatch, make(case), arm) > 0
 

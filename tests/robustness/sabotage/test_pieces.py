@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from reshard.engine.output import TargetOutput
-from reshard.engine.write.split import Cutter, Piece
+from reshard.engine.write.split import Cutter, Slot
 from reshard.errors import VerificationError
-from reshard.planning.move import Plan
+from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import Folder, batches, run
 from tests.robustness.sabotage.moves import (
     MOVE_CASES,
@@ -32,7 +32,7 @@ def test_without_a_defect_all_is_well(case, make):
     assert case.change != "none" or result.source_digest == result.target_digest
 
 
-Pieces = list[Piece]
+Pieces = list[Slot]
 
 
 def swapped_elements(pieces: Pieces) -> Pieces:
@@ -83,7 +83,7 @@ def all_other_row(pieces: Pieces) -> Pieces:
     return [_moved(p, 0) for p in pieces]
 
 
-def _moved(piece: Piece, axis: int) -> Piece:
+def _moved(piece: Slot, axis: int) -> Slot:
     start = list(piece.start)
     start[axis] += -1 if start[axis] else 1
     return piece._replace(start=tuple(start))
@@ -104,23 +104,23 @@ def test_pieces_in_the_wrong_place(case, defect, make, monkeypatch):
 
 
 def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
-    def act(original: Any, *args: Any) -> Iterator[Piece]:
+    def act(original: Any, *args: Any) -> Iterator[Slot]:
         pieces = list(original(*args))
         return iter(defect(pieces) if len(pieces) > 1 else pieces)
 
-    return put_defect(patch, Cutter, "pieces", n, act)
+    return put_defect(patch, Cutter, "slots", n, act)
 
 
 @pytest.mark.parametrize("case", MOVE_CASES, ids=str)
 @pytest.mark.parametrize("number", range(2))
 def test_a_chunk_that_is_never_filled_nor_summed_up(case, number, make, monkeypatch):
     """Whatever is dropped is dropped each time; where it is zeros, no digest misses it."""
-    original = Cutter.pieces
+    original = Cutter.slots
 
     def without(cutter, box):
         return (p for p in original(cutter, box) if p.number != number)
 
-    monkeypatch.setattr(Cutter, "pieces", without)
+    monkeypatch.setattr(Cutter, "slots", without)
     with pytest.raises(VerificationError, match="'w': "):
         make(case)(0).run()
 
@@ -130,7 +130,7 @@ def test_a_task_done_twice_in_place_of_another(case, tmp_path):
     """Twice the same takes itself away from a digest, and amounts are as they should be."""
     move = moving(case, tmp_path)
     output = TargetOutput(Folder(), {"w": case.target}, str(move.root))
-    plan = Plan((move.move,), 64 << 20, case.workers)
+    plan = Plan((TensorPlan((move.move,)),), 64 << 20, case.workers)
     first, _, *rest = [(t,) for b in batches(plan, move.store, output) for t in b]
     with pytest.raises(VerificationError, match=r"^'w': "):
         run(plan, [first, first, *rest], output)

@@ -2,7 +2,7 @@
 
 ::
 
-    journal/1795521600000-000000    the header: {"format": "reshard.journal", "version": 1, "identity": {…}}
+    journal/1795521600000-000000    the header: {"format": "reshard.journal", "version": 2, "identity": {…}}
     journal/1795521600000-000001    records, a line each
     …
 
@@ -26,7 +26,7 @@ from reshard.storage.buckets.store import BucketStore
 from reshard.storage.checked_lines import checked_line, valid_lines
 
 FORMAT = "reshard.journal"
-VERSION = 1
+VERSION = 2
 
 FLUSH_S = 5.0
 SEGMENT_BYTES = 1 << 20

@@ -1,0 +1,83 @@
+"""Sums: what boxes of a tensor contribute to its proof, added up in any order.
+
+A tensor is proved by its digest, the CRC-64/NVME of its row-major bytes, and by its coverage, which tells that every
+element counted exactly once (``coverage``). Both are sums over boxes, so that tasks take them where the elements are, and
+whoever records or compares them adds them up. This is the only module that says which checksum a digest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
+
+from reshard.checksums.coverage import PRIME, coverage
+from reshard.checksums.crc import CRC64NVME, finish
+from reshard.checksums.tensor_digest import linear_of_box
+from reshard.geometry.box import Box
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    Array = NDArray[Any]
+
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Sums(Struct, frozen=True, gc=False, array_like=True):
+    """What some boxes contributed: to the tensor they were read from, and to the one they were written to.
+
+    It encodes as the list of its fields.
+
+    Attributes:
+        source: their part of the source's digest, at their place in the source.
+        expected: the part of the target's digest that they must have, made from what was read.
+        target: the part that they have, taken from what was written and where.
+        read: coverage of the source's boxes.
+        written: coverage of the target's boxes.
+        is_seen: False where chunks travelled encoded, so that no element was seen.
+    """
+
+    source: Count = 0
+    expected: Count = 0
+    target: Count = 0
+    read: Count = 0
+    written: Count = 0
+    is_seen: bool = True
+
+    def merge(self, other: Sums) -> Sums:
+        """The sums of both."""
+        return Sums(
+            self.source ^ other.source,
+            self.expected ^ other.expected,
+            self.target ^ other.target,
+            (self.read + other.read) % PRIME,
+            (self.written + other.written) % PRIME,
+            self.is_seen and other.is_seen,
+        )
+
+
+NOTHING = Sums()
+
+
+def sum_of_box(elements: Array, box: Box, shape: tuple[int, ...]) -> int:
+    """What ``elements`` at ``box`` of a tensor of ``shape`` add to its digest; XOR adds up. ValueError for another shape."""
+    return linear_of_box(CRC64NVME, elements, box, shape)
+
+
+def digest_text(total: int, nbytes: int) -> str:
+    """The digest of a tensor of ``nbytes`` from the sum over all of its boxes: 16 hex digits."""
+    return f"{finish(CRC64NVME, total, nbytes):016x}"
+
+
+def digest_of_bytes(data: Buffer, digest: int = 0) -> int:
+    """The digest, as a number, of bytes that follow others whose digest is given."""
+    return CRC64NVME.of(data, digest)
+
+
+def covers_once(cover: int, boxes: Iterable[Box]) -> bool:
+    """Whether a coverage is that of these boxes: each element in as many boxes as it was counted."""
+    return cover % PRIME == coverage(boxes)

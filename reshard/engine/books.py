@@ -1,0 +1,327 @@
+"""Books: for each tensor, what was read, stored, covered and proved, added up from the results of units.
+
+A run that resumes another begins with the results that the other recorded. Books are kept by tensor: a target tensor with
+several pieces is proved as a whole, and a source that feeds many is read once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from reshard.checksums.coverage import PRIME, coverage, coverage_of
+from reshard.checksums.sums import NOTHING, Sums, digest_text
+from reshard.engine.error_context import about_tensor
+from reshard.engine.output import TargetOutput
+from reshard.engine.progress import Progress
+from reshard.engine.task import CastStats, Result, StoredChunk
+from reshard.engine.write.chunk_files import close_chunk, raw_bytes
+from reshard.errors import VerificationError
+from reshard.formats.base import Place
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Index
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Plan, TensorPlan
+
+
+class StoredRange(Struct, frozen=True):
+    """Bytes of a file that hold a complete chunk."""
+
+    path: str
+    nbytes: int
+    offset: int
+
+
+class SourceBook(Struct):
+    """What was read of one source tensor.
+
+    Attributes:
+        planned: coverage of all that pieces take of it.
+    """
+
+    spec: TensorSpec
+    planned: int = 0
+    sums: Sums = NOTHING
+
+    @property
+    def digest(self) -> str | None:
+        """Its digest, 16 hex digits; None unless each of its elements is taken once, and was seen."""
+        whole, sums = coverage_of(Box.full(self.spec.shape)), self.sums
+        is_whole = sums.is_seen and whole == self.planned == sums.read
+        return digest_text(sums.source, self.spec.nbytes) if is_whole else None
+
+
+class TensorBook(Struct):
+    """What was done for one target tensor.
+
+    Attributes:
+        open_chunks: per chunk that is not complete, what is stored of it.
+    """
+
+    sums: Sums = NOTHING
+    moved_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    closed_chunks: int = 0
+    cast: CastStats = field(default_factory=CastStats)
+    open_chunks: dict[Index, StoredChunk] = field(default_factory=dict)
+
+    def take(
+        self, spec: TensorSpec, chunk: StoredChunk, size: Callable[[StoredChunk], int]
+    ) -> StoredChunk | None:
+        """Counts what is stored of a chunk; the chunk where it is complete now, whose size then ``size`` tells."""
+        whole = merged_chunk(spec, self.open_chunks, chunk, size)
+        if whole is not None:
+            self.closed_chunks += 1
+            self.written_bytes += whole.stored_bytes or 0
+        return whole
+
+
+class TensorResult(Struct, frozen=True):
+    """What became of a target tensor: digests as 16 hex digits, None where chunks were copied encoded.
+
+    The source's is also None where it has several sources, or not all of one.
+    """
+
+    source_digest: str | None
+    target_digest: str | None
+    moved_bytes: int
+    read_bytes: int
+    written_bytes: int
+    cast: CastStats
+
+
+class Books:
+    """Adds up the results of units, of one run or of several, and closes the chunks that are complete."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        output: TargetOutput,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._output = output
+        self._progress = progress
+        self._tensors = [TensorBook() for _ in plan.tensors]
+        self._sources = _source_books(plan)
+        # Sums over all tensors: taken once, since tasks that end may be as many as they are.
+        self._total_bytes = sum(tensor.moved_bytes for tensor in plan.tensors)
+        self._total_tasks = plan.tasks
+        self._moved_bytes = 0
+        self._resumed_bytes = 0
+        self._tasks_done = 0
+        self._by_host: dict[str, int] = {}
+
+    def expect(self, total_bytes: int, total_tasks: int) -> None:
+        """Notes how much there is to do, where that is only a part of the plan."""
+        self._total_bytes, self._total_tasks = total_bytes, total_tasks
+
+    @property
+    def tasks_done(self) -> int:
+        """Tasks that are done, those of earlier runs included."""
+        return self._tasks_done
+
+    @property
+    def tensors(self) -> Sequence[TensorPlan]:
+        """The tensors of the plan."""
+        return self._plan.tensors
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the source that are in their places, earlier runs included."""
+        return self._moved_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the source that the plan moves."""
+        return self._total_bytes
+
+    @property
+    def resumed_bytes(self) -> int:
+        """Those of ``moved_bytes`` that an earlier run put there."""
+        return self._resumed_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the target's chunks that are in their files, earlier runs included."""
+        closed = sum(book.written_bytes for book in self._tensors)
+        return closed + sum(c.nbytes for b in self._tensors for c in b.open_chunks.values())
+
+    def take(self, result: Result, *, is_resumed: bool = True) -> None:
+        """Counts a result of an earlier run, or of a part of this conversion; no file is touched."""
+        self._count(result, self._closed_bytes)
+        if is_resumed:
+            self._resumed_bytes += result.moved_bytes
+
+    def add(self, result: Result) -> list[StoredRange]:
+        """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files."""
+        if result.host:
+            self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
+        complete = self._count(result, self._close)
+        self.report_progress(self._plan.tensors[result.tensor].name)
+        if not self._output.is_local:
+            return []
+        return [
+            StoredRange(f"{self._output.root}/{place.file}", chunk.stored_bytes or 0, place.start)
+            for chunk in complete
+            for place in self._places(result.tensor, chunk.index)
+        ]
+
+    def report_progress(self, tensor: str) -> None:
+        """Reports how far the run is."""
+        if self._progress is not None:
+            self._progress(
+                Progress(
+                    self._moved_bytes,
+                    self._total_bytes,
+                    self._tasks_done,
+                    self._total_tasks,
+                    tensor,
+                    resumed_bytes=self._resumed_bytes,
+                    hosts=self._by_host,
+                )
+            )
+
+    def results(self) -> list[TensorResult]:
+        """What became of each tensor; raises VerificationError where a chunk is not complete or digests differ."""
+        return [
+            _proved(tensor, book, self._source_of(tensor))
+            for tensor, book in zip(self._plan.tensors, self._tensors, strict=True)
+        ]
+
+    def _source_of(self, tensor: TensorPlan) -> SourceBook | None:
+        """The book of a tensor's only source."""
+        keys = {piece.key for piece in tensor.pieces}
+        return self._sources.get(keys.pop()) if len(keys) == 1 else None
+
+    def _count(self, result: Result, size: Callable[[int, StoredChunk], int]) -> list[StoredChunk]:
+        """Counts a result; the chunks that are complete now."""
+        number, tensor = result.tensor, self._plan.tensors[result.tensor]
+        book, fill = self._tensors[number], tensor.fill_at(result.unit)[0]
+        for piece, sums in zip(fill.pieces, result.sums, strict=True):
+            book.sums = book.sums.merge(sums)
+            source = self._sources.get(piece.key)
+            if source is not None:
+                source.sums = source.sums.merge(sums)
+        book.moved_bytes += result.moved_bytes
+        book.read_bytes += result.read_bytes
+        if result.cast is not None:
+            book.cast = book.cast + result.cast
+        spec = tensor.target.spec
+        found = [book.take(spec, chunk, lambda c: size(number, c)) for chunk in result.chunks]
+        self._moved_bytes += result.moved_bytes
+        self._tasks_done += 1
+        return [chunk for chunk in found if chunk is not None]
+
+    def _close(self, tensor: int, chunk: StoredChunk) -> int:
+        """Ends a raw chunk that several tasks have written; its size."""
+        spec = self._plan.tensors[tensor].target.spec
+        nbytes, has_trailer = decoded_bytes(spec, chunk.index), self._has_trailer(spec)
+        with about_tensor(spec.name):
+            for place in self._places(tensor, chunk.index):
+                if place.offset is None:
+                    path = f"{self._output.root}/{place.file}"
+                    close_chunk(path, chunk.crc32c if has_trailer else None, nbytes)
+        return raw_bytes(nbytes, has_trailer=has_trailer)
+
+    def _closed_bytes(self, tensor: int, chunk: StoredChunk) -> int:
+        return closed_bytes(self._plan.tensors[tensor].target.spec, self._output, chunk.index)
+
+    def _has_trailer(self, spec: TensorSpec) -> bool:
+        return self._output.encodings[spec.name].checksum
+
+    def _places(self, tensor: int, index: Index) -> tuple[Place, ...]:
+        return self._output.places(self._plan.tensors[tensor].name, index)
+
+
+def merged_chunk(
+    spec: TensorSpec,
+    open_chunks: dict[Index, StoredChunk],
+    chunk: StoredChunk,
+    size: Callable[[StoredChunk], int],
+) -> StoredChunk | None:
+    """A chunk with what other tasks have stored of it, where it is complete now; else it is kept in ``open_chunks``.
+
+    ``size`` tells the size of a raw chunk that became complete.
+    """
+    if chunk.stored_bytes is not None:
+        return chunk
+    before = open_chunks.pop(chunk.index, None)
+    crc, nbytes = chunk.crc32c, chunk.nbytes
+    if before is not None:
+        crc, nbytes = crc ^ before.crc32c, nbytes + before.nbytes
+    merged = StoredChunk(chunk.index, crc, nbytes)
+    if nbytes < spec.storage.box(chunk.index).size * spec.itemsize:
+        open_chunks[chunk.index] = merged
+        return None
+    return StoredChunk(chunk.index, crc, nbytes, size(merged))
+
+
+def decoded_bytes(spec: TensorSpec, index: Index) -> int:
+    """Bytes of a raw target chunk, padding included, checksum not."""
+    return math.prod(spec.stored_shape(index)) * spec.itemsize
+
+
+def closed_bytes(spec: TensorSpec, output: TargetOutput, index: Index) -> int:
+    """The size of a raw target chunk as it is stored, with its checksum."""
+    has_trailer = output.encodings[spec.name].checksum
+    return raw_bytes(decoded_bytes(spec, index), has_trailer=has_trailer)
+
+
+def _source_books(plan: Plan) -> dict[tuple[int, str], SourceBook]:
+    """A book for each source tensor, by checkpoint and name."""
+    books: dict[tuple[int, str], SourceBook] = {}
+    for fill in plan.fills:
+        for piece, side in zip(fill.pieces, fill.sources, strict=True):
+            if piece.fill is None:
+                book = books.setdefault(piece.key, SourceBook(side.spec))
+                book.planned = (book.planned + _taken(piece)) % PRIME
+    return books
+
+
+def _taken(piece: Piece) -> int:
+    """Coverage of what a piece takes of its source."""
+    return coverage(piece.source_boxes(Box.full(piece.shape)))
+
+
+def _proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> TensorResult:
+    name, spec = tensor.name, tensor.target.spec
+    chunks = spec.storage.count
+    if book.closed_chunks != chunks or book.moved_bytes != tensor.moved_bytes:
+        raise VerificationError(
+            f"{name!r}: {book.closed_chunks} of {chunks} chunks were completed and {book.moved_bytes} of "
+            f"{tensor.moved_bytes} bytes moved; this is a defect of the program, please report it with the plan"
+        )
+    _check_covered(tensor, book)
+    amounts = (book.moved_bytes, book.read_bytes, book.written_bytes, book.cast)
+    if not book.sums.is_seen:
+        return TensorResult(None, None, *amounts)
+    target = digest_text(book.sums.target, spec.nbytes)
+    digest = None if source is None else source.digest
+    if book.sums.target != book.sums.expected:
+        expected = digest_text(book.sums.expected, spec.nbytes)
+        raise VerificationError(
+            f"{name!r}: what was written has digest {target}, but what was read "
+            f"{'has' if expected == digest else 'gives'} {expected}; "
+            "the output was discarded; check this machine's memory, then run again"
+        )
+    return TensorResult(digest, target, *amounts)
+
+
+def _check_covered(tensor: TensorPlan, book: TensorBook) -> None:
+    """A digest alone misses a piece of zeros that is absent, or a piece that is counted twice."""
+    taken = sum(map(_taken, tensor.pieces)) % PRIME
+    whole = coverage_of(Box.full(tensor.target.spec.shape))
+    for done, is_covered in (
+        ("read", book.sums.read == taken),
+        ("written", book.sums.written == whole),
+    ):
+        if not is_covered:
+            raise VerificationError(
+                f"{tensor.name!r}: not every element was {done} exactly once; the output was discarded; this "
+                "is a defect of the program, please report it with the plan"
+            )

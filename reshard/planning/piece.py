@@ -1,0 +1,203 @@
+"""Piece: which box of a source tensor becomes which box of a target tensor.
+
+Select, rename, cast, stack, split, transpose, reshape and reshard are all pieces; the planner knows nothing else. The pieces
+of a tensor tile it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.view import View
+from reshard.layout.tensor_spec import TensorSpec
+
+
+class Piece(Struct, frozen=True):
+    """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``.
+
+    Boxes are of the views of source and target where there are any. A box "of the piece" has the axes of the source's view
+    and is counted from the start of ``source_box``.
+
+    Attributes:
+        axis_order: dimension ``d`` of the target comes from dimension ``axis_order[d]`` of the source.
+        saturate: whether the cast clips values to the largest finite one.
+        checkpoint: which of the sources of the conversion has the source tensor.
+        source_view, target_view: how the dimensions of source and target are split; None where they are as they are.
+        fill: bytes of the element that fills the target's box, where no source does; then ``source`` is "".
+    """
+
+    source: str
+    source_box: Box
+    target: str
+    target_box: Box
+    axis_order: tuple[int, ...]
+    source_dtype: str
+    target_dtype: str
+    saturate: bool = False
+    checkpoint: int = 0
+    source_view: View | None = None
+    target_view: View | None = None
+    fill: bytes | None = None
+
+    def __post_init__(self) -> None:
+        rank = self.source_box.rank
+        in_order = _in_order(rank)
+        if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
+            raise PlanError(
+                f"{self.target!r}: the axis order {self.axis_order} is not a permutation of {rank} dimensions"
+            )
+        shape = self.source_box.shape
+        moved = tuple(map(shape.__getitem__, self.axis_order))
+        if moved != self.target_box.shape:
+            raise PlanError(
+                f"{self.target!r}: a box of shape {list(moved)} from {self.source!r} cannot fill "
+                f"{self.target_box}, which has shape {list(self.target_box.shape)}"
+            )
+
+    @classmethod
+    def whole(
+        cls,
+        source: TensorSpec,
+        target: TensorSpec,
+        *,
+        saturate: bool = False,
+        checkpoint: int = 0,
+    ) -> Piece:
+        """All of one tensor becomes all of another, in the same axis order."""
+        return cls(
+            source.name,
+            Box.full(source.shape),
+            target.name,
+            Box.full(target.shape),
+            _in_order(len(source.shape)),
+            source.dtype,
+            target.dtype,
+            saturate,
+            checkpoint,
+        )
+
+    @classmethod
+    def filled(cls, target: TensorSpec, box: Box, element: bytes) -> Piece:
+        """A box of a target whose elements are all ``element``, its little-endian bytes."""
+        full, order = Box.full(box.shape), _in_order(box.rank)
+        return cls("", full, target.name, box, order, target.dtype, target.dtype, fill=element)
+
+    @property
+    def is_cast(self) -> bool:
+        return self.source_dtype != self.target_dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the moved box, in the source's axis order."""
+        return self.source_box.shape
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether a dimension of source or target is split."""
+        return self.source_view is not None or self.target_view is not None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """The checkpoint and the name of its source."""
+        return self.checkpoint, self.source
+
+    def source_grid(self, storage: Grid) -> Grid:
+        """The source's grid in the piece's coordinates."""
+        viewed = storage if self.source_view is None else self.source_view.grid(storage)
+        return viewed.clip(self.source_box)
+
+    def target_grid(self, storage: Grid) -> Grid:
+        """The target's grid in the same coordinates."""
+        viewed = storage if self.target_view is None else self.target_view.grid(storage)
+        return viewed.clip(self.target_box).permute(inverse(self.axis_order))
+
+    def to_source(self, box: Box) -> Box:
+        """The box of the source tensor that a box of the piece lies in; the same elements but for views."""
+        moved = box.shift(self.source_box.start)
+        return moved if self.source_view is None else self.source_view.around(moved)
+
+    def to_target(self, box: Box) -> Box:
+        """The box of the target tensor that a box of the piece lies in; the same elements but for views."""
+        moved = self.in_target(box)
+        return moved if self.target_view is None else self.target_view.around(moved)
+
+    def of_target(self, box: Box) -> Iterator[Box]:
+        """The boxes of the piece that lie in a box of the target tensor."""
+        parts = (box,) if self.target_view is None else (p for _, p in self.target_view.parts(box))
+        for part in parts:
+            found = part.intersect(self.target_box)
+            if found is not None:
+                yield found.relative_to(self.target_box.start).permute(inverse(self.axis_order))
+
+    def in_target(self, box: Box) -> Box:
+        """A box of the piece as a box of the target's view."""
+        return box.permute(self.axis_order).shift(self.target_box.start)
+
+    def source_boxes(self, box: Box) -> Iterator[Box]:
+        """The boxes of the source tensor that a box of the piece consists of."""
+        moved = box.shift(self.source_box.start)
+        if self.source_view is None:
+            return iter((moved,))
+        return (place for place, _ in self.source_view.places(moved))
+
+    def target_boxes(self, box: Box) -> Iterator[tuple[Box, Box]]:
+        """The boxes of the target tensor that a box of the piece consists of, each with the part of it, in the target's order.
+
+        The part is counted from the start of the box.
+        """
+        moved = self.in_target(box)
+        if self.target_view is None:
+            return iter(((moved, Box.full(moved.shape)),))
+        return (
+            (place, part.relative_to(moved.start)) for place, part in self.target_view.places(moved)
+        )
+
+    def overlaps(self, box: Box) -> Iterator[Overlap]:
+        """What a box of the source tensor has of the piece."""
+        if self.source_view is None:
+            found = box.intersect(self.source_box)
+            if found is not None:
+                inside = found.relative_to(box.start)
+                yield Overlap(inside, inside.shape, Box.full(inside.shape), self._counted(found))
+            return
+        for place, part in self.source_view.parts(box):
+            found = part.intersect(self.source_box)
+            if found is not None:
+                inside = place.relative_to(box.start)
+                where = found.relative_to(part.start)
+                yield Overlap(inside, part.shape, where, self._counted(found))
+
+    def _counted(self, found: Box) -> Box:
+        return found.relative_to(self.source_box.start)
+
+
+class Overlap(Struct, frozen=True):
+    """What a box of a source tensor has of a piece: ``elements[inside].reshape(shape)[where]``.
+
+    Attributes:
+        inside: a part of the box, counted from its start.
+        shape: of that part in the source's view.
+        where: what of it is of the piece.
+        box: the same as a box of the piece.
+    """
+
+    inside: Box
+    shape: tuple[int, ...]
+    where: Box
+    box: Box
+
+
+@lru_cache(maxsize=64)
+def _in_order(rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))
+
+
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation that undoes ``order``."""
+    return tuple(order.index(d) for d in range(len(order)))

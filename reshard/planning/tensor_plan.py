@@ -1,0 +1,301 @@
+"""TensorPlan: one target tensor, the pieces that tile it, by which strategy they move and at what cost.
+
+Frozen data, no I/O. Most tensors have one fill of one piece: all of one tensor becomes all of another.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.planning.piece import Piece
+from reshard.record_text import counted, several
+
+Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
+"""How pieces are moved.
+
+copy: identical chunks are copied as they are, encoded.
+whole: each target chunk is one small source chunk: decoded, encoded and written in one go.
+scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
+  raw target chunks.
+weave: as scatter, but adjacent source chunks are decoded in lock step, so that whole target rows are written.
+block: target chunks are assembled in memory and written whole; for compressed targets, and if pieces would be too
+  short. A block that exceeds the memory is cut, and then source chunks may be decoded more than once.
+"""
+
+
+class Side(Struct, frozen=True):
+    """How the source or the target of a piece stores its tensor.
+
+    Attributes:
+        codec: two sides with equal codec, dtype, chunk shape and cuts have identical bytes.
+        raw: elements are at fixed offsets, so that a source can be read and a target written in pieces.
+        stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
+        encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
+        copies: how often each chunk of a target is written.
+        in_order: the slices of a target within which chunks must be written one after the other, row-major; None where
+            they can be written in any order.
+        ends_with_chunk: whether a target lets go of ``stream_bytes`` once the chunk is written.
+        is_distant: whether a source answers each request after a while, as a bucket does.
+    """
+
+    spec: TensorSpec
+    codec: str
+    raw: bool
+    stream_bytes: int
+    encoded_bytes: int = 0
+    copies: int = 1
+    in_order: Grid | None = None
+    ends_with_chunk: bool = True
+    is_distant: bool = False
+
+
+class Price(Struct, frozen=True):
+    """The cost of a fill.
+
+    Attributes:
+        tasks: independent units of work.
+        decoded_bytes: bytes decoded from source chunks, padding and repetition included.
+        source_bytes: stored bytes of the source chunks that are touched; ``decoded / source`` is the amplification.
+        written_bytes: bytes written, padding and checksums included.
+        writes: contiguous writes.
+        task_bytes: memory of one task.
+        seconds: estimated processor time, for comparing strategies only; ``processor_time.py`` adds what it leaves out.
+    """
+
+    tasks: int
+    decoded_bytes: int
+    source_bytes: int
+    written_bytes: int
+    writes: int
+    task_bytes: int
+    seconds: float
+
+    @property
+    def amplification(self) -> float:
+        return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
+
+
+class Fill(Struct, frozen=True):
+    """Pieces of a target tensor that the same units write, and how.
+
+    Attributes:
+        pieces: one, or several that chunks of the target have in common.
+        sources: how the source of each is stored.
+        units: boxes of the piece; where there are several pieces, boxes of the target, counted from the start of ``box``.
+            One task fills each.
+        band_bytes: decoded bytes that each task moves at once.
+        at_once: whether each task decodes source chunks at once instead of in a stream.
+    """
+
+    pieces: tuple[Piece, ...]
+    sources: tuple[Side, ...]
+    target: Side
+    strategy: Strategy
+    units: Grid
+    band_bytes: int
+    price: Price
+    at_once: bool = False
+
+    def __repr__(self) -> str:
+        return f"Fill({change_text(self.source.spec, self.target.spec)}, {self.strategy})"
+
+    @property
+    def piece(self) -> Piece:
+        """Its piece, or the first of them."""
+        return self.pieces[0]
+
+    @property
+    def source(self) -> Side:
+        """How the source of its piece is stored, or of the first of them."""
+        return self.sources[0]
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether its units are boxes of the target, since several pieces are assembled in them."""
+        return len(self.pieces) > 1
+
+    @property
+    def box(self) -> Box:
+        """The smallest box of the target that holds its pieces."""
+        return around([piece.to_target(Box.full(piece.shape)) for piece in self.pieces])
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the source's elements that it moves."""
+        return sum(
+            math.prod(piece.shape) * side.spec.itemsize
+            for piece, side in zip(self.pieces, self.sources, strict=True)
+        )
+
+
+def around(boxes: Sequence[Box]) -> Box:
+    """The smallest box that holds all of ``boxes``, of which there is at least one."""
+    starts, stops = [box.start for box in boxes], [box.stop for box in boxes]
+    return Box(
+        tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
+    )
+
+
+class TensorPlan(Struct, frozen=True):
+    """One target tensor and how it is filled.
+
+    Its units are those of its fills, one fill after the other.
+    """
+
+    fills: tuple[Fill, ...]
+
+    def __repr__(self) -> str:
+        return f"TensorPlan({change_text(self.source.spec, self.target.spec)}, {self.strategy})"
+
+    @property
+    def name(self) -> str:
+        """Name of the target tensor."""
+        return self.fills[0].target.spec.name
+
+    @property
+    def target(self) -> Side:
+        """How the target stores it."""
+        return self.fills[0].target
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every piece, in the order of the fills."""
+        return tuple(piece for fill in self.fills for piece in fill.pieces)
+
+    @property
+    def piece(self) -> Piece:
+        """Its piece, or the first of them."""
+        return self.fills[0].piece
+
+    @property
+    def source(self) -> Side:
+        """How the source of its piece is stored, or of the first of them."""
+        return self.fills[0].source
+
+    @property
+    def strategy(self) -> Strategy:
+        """How it is filled, or its first piece."""
+        return self.fills[0].strategy
+
+    @property
+    def unit_count(self) -> int:
+        """Units of all fills together."""
+        return sum(fill.units.count for fill in self.fills)
+
+    @property
+    def price(self) -> Price:
+        """The cost of all fills together."""
+        prices = [fill.price for fill in self.fills]
+        if len(prices) == 1:
+            return prices[0]
+        return Price(
+            sum(p.tasks for p in prices),
+            sum(p.decoded_bytes for p in prices),
+            sum(p.source_bytes for p in prices),
+            sum(p.written_bytes for p in prices),
+            sum(p.writes for p in prices),
+            max(p.task_bytes for p in prices),
+            sum(p.seconds for p in prices),
+        )
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the sources' elements that are moved into it."""
+        return sum(fill.moved_bytes for fill in self.fills)
+
+    def unit_bytes(self, unit: int) -> int:
+        """Bytes of the sources' elements in a unit."""
+        fill, number = self.fill_at(unit)
+        box = fill.units.box(fill.units.index_at(number))
+        if not fill.is_joint:
+            return box.size * fill.source.spec.itemsize
+        place = box.shift(fill.box.start)
+        return sum(
+            part.size * side.spec.itemsize
+            for piece, side in zip(fill.pieces, fill.sources, strict=True)
+            for part in piece.of_target(place)
+        )
+
+    def fill_at(self, unit: int) -> tuple[Fill, int]:
+        """The fill that has a unit, and the unit's number among the fill's own. IndexError where there is none."""
+        for fill in self.fills:
+            if unit < fill.units.count:
+                return fill, unit
+            unit -= fill.units.count
+        raise IndexError(unit)
+
+
+class Plan(Struct, frozen=True):
+    """Every target tensor, and what all of it costs.
+
+    Attributes:
+        max_memory: bytes that all buffers of the run together may take.
+        allowed_bytes: bytes that were allowed for buffers, metadata and processes together; 0 if no limit was given.
+        workers: tasks that run at the same time, if memory allows.
+        metadata_bytes: memory that the checkpoint's index and the plan itself take.
+        processes: that share the workers; 0 for threads of one process.
+    """
+
+    tensors: tuple[TensorPlan, ...]
+    max_memory: int
+    workers: int
+    metadata_bytes: int = 0
+    allowed_bytes: int = 0
+    processes: int = 0
+
+    def __repr__(self) -> str:
+        memory = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.max_memory)} of buffers"
+        headline = (
+            f"{counted(len(self.tensors), 'tensor')} in {counted(self.tasks, 'task')}, {memory}"
+        )
+        return several("Plan", headline, self.tensors)
+
+    @property
+    def fills(self) -> Iterator[Fill]:
+        """The fills of all tensors."""
+        return (fill for tensor in self.tensors for fill in tensor.fills)
+
+    @property
+    def tasks(self) -> int:
+        return sum(f.price.tasks for f in self.fills)
+
+    @property
+    def decoded_bytes(self) -> int:
+        return sum(f.price.decoded_bytes for f in self.fills)
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(f.price.source_bytes for f in self.fills)
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(f.price.written_bytes for f in self.fills)
+
+    @property
+    def amplification(self) -> float:
+        return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Buffers in memory at the worst moment; never above ``max_memory``."""
+        return min(self.max_memory, peak_of((f.price for f in self.fills), self.workers))
+
+
+def peak_of(prices: Iterable[Price], workers: int) -> int:
+    """The most that ``workers`` tasks at once can take."""
+    biggest: list[int] = []
+    for price in prices:
+        for _ in range(min(price.tasks, workers)):
+            heapq.heappush(biggest, price.task_bytes)
+            if len(biggest) > workers:
+                heapq.heappop(biggest)
+    return sum(biggest)

@@ -1,0 +1,63 @@
+"""Checks that the pieces of a tensor tile it, and tells whether they share its chunks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from reshard.checksums.coverage import coverage, coverage_of
+from reshard.errors import PlanError
+from reshard.geometry.box import Box
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.piece import Piece
+
+
+def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
+    """Raises PlanError, naming pieces or what is left, unless they fill each element of a target tensor exactly once."""
+    full = Box.full(spec.shape)
+    if len(pieces) == 1 and pieces[0].target_view is None and pieces[0].target_box == full:
+        return  # the common case, of which there may be 100,000
+    boxes = [(box, piece) for piece in pieces for box in _boxes(piece)]
+    for box, piece in boxes:
+        if not full.contains(box):
+            raise PlanError(
+                f"{spec.name!r} of shape {list(spec.shape)} would be filled from {piece.source!r} in {box}, which reaches outside of "
+                "it: give the target that shape"
+            )
+    filled = sum(box.size for box, _ in boxes)
+    if filled < math.prod(spec.shape):
+        some = ", ".join(f"{piece.source!r} in {box}" for box, piece in boxes[:3])
+        raise PlanError(
+            f"{spec.name!r} of shape {list(spec.shape)} would be filled only from {some}{', …' if len(boxes) > 3 else ''}; a tensor "
+            "is filled as a whole: give a piece for the rest, or give the target that shape"
+        )
+    if coverage(box for box, _ in boxes) != coverage_of(full):
+        (first, a), (second, b) = _overlapping(boxes)
+        raise PlanError(
+            f"{spec.name!r} would be filled from {a.source!r} in {first} and from {b.source!r} in {second}; every element is "
+            "filled by one piece: give one of them another place or another name"
+        )
+
+
+def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
+    """Whether a chunk of the target has elements of several pieces, or of a piece that is not one box of the target."""
+    return not all(_is_aligned(spec, box) for piece in pieces for box in _boxes(piece))
+
+
+def _boxes(piece: Piece) -> list[Box]:
+    """The boxes of the target that a piece fills."""
+    return [box for box, _ in piece.target_boxes(Box.full(piece.shape))]
+
+
+def _is_aligned(spec: TensorSpec, box: Box) -> bool:
+    ends = zip(spec.storage.cuts, box.start, box.stop, strict=True)
+    return all(start in cuts and stop in cuts for cuts, start, stop in ends)
+
+
+def _overlapping(
+    boxes: Sequence[tuple[Box, Piece]],
+) -> tuple[tuple[Box, Piece], tuple[Box, Piece]]:
+    """Two boxes that have elements in common; the first two where none have."""
+    pairs = itertools.combinations(boxes, 2)
+    return next((pair for pair in pairs if pair[0][0].intersect(pair[1][0])), (boxes[0], boxes[1]))
