@@ -18,6 +18,9 @@ _TEXT_RULES = (
     # Wall seconds of this run, and the rate that follows from them.
     (r"in \d+(\.\d+)? s(?: \([\d.]+ [KMGT]?i?B/s)?", "in SECONDS"),
     (r'"(seconds|actual_s)": [\d.e+-]+', r'"\1": "SECONDS"'),
+    # Bytes of the requests that were made: a lease has times of more or fewer digits in it. What was planned is kept.
+    (r'("actual": \{[^{}]*"received_bytes": )\d+(,\s*"sent_bytes": )\d+', r'\1"BYTES"\2"BYTES"'),
+    (r"(?m)^(made(?: +\d+)+) +[\d.]+ [KMGT]?i?B .*$", r"\1 BYTES"),
     # The space that other programs leave free on the disk.
     (r"[\d.]+ [KMGT]iB free", "SPACE free"),
     (r'"free_bytes": \d+', '"free_bytes": "SPACE"'),

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -134,8 +135,9 @@ def words_of(world: World, options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         option = f"--{_WORDS.get(name, name).replace('_', '-')}"
         if name == "layout":
-            file = world.folder / f"layout-{len(list(world.folder.glob('layout-*')))}.json"
-            file.write_text(json.dumps(value))
+            text = json.dumps(value)
+            file = world.folder / f"layout-{zlib.crc32(text.encode()):08x}.json"
+            file.write_text(text)
             found += [option, file.name]
         elif value is True:
             found.append(option)
