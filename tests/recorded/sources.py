@@ -1,0 +1,125 @@
+"""The checkpoints that the recorded conversions read: small, from fixed random numbers, in every form that is read."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import reshard
+from tests import orbax_trees
+from tests.old_orbax import ARCHIVE
+from tests.orbax_trees import mesh, put, save_pytree
+
+ROWS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows|both", "axes": ["x"]}]}
+COLUMNS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows", "axes": [None, "x"]}]}
+
+
+def weights() -> dict[str, Any]:
+    """Tensors whose shapes lead to every strategy."""
+    rng = np.random.default_rng(0)
+    line = mesh((8,), ("x",))
+    return {
+        "rows": put(rng.normal(size=(512, 1024)).astype(np.float32), "x", None, on=line),
+        "cols": put(rng.normal(size=(1024, 512)).astype(np.float32), None, "x", on=line),
+        "both": put(rng.normal(size=(512, 512)).astype(np.float32), "data", "model"),
+        "small": np.arange(100, dtype=np.int32),
+    }
+
+
+def _converted(path: Path, name: str, **options: Any) -> None:
+    reshard.convert(path.parent / "raw", path.parent / name, workers=2, **options)
+
+
+def _by_orbax(path: Path, **options: Any) -> None:
+    save_pytree(path, weights(), **options)
+
+
+def _state(path: Path, save: Callable[..., Path]) -> None:
+    save(path, orbax_trees.small_tree())
+
+
+def _dtypes(path: Path) -> None:
+    save_pytree(path, orbax_trees.dtype_tree(), use_ocdbt=False)
+
+
+def _saved(path: Path) -> None:
+    reshard.save(path, weights())
+
+
+def _incomplete(path: Path) -> None:
+    """A chunk is not stored."""
+    shutil.copytree(path.parent / "raw", path)
+    (path / "rows" / "3.0").unlink()
+
+
+def _damaged(path: Path) -> None:
+    """A bit of a chunk is flipped, of a checkpoint that records digests."""
+    shutil.copytree(path.parent / "saved", path)
+    chunk = min(p for p in (path / "rows").rglob("*") if p.is_file() and p.name != "zarr.json")
+    data = bytearray(chunk.read_bytes())
+    data[100] ^= 1
+    chunk.write_bytes(data)
+
+
+def _beside_weights(path: Path) -> None:
+    """Safetensors with the files that Hugging Face keeps beside them."""
+    _converted(path, path.name, to="safetensors", file_bytes="2MiB")
+    (path / "config.json").write_text('{"model_type": "small"}')
+    (path / "tokenizer").mkdir()
+    (path / "tokenizer" / "words.txt").write_text("a\nb\n")
+
+
+def _old(path: Path) -> None:
+    """What old versions of Orbax and Flax wrote, with msgpack files among it."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(path, filter="data")
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "raw": partial(_by_orbax, use_ocdbt=False, use_compression=False),
+    "raw3": partial(_by_orbax, use_ocdbt=False, use_compression=False, use_zarr3=True),
+    "zarr2": partial(_by_orbax, use_ocdbt=False),
+    "zarr3": partial(_by_orbax, use_ocdbt=False, use_zarr3=True),
+    "ocdbt2": _by_orbax,
+    "ocdbt3": partial(_by_orbax, use_zarr3=True),
+    "chunks": partial(_by_orbax, use_ocdbt=False, chunk_byte_size=8192),
+    "saved": _saved,
+    "gzip": partial(_converted, name="gzip", compression="gzip:1"),
+    "blosc": partial(_converted, name="blosc", compression="blosc"),
+    "zstd": partial(_converted, name="zstd", compression="zstd", chunk_bytes=65536),
+    "one.safetensors": partial(_converted, name="one.safetensors"),
+    "hf": _beside_weights,
+    "ranks": partial(_converted, name="ranks", to="safetensors", files="ranks", layout=ROWS),
+    "dcp": partial(_converted, name="dcp", to="safetensors", files="dcp", layout=COLUMNS),
+    "state": partial(_state, save=orbax_trees.save_standard),
+    "state1": partial(_state, save=orbax_trees.save_v1),
+    "run": partial(_state, save=orbax_trees.save_manager_items),
+    "unmerged": partial(_state, save=orbax_trees.save_unmerged),
+    "dtypes": _dtypes,
+    "incomplete": _incomplete,
+    "damaged": _damaged,
+    "old": _old,
+}
+"""By the name of the folder or file, in the order in which they are made; later ones copy earlier ones."""
+
+NEEDS = {
+    "gzip": ("raw",), "blosc": ("raw",), "zstd": ("raw",), "one.safetensors": ("raw",), "hf": ("raw",),
+    "ranks": ("raw",), "dcp": ("raw",), "incomplete": ("raw",), "damaged": ("saved",),
+}  # fmt: skip
+"""Which others a source is made from."""
+
+
+def make_source(folder: Path, name: str) -> Path:
+    """The path of a source in ``folder``, which is made when it is first asked for."""
+    path = folder / name
+    if not path.exists():
+        for needed in NEEDS.get(name, ()):
+            make_source(folder, needed)
+        SOURCES[name](path)
+    return path
