@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -79,6 +82,41 @@ def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, ta
         unfinished.journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         found = list(read_finished(read_records(unfinished.journal), plan))
         assert len(found) == before - 1
+
+
+def places_of_numbers(values: list[Any]) -> Iterator[tuple[int, ...]]:
+    """The path to each number in a task of a record, the flag of its digest aside."""
+    for at, value in enumerate(values):
+        if isinstance(value, list):
+            yield from ((at, *inner) for inner in places_of_numbers(value))
+        elif isinstance(value, int):
+            yield (at,)
+
+
+def with_number(task: list[Any], place: tuple[int, ...], number: Any) -> bytes:
+    """A record of the task with another number at one place."""
+    changed = copy.deepcopy(task)
+    inner = changed
+    for at in place[:-1]:
+        inner = inner[at]
+    inner[place[-1]] = number
+    return json.dumps([changed]).encode()
+
+
+HAS_DIGEST = (6,)
+MOVE, UNIT, FIRST_INDEX = (0,), (1,), (8, 0, 0, 0)
+
+
+def test_a_task_with_a_number_that_none_has_is_not_taken(unfinished, source, target):
+    """Its checksum fits, as that of what another program wrote may."""
+    plan = reshard.plan(source, target, **CASE.options).plan
+    task = json.loads(next(iter(read_records(unfinished.journal))))[0]
+    assert len(list(read_finished([json.dumps([task]).encode()], plan))) == 1
+    places = [place for place in places_of_numbers(task) if place != HAS_DIGEST]
+    assert {MOVE, UNIT, FIRST_INDEX} < set(places)
+    wrong = [with_number(task, place, n) for place in places for n in (-1, 0.5, True, "1")]
+    wrong += [with_number(task, place, 10**9) for place in (MOVE, UNIT, FIRST_INDEX)]
+    assert [record for record in wrong if list(read_finished([record], plan))] == []
 
 
 def test_a_journal_of_another_version_is_refused_and_kept(unfinished, source, target):

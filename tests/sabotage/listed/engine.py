@@ -1,0 +1,221 @@
+"""Sabotages of the engine, the checksums and the plan: bytes that move, and sums that prove them."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+SABOTAGES = (
+    Sabotage(
+        "coverage-unchecked",
+        "elements that were never read or written, or twice, are not noticed",
+        "reshard/engine/accumulator.py",
+        "    _check_covered(move, state)\n    amounts",
+        "    amounts",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_a_task_done_twice_in_place_of_another[weave-none-none-cast-1]",
+        ),
+    ),
+    Sabotage(
+        "digest-uncompared",
+        "the digest of what was written is not compared with that of what was read",
+        "reshard/engine/accumulator.py",
+        "    if state.target_crc != state.expected_crc:",
+        "    if False:",
+        (
+            "tests/robustness/sabotage/test_files.py::test_a_chunk_that_is_stored_as_another[elements-block-zstd-none-turned-1]",
+        ),
+    ),
+    Sabotage(
+        "digest-fold-wrong",
+        "values that fill no whole group while they are folded are put at its wrong end",
+        "reshard/checksums/crc.py",
+        "            padded[..., -count:] = values\n",
+        "            padded[..., :count] = values\n",
+        (
+            "tests/checksums/test_tensor_digest.py::test_every_way_of_summing[(6, 50, 7, 300)-(4, 20, 7, 150)-4-as_transposed-crc64nvme]",
+        ),
+    ),
+    Sabotage(
+        "digest-place-ignored",
+        "a piece adds to the digest as if it were the end of the tensor",
+        "reshard/checksums/tensor_digest.py",
+        "    return crc.shift(value, math.prod(shape) * piece.itemsize - end)",
+        "    return value",
+        (
+            "tests/checksums/test_tensor_digest.py::test_every_way_of_summing[(700, 800)-(300, 200)-2-as_view-crc64nvme]",
+        ),
+    ),
+    Sabotage(
+        "scratch-kept-dirty",
+        "the scratch of the digest keeps bytes of pieces of another shape in its gaps",
+        "reshard/checksums/tensor_digest.py",
+        "            self._wide[:] = 0\n",
+        "",
+        (
+            "tests/checksums/test_tensor_digest.py::test_gaps_between_runs_are_free_of_the_piece_before",
+        ),
+    ),
+    Sabotage(
+        "missing-chunk-uncounted",
+        "a target of which chunks were never closed is taken for complete",
+        "reshard/engine/accumulator.py",
+        "    if state.closed_chunks != chunks or state.moved_bytes != _moved_bytes(move):",
+        "    if False:",
+        ("tests/engine/test_run.py::test_a_move_that_lacks_a_task_is_caught",),
+    ),
+    Sabotage(
+        "trailer-unwritten",
+        "a raw chunk that several tasks fill gets no CRC32C at its end",
+        "reshard/engine/write/chunk_files.py",
+        "        if crc32c is None:\n",
+        "        if True:\n",
+        ("tests/engine/test_run.py::test_without_defects_nothing_is_caught[scatter]",),
+    ),
+    Sabotage(
+        "trailer-of-copy-unwritten",
+        "a chunk that is copied encoded gets no CRC32C where its source has none",
+        "reshard/engine/movers/passthrough.py",
+        'return crc.to_bytes(TRAILER_BYTES, "little") if task.target_encoding.checksum else b""',
+        'return b""',
+        (
+            "tests/engine/movers/test_passthrough.py::test_a_checksum_is_added_on_the_way_and_then_kept[True]",
+        ),
+    ),
+    Sabotage(
+        "copied-crc-unchecked",
+        "the stored CRC32C of a chunk that is copied encoded is not compared",
+        "reshard/engine/movers/passthrough.py",
+        "    if crc != CRC32C_OF_CHECKED and source.extent is not None:",
+        "    if False:",
+        (
+            "tests/engine/movers/test_passthrough.py::test_a_checksum_that_does_not_fit_is_not_passed_on",
+        ),
+    ),
+    Sabotage(
+        "chunks-swapped",
+        "two chunks that one task assembles change places",
+        "reshard/engine/write/sinks.py",
+        "        parts = [self._store(t, c) for t, c in zip(self.task.targets, self._chunks, strict=True)]",
+        "        swapped = [*self._chunks[1::-1], *self._chunks[2:]]\n"
+        "        parts = [self._store(t, c) for t, c in zip(self.task.targets, swapped, strict=True)]",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_without_a_defect_all_is_well[block-zstd-none-none-4]",
+        ),
+    ),
+    Sabotage(
+        "padding-uncleared",
+        "a chunk at the edge keeps what was in the buffer before, beyond the tensor",
+        "reshard/engine/write/sinks.py",
+        "            memory[:] = 0\n",
+        "            pass\n",
+        ("tests/engine/test_run.py::test_chunks_at_the_edge_are_padded_with_zeros[block]",),
+    ),
+    Sabotage(
+        "edge-crop-off-by-one",
+        "a piece at the end of a chunk is cut one element short",
+        "reshard/engine/write/split.py",
+        "            first, last = max(cuts[part], start), min(cuts[part + 1], stop)",
+        "            first, last = max(cuts[part], start), min(cuts[part + 1] - (cuts[part + 1] < stop), stop)",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_without_a_defect_all_is_well[scatter-zstd-none-none-1]",
+        ),
+    ),
+    Sabotage(
+        "axis-order-unapplied",
+        "the pieces of a transposed tensor are written in the source's order of axes",
+        "reshard/engine/write/sinks.py",
+        "            turned = view.transpose(self.order)\n",
+        "            turned = view.reshape(view.transpose(self.order).shape)\n",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_without_a_defect_all_is_well[scatter-zstd-none-turned-1]",
+        ),
+    ),
+    Sabotage(
+        "memory-budget-ignored",
+        "tasks start without waiting for the bytes that they need",
+        "reshard/engine/executor.py",
+        " or running.nbytes + nbytes > max_bytes):",
+        "):",
+        ("tests/engine/test_executor.py::test_every_task_runs_once_and_within_the_budget",),
+    ),
+    Sabotage(
+        "cast-stats-not-added",
+        "what a cast lost in a later task replaces what was lost before",
+        "reshard/engine/accumulator.py",
+        "        state.cast = state.cast + result.cast",
+        "        state.cast = result.cast",
+        ("tests/engine/test_run.py::test_what_casts_lose_is_added_up_over_all_tasks[scatter]",),
+    ),
+    Sabotage(
+        "error-swallowed",
+        "a save goes on after a chunk could not be written",
+        "reshard/saving/write.py",
+        "    if threads.error is not None:\n        raise threads.error\n",
+        "",
+        ("tests/saving/test_errors.py::test_a_full_file_system",),
+    ),
+    Sabotage(
+        "unit-in-two-parts",
+        "the first unit behind a cut is given to the part before it as well",
+        "reshard/engine/share.py",
+        "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
+        "range(_ceil(start - before, step, count), _ceil(end - before + step, step, count))",
+        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+    ),
+    Sabotage(
+        "unit-in-no-part",
+        "the last unit before a cut is left out of every part",
+        "reshard/engine/share.py",
+        "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
+        "range(_ceil(start - before, step, count), _ceil(end - before - step, step, count))",
+        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+    ),
+    Sabotage(
+        "unit-counted-twice",
+        "a task that an executor carried out twice is added up twice",
+        "reshard/engine/target_run.py",
+        "        if self.done.has(move, unit):\n            return False\n        self.done.add",
+        "        self.done.add",
+        ("tests/engine/test_run.py::test_a_task_that_is_carried_out_twice_counts_once",),
+    ),
+    Sabotage(
+        "copied-despite-cast",
+        "chunks are copied encoded although the target has another dtype",
+        "reshard/planning/strategies.py",
+        "        not placement.is_cast\n        and source.storage",
+        "        source.storage",
+        ("tests/planning/test_planner.py::test_a_cast_never_moves_whole",),
+    ),
+    Sabotage(
+        "piece-to-another-target",
+        "of targets that share a read, the second gets what the first asked for",
+        "reshard/engine/movers/stream.py",
+        "    for fill in fills:\n        fill.put(band, box)\n    changed",
+        "    for fill in (fills[0], *fills[:-1]):\n        fill.put(band, box)\n    changed",
+        ("tests/engine/test_several_targets.py::test_the_source_is_read_once[scatter]",),
+    ),
+    Sabotage(
+        "two-moves-to-one-target",
+        "a plan that fills one target from two tensors is not refused",
+        "reshard/planning/planner.py",
+        "        if name in sources:\n",
+        "        if False:\n",
+        ("tests/planning/test_planner.py::test_two_placements_into_one_target_are_refused",),
+    ),
+    Sabotage(
+        "renamed-onto-another",
+        "of two tensors that rules give one name the second takes the place of the first",
+        "reshard/planning/rules.py",
+        "        if rewrite.target in seen:",
+        "        if False:",
+        ("tests/planning/test_rules.py::test_renamed_paths_are_unique_usable_and_complete",),
+    ),
+    Sabotage(
+        "sync-of-other-host-left-out",
+        "a task on another host reports before its files are durable there",
+        "reshard/engine/batch.py",
+        "            if output.is_attempt:\n                sync_attempt(output.root)\n",
+        "",
+        ("tests/public/convert/test_hosts.py::test_tasks_of_another_kernel_sync_what_they_wrote",),
+    ),
+)
