@@ -37,7 +37,7 @@ SABOTAGES = (
         "reshard/formats/codecs/raw.py",
         'np.frombuffer(fill if any(fill) else b"\\0", np.uint8)',
         'np.frombuffer(b"\\0", np.uint8)',
-        ("tests/formats/codecs/test_decode.py::test_fill_streams[\\x01\\x02\\x03]",),
+        ("tests/formats/codecs/test_decode.py::test_fill_streams",),
     ),
     Sabotage(
         "fill-value-big-endian",
@@ -45,7 +45,7 @@ SABOTAGES = (
         "reshard/formats/zarr/fill_value.py",
         "    return element.tobytes()",
         "    return element.tobytes()[::-1]",
-        ("tests/formats/zarr/test_fill_value.py::test_known_forms[-Infinity-float16-\\x00\\xfc]",),
+        ("tests/formats/zarr/test_fill_value.py::test_known_forms",),
     ),
     Sabotage(
         "stored-order-ignored",
@@ -54,7 +54,7 @@ SABOTAGES = (
         "            self._elements = stored.reshape(shape).transpose(np.argsort(self._order))",
         "            self._elements = stored.reshape(self._shape)",
         (
-            "tests/formats/codecs/test_turned.py::test_elements_are_row_major_in_reads_of_any_length[none-order0]",
+            "tests/formats/codecs/test_turned.py::test_elements_are_row_major_in_reads_of_any_length",
         ),
     ),
     Sabotage(
