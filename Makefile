@@ -19,7 +19,7 @@ SITE := .oracles/docs/.installed
 SOURCES := reshard server tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles tools demo test check docs format bench lock clean
+.PHONY: help install oracles tools demo test sabotage check docs format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,6 +37,9 @@ tools: ## see that the programs are there with which tests work: browser, databa
 
 test: $(INSTALLED) oracles tools ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+sabotage: $(INSTALLED) ## see that tests catch each of some small sabotages of the code; NAMES=… for some of them
+	$(BIN)/python -m tests.sabotage $(NAMES)
 
 check: $(INSTALLED) ## linters, types, direction of imports
 	$(BIN)/ruff check $(SOURCES)

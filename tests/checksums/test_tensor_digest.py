@@ -66,6 +66,16 @@ def as_reversed(piece: np.ndarray) -> np.ndarray:
 MEMORY = [as_dense, as_view, as_transposed, as_window, as_reversed]
 
 
+def test_gaps_between_runs_are_free_of_the_piece_before():
+    """Both pieces are spread in the scratch of this thread, at other distances."""
+    for columns, width in ((40, 25), (60, 25)):
+        array, total = random_array((100, columns), 4), 0
+        for box in (Box((0, 0), (100, width)), Box((0, width), (100, columns))):
+            total ^= linear_of_box(CRC64NVME, array[box.slices], box, array.shape)
+            assert runs.runs_of(box.shape, array.shape, 4).way == "wide"
+        assert finish(CRC64NVME, total, array.nbytes) == plain(CRC64NVME, array.tobytes())
+
+
 @st.composite
 def cut_arrays(draw):
     shape = tuple(draw(st.lists(st.integers(0, draw(st.sampled_from([3, 12, 40]))), max_size=4)))

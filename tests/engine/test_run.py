@@ -8,8 +8,11 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from reshard.engine.books import Books
 from reshard.engine.movers import stream
 from reshard.engine.output import TargetOutput
+from reshard.engine.run import run_batches
+from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid
@@ -160,6 +163,81 @@ def test_a_move_that_lacks_a_task_is_caught(tmp_path):
         match=r"'w': 3 of 4 chunks were completed and 96 of 128 bytes moved; this is a defect of the program",
     ):
         run(plan, [batch[:-1]], output)
+
+
+@pytest.mark.parametrize("strategy", SINKS)
+def test_chunks_at_the_edge_are_padded_with_zeros(tmp_path, strategy):
+    source, target = tensor("w", SHAPE, (8, 12)), tensor("w", SHAPE, (20, 10))
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    store = Store(tmp_path / "source")
+    store.add(source, values, RAW)
+    sides = side(source, RAW), side(target, RAW)
+    units = {"weave": Grid(SHAPE, (source.storage.cuts[0], (0, 24))), "block": Grid.whole(SHAPE)}
+    grid = units.get(strategy, source.storage)
+    move = by_hand(Piece.whole(source, target), *sides, strategy, grid, 100)
+    carry_out([move], store, tmp_path / "target", Folder(), {"w": RAW}, 1)
+    assert_same(Folder().read(tmp_path / "target", target, RAW), values)
+
+
+@pytest.mark.parametrize("strategy", SINKS)
+def test_what_casts_lose_is_added_up_over_all_tasks(tmp_path, strategy):
+    source, target = tensor("w", SHAPE, (8, 12)), tensor("w", SHAPE, (16, 24), "float16")
+    values = np.ones(SHAPE, np.float32)
+    values[0, 0] = values[9, 0] = 1e6  # too large, in the first task and in a later one
+    values[20, 3] = np.nan
+    store = Store(tmp_path / "source")
+    store.add(source, values, RAW)
+    sides, whole = (side(source, RAW), side(target, RAW)), (0, 24)
+    units = {"weave": (source.storage.cuts[0], whole), "block": ((0, 16, 32), whole)}
+    grid = Grid(SHAPE, units.get(strategy, source.storage.cuts))
+    move = by_hand(Piece.whole(source, target), *sides, strategy, grid, 100)
+    (result,) = carry_out([move], store, tmp_path / "target", Folder(), {"w": RAW}, 1)
+    assert (result.cast.overflows, result.cast.nans) == (2, 1)
+
+
+def test_a_task_that_is_carried_out_twice_counts_once(tmp_path):
+    """As executors do whose workers go away."""
+    spec = tensor("w", (8, 4), (2, 4))
+    values = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    store = Store(tmp_path / "source")
+    store.add(spec, values, RAW)
+    sides = side(spec, RAW), side(spec, RAW)
+    move = by_hand(Piece.whole(spec, spec), *sides, "scatter", spec.storage, 64)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": RAW}, str(tmp_path / "t"))
+    books, recorded = Books(plan, output), []
+    target = TargetRun(output, books, DoneUnits(plan), lambda done: recorded.extend(done))
+    (batch,) = batches(plan, store, output)
+    run_batches([batch, batch[1:3]], [target], plan.max_memory, plan.workers)
+    (result,) = books.results()
+    assert result.moved_bytes == values.nbytes
+    assert [task.unit for task in recorded] == [0, 1, 2, 3]
+    assert_same(Folder().read(tmp_path / "t", spec, RAW), values)
+
+
+def test_chunks_are_closed_before_their_tasks_are_recorded(tmp_path):
+    """A run that resumes counts on the trailer of a chunk of which every task is recorded."""
+    source, target = tensor("w", SHAPE, (8, 12)), tensor("w", SHAPE, SHAPE)
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    store = Store(tmp_path / "source")
+    store.add(source, values, RAW)
+    sides = side(source, RAW), side(target, RAW_CRC)
+    move = by_hand(Piece.whole(source, target), *sides, "scatter", source.storage, 100)
+    plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
+    output = TargetOutput(Folder(), {"w": RAW_CRC}, str(tmp_path / "t"))
+    found = []
+
+    def record(_):
+        found.append(Folder().read(tmp_path / "t", target, RAW_CRC))  # checks the trailer
+
+    run_batches(
+        batches(plan, store, output),
+        [TargetRun(output, Books(plan, output), None, record)],
+        plan.max_memory,
+        plan.workers,
+    )
+    assert len(found) == 1
+    assert_same(found[0], values)
 
 
 def test_tasks_run_in_other_processes(tmp_path):

@@ -14,6 +14,7 @@ from reshard.errors import MissingError, PlanError, StorageError, TargetBusyErro
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target.lease import take
 from reshard.storage.leftovers import remove_leftovers
+from reshard.storage.local.staging import staged
 from tests.emulators.buckets import Bucket
 from tests.orbax_trees import save_pytree
 from tests.public.buckets.trees import tree
@@ -85,6 +86,14 @@ def test_a_finished_target_is_not_touched(s3_bucket: Bucket, source: Path) -> No
     s3_bucket.store().put("run/.7.reshard-partial/journal/000001-000000", b"")
     assert remove_leftovers(url).files == 0
     assert reshard.verify(url, source).differences == 0
+
+
+def test_what_a_run_writes_on_a_disk_is_refused(tmp_path: Path) -> None:
+    with staged(tmp_path / "7") as staging:
+        (staging.root / "chunk").write_bytes(b"1234")
+        with pytest.raises(TargetBusyError, match=r"is writing .*/7' now"):
+            remove_leftovers(str(tmp_path / "7"))
+        assert (staging.root / "chunk").read_bytes() == b"1234"
 
 
 def test_what_a_run_is_writing_is_refused(s3_bucket: Bucket) -> None:

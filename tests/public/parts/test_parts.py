@@ -387,6 +387,43 @@ def test_a_file_that_is_gone_names_its_part(trained: Path, tmp_path: Path) -> No
     assert names_in(tmp_path) == ["t"]
 
 
+def journal_of(number: int, folder: Path) -> Path:
+    """The journal of part ``number`` of 2 of the target ``t``."""
+    return folder / f".t.reshard-partial/parts/{number:05}-of-00002/journal"
+
+
+def test_a_part_that_does_not_say_that_it_is_durable_is_not_committed(
+    trained: Path, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        convert_part(trained, tmp_path / "t", f"{number}/2")
+    journal = journal_of(2, tmp_path)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert b"sealed" in lines[-1]
+    journal.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(
+        StorageError,
+        match=r"the parts 2/2 \((\d+) of \1 tasks done\) of .* are missing; nothing was published",
+    ):
+        reshard.commit(tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_part_that_records_units_of_another_is_not_committed(
+    trained: Path, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        convert_part(trained, tmp_path / "t", f"{number}/2")
+    of_other = journal_of(1, tmp_path).read_bytes().splitlines(keepends=True)[1]
+    header, *rest = journal_of(2, tmp_path).read_bytes().splitlines(keepends=True)
+    journal_of(2, tmp_path).write_bytes(b"".join([header, of_other, *rest]))
+    with pytest.raises(
+        StorageError, match=r"part 2/2 of .* records a unit that is not its own; remove the parts"
+    ):
+        reshard.commit(tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
 def test_what_is_refused_leaves_nothing(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(reshard.MemoryBudgetError):
         convert_part(trained, tmp_path / "t", "1/2", max_memory="1MiB")

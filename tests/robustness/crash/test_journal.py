@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -50,8 +53,9 @@ def damage_garbage(data: bytes) -> bytes:
 
 def damage_foreign(data: bytes) -> bytes:
     """Whole lines that make no sense."""
-    wrong = [[], {}, 3, [[99, 0, 0, 0, 0, 0, 1, None, []]], [[0, 10**9, 0, 0, 0, 0, 1, None, []]],
-             [[0, 0, 0, 0, 0, 0, 1, None, [[[10**9], 0, 4, 4]]]], [[0, -1, "x", 0, 0, 0, 1, None, []]]]  # fmt: skip
+    sums = [[0, 0, 0, 0, 0, True]]
+    wrong = [[], {}, 3, [[99, 0, sums, 0, 0, []]], [[0, 10**9, sums, 0, 0, []]], [[0, 0, sums * 2, 0, 0, []]],
+             [[0, 0, sums, 0, 0, [[[10**9], 0, 4, 4]]]], [[0, 0, sums, 0, 0, [[[], 0, 4, 4]]]], [[0, -1, "x", 0, 0, []]]]  # fmt: skip
     return data + b"".join(checked_line(json.dumps(line)) for line in wrong[::-1])
 
 
@@ -81,13 +85,47 @@ def test_a_flipped_byte_anywhere_in_a_line_drops_the_line(unfinished, source, ta
         assert len(found) == before - 1
 
 
+def places_of_numbers(values: list[Any]) -> Iterator[tuple[int, ...]]:
+    """The path to each number in a result of a record."""
+    for at, value in enumerate(values):
+        if isinstance(value, list):
+            yield from ((at, *inner) for inner in places_of_numbers(value))
+        elif type(value) is int:
+            yield (at,)
+
+
+def with_number(task: list[Any], place: tuple[int, ...], number: Any) -> bytes:
+    """A record of the task with another number at one place."""
+    changed = copy.deepcopy(task)
+    inner = changed
+    for at in place[:-1]:
+        inner = inner[at]
+    inner[place[-1]] = number
+    return json.dumps([changed]).encode()
+
+
+TENSOR, UNIT, FIRST_INDEX = (0,), (1,), (5, 0, 0, 0)
+
+
+def test_a_task_with_a_number_that_none_has_is_not_taken(unfinished, source, target):
+    """Its checksum fits, as that of what another program wrote may."""
+    plan = reshard.plan(source, target, **CASE.options).plan
+    task = json.loads(next(iter(read_records(unfinished.journal))))[0]
+    assert len(list(read_results([json.dumps([task]).encode()], plan))) == 1
+    places = list(places_of_numbers(task))
+    assert {TENSOR, UNIT, FIRST_INDEX} < set(places)
+    wrong = [with_number(task, place, n) for place in places for n in (-1, 0.5, True, "1")]
+    wrong += [with_number(task, place, 10**9) for place in (TENSOR, UNIT, FIRST_INDEX)]
+    assert [record for record in wrong if list(read_results([record], plan))] == []
+
+
 def test_a_journal_of_another_version_is_refused_and_kept(unfinished, source, target):
     lines = unfinished.journal.read_bytes().split(b"\n")
-    header = {**json.loads(lines[0][9:]), "version": 2}
+    header = {**json.loads(lines[0][9:]), "version": 3}
     newer = checked_line(json.dumps(header)) + b"\n".join(lines[1:])
     unfinished.journal.write_bytes(newer)
     with pytest.raises(
-        ResumeError, match=r"another version of reshard: .*has version 2, expected 1"
+        ResumeError, match=r"another version of reshard: .*has version 3, expected 2"
     ):
         reshard.convert(source, target, **CASE.options)
     assert unfinished.journal.read_bytes() == newer

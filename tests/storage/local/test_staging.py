@@ -16,7 +16,7 @@ import pytest
 from reshard.errors import StorageError, TargetBusyError
 from reshard.storage.local import staging
 from reshard.storage.local.publishing import publish
-from reshard.storage.local.staging import Staging, staged, staging_for
+from reshard.storage.local.staging import Staging, emptied, held, staged, staging_for
 from tests.storage.folders import fill, names
 
 
@@ -175,6 +175,24 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
         staged(tmp_path / "dst"),
     ):
         pytest.fail("no lock")
+
+
+def test_an_emptied_folder_has_lost_its_journal_first(tmp_path, monkeypatch):
+    """After a power failure a journal must not describe files that are not its own."""
+    synced = []
+    with held(tmp_path / "dst") as stage:
+        chunk = stage.root / "chunk"
+        stage.root.mkdir()
+        chunk.touch()
+        stage.journal.touch()
+
+        def sync(path):
+            synced.append((path, stage.journal.exists(), chunk.exists()))
+
+        monkeypatch.setattr(staging, "fsync", sync)
+        emptied(stage)
+        assert synced == [(stage.folder, False, True)]
+        assert list(stage.root.iterdir()) == []
 
 
 def test_the_staging_folder_is_named_after_the_target(tmp_path):

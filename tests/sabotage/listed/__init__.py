@@ -1,0 +1,14 @@
+"""All sabotages, by subject."""
+
+from __future__ import annotations
+
+from tests.sabotage.listed import arrays, conversion, engine, formats, storage
+from tests.sabotage.sabotage import Sabotage
+
+SABOTAGES: tuple[Sabotage, ...] = (
+    *engine.SABOTAGES,
+    *conversion.SABOTAGES,
+    *storage.SABOTAGES,
+    *formats.SABOTAGES,
+    *arrays.SABOTAGES,
+)

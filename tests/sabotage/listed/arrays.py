@@ -1,0 +1,91 @@
+"""Sabotages of what reads and writes live arrays, and of what compares checkpoints."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+SABOTAGES = (
+    Sabotage(
+        "restored-digest-uncompared",
+        "what is restored is not compared with the digest that was recorded",
+        "reshard/restoring/tensor_state.py",
+        "            check_recorded(spec.name, found, self.digest)\n",
+        "            pass\n",
+        (
+            "tests/restoring/test_restore_errors.py::test_damaged_bytes_are_found_by_the_recorded_digest",
+        ),
+    ),
+    Sabotage(
+        "restored-to-another-region",
+        "a chunk that two devices share goes to the first of them only",
+        "reshard/restoring/read_chunk.py",
+        "            for buffer in () if part.is_placed else read.buffers:",
+        "            for buffer in () if part.is_placed else read.buffers[:1]:",
+        ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
+    ),
+    Sabotage(
+        "restored-row-off-by-one",
+        "a shard of every k-th row begins at the wrong row of a chunk",
+        "reshard/restoring/regions.py",
+        "    return start + -(-(inside.start[region.axis] - start) // region.step) * region.step",
+        "    return start + ((inside.start[region.axis] - start) // region.step) * region.step",
+        (
+            "tests/restoring/test_regions.py::test_pieces_in_any_order_make_what_numpy_takes",
+            "tests/restoring/test_regions.py::test_a_cast_gives_what_numpy_gives",
+        ),
+    ),
+    Sabotage(
+        "chunk-saved-twice",
+        "every process writes the chunks that several have",
+        "reshard/saving/chunks.py",
+        "            if owner == process:",
+        "            if owner == process or process in writers(tensor, box):",
+        ("tests/saving/test_chunks.py::test_replicas_share_the_work",),
+    ),
+    Sabotage(
+        "saved-digest-of-one-process",
+        "the digest of a saved tensor leaves out what other processes wrote",
+        "reshard/saving/run.py",
+        "            sums[name] ^= int(value, 16)",
+        "            sums[name] = int(value, 16)",
+        ("tests/saving/test_process_group.py::test_digests_of_all_processes_are_combined",),
+    ),
+    Sabotage(
+        "saved-before-proof",
+        "a save in a bucket publishes although objects were replaced",
+        "reshard/saving/put_chunks.py",
+        "    if found_sum != reduce(xor, put_sums, 0):",
+        "    if False:",
+        (
+            "tests/public/buckets/test_save.py::test_objects_that_somebody_changes_meanwhile_are_missed[s3_bucket-replaced]",
+        ),
+    ),
+    Sabotage(
+        "difference-unseen",
+        "tensors whose bits differ are reported as equal",
+        "reshard/verification/compare.py",
+        "    elif digests[0] != digests[1]:",
+        "    elif False:",
+        ("tests/verification/test_compare.py::test_a_single_bit_is_a_difference",),
+    ),
+    Sabotage(
+        "record-uncompared",
+        "stored bits that differ from their record are reported as recorded",
+        "reshard/verification/compare.py",
+        'status: Status = "recorded" if stored == tensor.digest else "different"',
+        'status: Status = "recorded"',
+        (
+            "tests/verification/test_compare.py::test_bytes_that_changed_since_they_were_recorded_are_a_difference",
+        ),
+    ),
+    Sabotage(
+        "copies-uncompared",
+        "copies of a slice that differ are not noticed",
+        "reshard/engine/copies.py",
+        "        other = next((extent for extent in others if _crc32c(extent) != expected), None)",
+        "        other = None",
+        (
+            "tests/robustness/sabotage/test_read_back.py::test_one_of_several_copies_is_written_wrongly",
+        ),
+    ),
+)

@@ -1,0 +1,170 @@
+"""Sabotages of the way of a conversion: its record of what is done, what a later run takes, and the proof at the end."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+SABOTAGES = (
+    Sabotage(
+        "journal-line-unverified",
+        "a line of the journal is taken although its checksum is wrong",
+        "reshard/storage/checked_lines.py",
+        '    whole = line.endswith(b"\\n") and line[:_CRC_BYTES] == b"%08x " % zlib.crc32(data)',
+        '    whole = line.endswith(b"\\n")',
+        (
+            "tests/robustness/crash/test_journal.py::test_a_flipped_byte_anywhere_in_a_line_drops_the_line",
+        ),
+    ),
+    Sabotage(
+        "journal-record-unchecked",
+        "numbers of a journal are taken as they are, out of the plan or below 0",
+        "reshard/conversion/resume/journal.py",
+        "        if not all(_is_planned(result, plan.tensors) for result in results):",
+        "        if False:",
+        (
+            "tests/robustness/crash/test_journal.py::test_a_task_with_a_number_that_none_has_is_not_taken",
+        ),
+    ),
+    Sabotage(
+        "recorded-before-closed",
+        "tasks are recorded before the chunks that they complete have their checksums",
+        "reshard/engine/run.py",
+        "        for one in done:\n"
+        "            complete = target.books.add(one)\n"
+        "            for stored in () if one.host else complete:  # another host has synced it\n"
+        "                writeback.begin(stored.path, stored.nbytes, stored.offset)\n"
+        "        if target.record is not None and done:\n"
+        "            target.record(done)\n",
+        "        if target.record is not None and done:\n"
+        "            target.record(done)\n"
+        "        for one in done:\n"
+        "            complete = target.books.add(one)\n"
+        "            for stored in () if one.host else complete:  # another host has synced it\n"
+        "                writeback.begin(stored.path, stored.nbytes, stored.offset)\n",
+        ("tests/engine/test_run.py::test_chunks_are_closed_before_their_tasks_are_recorded",),
+    ),
+    Sabotage(
+        "lost-chunk-resumed",
+        "a resumed run counts on a chunk whose file is gone or short",
+        "reshard/conversion/resume/check_chunks.py",
+        "if not all(_is_there(c, place, root.path) for place in c.places)",
+        "if False",
+        ("tests/robustness/crash/test_trusted_chunks.py::test_removed_chunks_are_written_again",),
+    ),
+    Sabotage(
+        "changed-chunk-resumed",
+        "a resumed run does not read a chunk that changed after it was recorded",
+        "reshard/conversion/resume/check_chunks.py",
+        "any(_changed_ns(p) > recorded_ns for p in paths)",
+        "False",
+        (
+            "tests/robustness/crash/test_trusted_chunks.py::test_a_chunk_that_changed_between_the_runs_is_made_again[scatter]",
+        ),
+    ),
+    Sabotage(
+        "damaged-chunk-resumed",
+        "after a reboot a chunk is trusted without its checksum",
+        "reshard/conversion/resume/check_chunks.py",
+        "    return is_ended and recorded.crc32c in (None, crc32c)",
+        "    return True",
+        (
+            "tests/robustness/crash/test_trusted_chunks.py::test_after_a_reboot_only_chunks_that_read_back_are_kept[scatter-zeros]",
+        ),
+    ),
+    Sabotage(
+        "reboot-unnoticed",
+        "a journal of before a reboot is trusted as one of this boot",
+        "reshard/storage/local/transaction.py",
+        "(header.host, header.boot) == (host_name(), boot_id())",
+        "header.host == host_name()",
+        (
+            "tests/robustness/crash/test_trusted_chunks.py::test_after_a_reboot_only_chunks_that_read_back_are_kept[weave-empty]",
+        ),
+    ),
+    Sabotage(
+        "other-conversion-resumed",
+        "what another conversion left at the target is resumed",
+        "reshard/conversion/resume/resume.py",
+        "    if different := differences(before, now):",
+        "    if (different := differences(before, now)) and False:",
+        (
+            "tests/robustness/crash/test_changed_conversion.py::test_changed_options_are_refused_by_name[chunk_bytes was 256 MiB and is 32768 bytes]",
+        ),
+    ),
+    Sabotage(
+        "half-written-file-kept",
+        "files that no record names stay in the target",
+        "reshard/conversion/resume/resume.py",
+        "        if file not in named and not target.output.writer.keeps(file):",
+        "        if False:",
+        (
+            "tests/robustness/crash/test_trusted_chunks.py::test_files_that_the_journal_does_not_name_are_removed",
+        ),
+    ),
+    Sabotage(
+        "source-change-unnoticed",
+        "a source that changed while it was read is published",
+        "reshard/conversion/finish.py",
+        "    _refuse_changed_source(job)\n",
+        "",
+        (
+            "tests/robustness/crash/test_changed_conversion.py::test_a_source_that_changed_while_it_was_read[touched]",
+        ),
+    ),
+    Sabotage(
+        "recorded-digest-uncompared",
+        "what was read is not compared with the digest that the source recorded",
+        "reshard/conversion/source_digests.py",
+        "        if recorded and recorded != found:",
+        "        if False:",
+        ("tests/conversion/test_source_digests.py::test_a_source_that_changed_since",),
+    ),
+    Sabotage(
+        "stored-chunks-unchecked",
+        "a chunk that was written and is gone is not noticed before publishing",
+        "reshard/conversion/finish.py",
+        "        check_stored(target)\n",
+        "        pass\n",
+        (
+            "tests/robustness/crash/test_trusted_chunks.py::test_nothing_is_published_when_a_chunk_has_vanished",
+        ),
+    ),
+    Sabotage(
+        "read-back-uncompared",
+        "readback reads everything and compares nothing",
+        "reshard/conversion/read_back.py",
+        "    if found.get(name) != expected:",
+        "    if False:",
+        ("tests/robustness/sabotage/test_read_back.py::test_a_chunk_is_encoded_wrongly",),
+    ),
+    Sabotage(
+        "damaged-target-taken-for-done",
+        "a finished target that lost a chunk is reported as done",
+        "reshard/conversion/resume/already_done.py",
+        "    _refuse_incomplete(target, reader)\n    return reader",
+        "    return reader",
+        (
+            "tests/robustness/crash/test_already_done.py::test_a_finished_target_that_lost_bytes_is_reported_as_damaged[zstd-None]",
+        ),
+    ),
+    Sabotage(
+        "other-units-committed",
+        "a part that records units of another part is committed",
+        "reshard/conversion/parts/commit_parts.py",
+        "            if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
+        "            if False:",
+        (
+            "tests/public/parts/test_parts.py::test_a_part_that_records_units_of_another_is_not_committed",
+        ),
+    ),
+    Sabotage(
+        "unsealed-part-committed",
+        "a part that did not say that it is durable is committed",
+        "reshard/conversion/parts/commit_parts.py",
+        "        if done < len(own) or not _is_sealed(parts[part], part):",
+        "        if done < len(own):",
+        (
+            "tests/public/parts/test_parts.py::test_a_part_that_does_not_say_that_it_is_durable_is_not_committed",
+        ),
+    ),
+)
