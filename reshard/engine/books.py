@@ -195,7 +195,7 @@ class Books:
 
     def _source_of(self, tensor: TensorPlan) -> SourceBook | None:
         """The book of a tensor's only source."""
-        keys = {piece.key for piece in tensor.pieces}
+        keys = {piece.key for piece in tensor.pieces if piece.fill is None}
         return self._sources.get(keys.pop()) if len(keys) == 1 else None
 
     def _count(self, result: Result, size: Callable[[int, StoredChunk], int]) -> list[StoredChunk]:

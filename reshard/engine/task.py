@@ -153,8 +153,8 @@ class Task(Struct, frozen=True, gc=False):
         return self.units[0].strategy
 
 
-class CastStats(Struct, frozen=True, array_like=True):
-    """What a cast lost. It encodes as the list of its fields.
+class CastStats(Struct, frozen=True):
+    """What a cast lost.
 
     Attributes:
         overflows: finite values that became infinite, or did not fit an integer.

@@ -123,7 +123,9 @@ def make_multi_plan(
         key = tuple(map(_geometry, asked))
         found = known.get(key)
         if found is None:
-            known[key] = found = _shared([some for _, some in sharing], room, counted)
+            # Of one target the tensor is named that needs the most; of several, one that shares the read.
+            refusable = requests[0] if len(requests) == 1 else asked
+            known[key] = found = _shared([some for _, some in sharing], room, refusable, counted)
         for shared in found:
             places = [sharing[number][0] for number in shared.numbers]
             choice = shared.choice
@@ -196,19 +198,22 @@ class _Shared(Struct, frozen=True):
     choice: Choice
 
 
-def _shared(asked: Sequence[_Asked], room: _Room, metadata_bytes: int) -> list[_Shared]:
-    """As few reads for a group as memory and processor time allow."""
+def _shared(
+    asked: Sequence[_Asked], room: _Room, refusable: Sequence[Request], metadata_bytes: int
+) -> list[_Shared]:
+    """As few reads for a group as memory and processor time allow; a refusal is about all of ``refusable``."""
     if len(asked[0]) > 1:
         return [_Shared((0,), _joint(asked[0], room, metadata_bytes))]
     requests = [one for (one,) in asked]
     by_box: dict[Hashable, list[int]] = defaultdict(list)
     for number, request in enumerate(requests):
         by_box[request.piece.source_box].append(number)
-    apart = [
-        read
-        for numbers in by_box.values()
-        for read in _of_one_box(numbers, requests, room, metadata_bytes)
-    ]
+    apart = []
+    for numbers in by_box.values():
+        found = _of_one_box(numbers, requests, room)
+        if found is None:
+            raise _refusal(refusable, room.memory, metadata_bytes)
+        apart += found
     if len(by_box) == 1 or any(r.target.in_order for r in requests):
         return apart  # what is written in order goes through its own files
     together = _within(requests, room)
@@ -254,14 +259,14 @@ def _as_asked(asked: _Asked, fill: Fill) -> Fill:
 
 
 def _of_one_box(
-    numbers: Sequence[int], requests: Sequence[Request], room: _Room, metadata_bytes: int
-) -> list[_Shared]:
-    """Reads of requests that want the same box: each joins the read where it gains most."""
+    numbers: Sequence[int], requests: Sequence[Request], room: _Room
+) -> list[_Shared] | None:
+    """Reads of requests that want the same box: each joins the read where it gains most. None where one does not fit."""
     reads: list[_Shared] = []
     for number in numbers:
         choice = _within([requests[number]], room)
         if choice is None:
-            raise _refusal(requests, room.memory, metadata_bytes)
+            return None
         _place(_Shared((number,), choice), reads, requests, room)
     return reads
 

@@ -25,6 +25,7 @@ from functools import lru_cache, partial, reduce
 from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
@@ -33,6 +34,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
+    SECONDS_PER_TASK,
     TASK_BAND_BYTES,
     Draft,
     Pace,
@@ -46,6 +48,7 @@ from reshard.planning.cost import (
 )
 from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+from reshard.planning.tiling import spans_chunks
 
 SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
@@ -115,13 +118,22 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
     is_raw = [request.target.raw for request in requests]
     frame = _Frame.of(requests)
     if all(is_raw):
-        # Only bands that all take whole are put side by side.
+        # Only bands that all take whole, and that are boxes of the source, are put side by side.
+        is_plain = frame.is_one and requests[0].piece.source_view is None
         ranks = range(len(frame.box.start), 0, -1)
-        for first_open_dim in ranks if frame.is_one else ranks[:1]:
+        for first_open_dim in ranks if is_plain else ranks[:1]:
             yield from _scatter(frame, memory, first_open_dim, max_open_chunks)
     elif any(is_raw):
         yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
-    yield from _block(frame, ["block"] * len(requests), memory)
+    if not any(_shares_chunks(request) for request in requests):
+        yield from _block(frame, ["block"] * len(requests), memory)
+
+
+def _shares_chunks(request: Request) -> bool:
+    """Whether other pieces fill the rest of a raw target chunk, so that this one cannot assemble it."""
+    piece, spec = request.piece, request.target.spec
+    is_whole = piece.target_view is None and piece.target_box == Box.full(spec.shape)
+    return not is_whole and spans_chunks(spec, [piece])
 
 
 class _Frame(Struct, frozen=True):
@@ -178,12 +190,19 @@ class _Frame(Struct, frozen=True):
                 draft.strategy,
                 draft.units,
                 pace.band_bytes,
-                price(draft, reading, pace, is_decoded=number > 0),
+                self._price(draft, reading, pace, is_first=number == 0),
                 pace.at_once,
             )
             for number, draft in enumerate(drafts)
         )
         return Choice(fills, self.box, units)
+
+    def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
+        """The first pays for decoding; where each takes a part of what is read, also for the tasks."""
+        found = price(draft, reading, pace, is_decoded=not is_first)
+        if is_first or self.is_one:
+            return found
+        return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
 
 
 def _within(

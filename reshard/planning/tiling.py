@@ -42,7 +42,8 @@ def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
 
 def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
     """Whether a chunk of the target has elements of several pieces, or of a piece that is not one box of the target."""
-    return not all(_is_aligned(spec, box) for piece in pieces for box in _boxes(piece))
+    every = [_boxes(piece) for piece in pieces]
+    return not all(len(boxes) == 1 and _is_aligned(spec, boxes[0]) for boxes in every)
 
 
 def _boxes(piece: Piece) -> list[Box]:

@@ -38,12 +38,11 @@ class TargetDigest:
     def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
         """Contribution of pieces, with where they lie in the tensor, that together fill ``band``.
 
-        What no piece fills counts as it was left by the band before: whoever gives the pieces sums
-        up their ``coverage``, which tells.
+        What no piece fills adds nothing: whoever gives the pieces sums up their ``coverage``, which tells.
         """
         nbytes = band.size * self._dtype.itemsize
-        # The parts of a view may lie far apart, in a band that is larger than they are.
-        is_apart = nbytes > len(self._memory)
+        # The parts of a view may lie apart, in a band that is larger than they are.
+        is_apart = sum([elements.size for elements, _ in pieces]) != band.size
         if len(pieces) == 1 or is_apart or all(self._has_long_runs(e) for e, _ in pieces):
             digest = 0
             for elements, box in pieces:

@@ -1,0 +1,280 @@
+"""Targets of many pieces and sources that feed many: planned, killed, resumed, and proved against plain numpy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from reshard.conversion.resume.journal import read_results, record_of
+from reshard.engine.books import Books, TensorResult
+from reshard.engine.output import TargetOutput
+from reshard.engine.run import run_batches
+from reshard.engine.target_run import DoneUnits, TargetRun
+from reshard.engine.task_stream import task_batches
+from reshard.errors import PlanError
+from reshard.formats.contents import Encoding
+from reshard.formats.slices.slice_file import digest_of
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.geometry.view import View
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.piece import Piece
+from reshard.planning.planner import Request, make_multi_plan
+from reshard.planning.tensor_plan import Side
+from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, tensor
+from tests.equal import assert_same
+
+MIB = 1 << 20
+ENCODINGS = pytest.mark.parametrize("encoding", [RAW_CRC, ZSTD_CRC], ids=["in pieces", "assembled"])
+
+pytestmark = pytest.mark.usefixtures("dirty_buffers")
+
+
+@dataclass
+class Conversion:
+    """Sources on disk, the pieces of targets, and what plain numpy makes of them."""
+
+    root: Path
+    encoding: Encoding
+
+    def __post_init__(self) -> None:
+        self.stores = [Store(self.root / f"source{n}") for n in range(2)]
+        self.requests: list[Request] = []
+        self.expected: dict[str, np.ndarray] = {}
+        self.targets: dict[str, TensorSpec] = {}
+
+    def source(
+        self, name: str, shape: Sequence[int], chunk: Sequence[int], checkpoint: int = 0
+    ) -> np.ndarray:
+        """A source of numbers that all differ."""
+        spec = tensor(name, shape, chunk)
+        seed = len(self.stores[checkpoint].tensors) + 100 * checkpoint
+        values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+        self.stores[checkpoint].add(spec, values, ZSTD, recorded=True)
+        return values
+
+    def target(self, name: str, values: np.ndarray, chunk: Sequence[int]) -> TensorSpec:
+        """A target that must have these values."""
+        self.expected[name] = values
+        self.targets[name] = tensor(name, values.shape, chunk)
+        return self.targets[name]
+
+    def piece(self, piece: Piece) -> None:
+        """One more piece of a target."""
+        target = self.targets[piece.target]
+        side = Side(target, str(self.encoding), self.encoding.compressor == "none", 1 << 16)
+        if piece.fill is not None:
+            spec = TensorSpec("", piece.shape, "float32", Grid.whole(piece.shape), piece.shape)
+            source = Side(spec, "raw", True, 0)
+        else:
+            spec = self.stores[piece.checkpoint].tensors[piece.source].spec
+            source = Side(spec, "zstd:1", False, 1 << 16)
+        self.requests.append(Request(piece, source, side))
+
+    def plan(self, memory: int = 64 * MIB) -> MultiPlan:
+        return make_multi_plan([self.requests], memory, 2)
+
+    def run(self, plan: MultiPlan, journal: Path, *, dies_after: int = 0) -> list[TensorResult]:
+        """Does what the journal does not have; it dies after so many records."""
+        folder, encodings = Folder(), dict.fromkeys(self.targets, self.encoding)
+        output = TargetOutput(folder, encodings, str(self.root / "t"))
+        (alone,) = plan.plans
+        books, done = Books(alone, output), DoneUnits(alone)
+        lines = journal.read_bytes().splitlines() if journal.exists() else []
+        for result in read_results(lines, alone):
+            books.take(result)
+            done.add(result.tensor, result.unit)
+        count = 0
+
+        def record(results) -> None:
+            nonlocal count
+            with journal.open("a") as file:
+                file.write(record_of(results) + "\n")
+            count += 1
+            if count == dies_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        target = TargetRun(output, books, done, record)
+        batches = task_batches(plan, self.stores, [target])
+        one_by_one = ((task,) for batch in batches for task in batch)
+        self.read_bytes = run_batches(one_by_one, [target], alone.max_memory, 1)
+        return books.results()
+
+    def killed_and_resumed(self, plan: MultiPlan) -> list[TensorResult]:
+        """Killed after its first record, and again after one more, by SIGKILL; the third run ends."""
+        journal = self.root / "journal"
+        context = multiprocessing.get_context("fork")
+        for _ in range(2):
+            child = context.Process(target=self.run, args=(plan, journal), kwargs={"dies_after": 1})
+            child.start()
+            child.join(60)
+            assert child.exitcode == -signal.SIGKILL
+        assert len(journal.read_bytes().splitlines()) == 2
+        return self.run(plan, journal)
+
+    def check(self, plan: MultiPlan, results: Sequence[TensorResult]) -> None:
+        """Every target has every bit, and its digest is the one of its bytes."""
+        for tensor_plan, result in zip(plan.plans[0].tensors, results, strict=True):
+            name = tensor_plan.name
+            found = Folder().read(self.root / "t", self.targets[name], self.encoding)
+            assert_same(found, self.expected[name])
+            assert result.target_digest == digest_of(found.tobytes())
+
+
+def moved(
+    source: str,
+    source_box: Box,
+    target: str,
+    target_box: Box,
+    order: Sequence[int] | None = None,
+    **more,
+) -> Piece:
+    order = tuple(range(source_box.rank)) if order is None else tuple(order)
+    return Piece(source, source_box, target, target_box, order, "float32", "float32", **more)
+
+
+@ENCODINGS
+def test_one_target_from_three_sources_in_two_checkpoints(encoding, tmp_path):
+    """q, k and v are fused; chunks of 10 rows have rows of two of them."""
+    made = Conversion(tmp_path, encoding)
+    q = made.source("q", (16, 24), (8, 12))
+    k = made.source("k", (8, 24), (8, 24), checkpoint=1)
+    v = made.source("v", (24, 8), (5, 8))
+    made.target("qkv", np.concatenate([q, k, v.T]), (10, 24))
+    made.piece(moved("q", Box.full(q.shape), "qkv", Box((0, 0), (16, 24))))
+    made.piece(moved("k", Box.full(k.shape), "qkv", Box((16, 0), (24, 24)), checkpoint=1))
+    made.piece(moved("v", Box.full(v.shape), "qkv", Box((24, 0), (32, 24)), (1, 0)))
+    plan = made.plan()
+    (fused,) = plan.plans[0].tensors
+    assert len(fused.fills) == (3 if encoding is RAW_CRC else 1)
+    results = (
+        made.killed_and_resumed(plan) if fused.unit_count > 2 else made.run(plan, tmp_path / "j")
+    )
+    made.check(plan, results)
+    assert results[0].source_digest is None
+    assert results[0].moved_bytes == made.expected["qkv"].nbytes
+
+
+@ENCODINGS
+def test_one_source_into_eighty_targets_is_decoded_once(encoding, tmp_path):
+    """Eighty layers lie in each chunk of the source; each becomes a tensor of its own."""
+    made = Conversion(tmp_path, encoding)
+    values = made.source("layers", (80, 12, 16), (80, 12, 4))
+    for layer in range(80):
+        made.target(f"layer{layer}", values[layer : layer + 1].reshape(1, 12, 16), (1, 12, 4))
+        box = Box((layer, 0, 0), (layer + 1, 12, 16))
+        made.piece(moved("layers", box, f"layer{layer}", Box.full((1, 12, 16))))
+    plan = made.plan()
+    assert len(plan.reads) == 1
+    assert plan.amplification == plan.plans[0].amplification == 1.0
+    results = made.killed_and_resumed(plan)
+    made.check(plan, results)
+    whole = digest_of(np.ascontiguousarray(values).tobytes())
+    assert {result.source_digest for result in results} == {whole}
+    # What the killed runs read is not read again.
+    assert made.read_bytes < (tmp_path / "source0").stat().st_size
+    assert sum(result.read_bytes for result in results) == sum(
+        extent.length for extent in made.stores[0].extents.values() if extent
+    )
+
+
+@ENCODINGS
+@pytest.mark.parametrize("chunk", [(24, 5), (16, 5), (7, 5)], ids=["heads", "rows", "neither"])
+def test_a_split_dimension_is_turned(encoding, chunk, tmp_path):
+    """(h p two) e → e (h two p): RoPE pairs become halves, whether chunks end with heads or within them."""
+    made = Conversion(tmp_path, encoding)
+    values = made.source("w", (24, 10), chunk)
+    split = View.of((24, 10), (3, 4, 2), (10,))
+    joined = View.of((10, 24), (10,), (3, 2, 4))
+    expected = values.reshape(3, 4, 2, 10).transpose(3, 0, 2, 1).reshape(10, 24)
+    made.target("t", np.ascontiguousarray(expected), (4, 9))
+    full = Box.full(split.shape)
+    made.piece(
+        moved(
+            "w",
+            full,
+            "t",
+            Box.full(joined.shape),
+            (3, 0, 2, 1),
+            source_view=split,
+            target_view=joined,
+        )
+    )
+    plan = made.plan()
+    results = made.run(plan, tmp_path / "journal")
+    made.check(plan, results)
+    assert results[0].source_digest == digest_of(values.tobytes())
+
+
+@ENCODINGS
+def test_a_fill_pads_a_vocabulary(encoding, tmp_path):
+    made = Conversion(tmp_path, encoding)
+    values = made.source("embed", (30, 8), (6, 8))
+    padded = np.full((64, 8), 1.5, np.float32)
+    padded[:30] = values
+    target = made.target("embed", padded, (8, 8))
+    made.piece(moved("embed", Box.full((30, 8)), "embed", Box((0, 0), (30, 8))))
+    made.piece(Piece.filled(target, Box((30, 0), (64, 8)), np.float32(1.5).tobytes()))
+    plan = made.plan(32 * MIB)
+    results = made.run(plan, tmp_path / "journal")
+    made.check(plan, results)
+    assert results[0].source_digest == digest_of(values.tobytes())
+
+
+def test_pieces_that_leave_a_hole_or_overlap_are_refused(tmp_path):
+    made = Conversion(tmp_path, RAW)
+    made.source("a", (4, 4), (4, 4))
+    made.target("t", np.zeros((8, 4), np.float32), (4, 4))
+    made.piece(moved("a", Box.full((4, 4)), "t", Box((0, 0), (4, 4))))
+    with pytest.raises(PlanError, match=r"would be filled only from 'a' in \[0:4, 0:4\]; a tensor"):
+        made.plan()
+    made.piece(moved("a", Box.full((4, 4)), "t", Box((2, 0), (6, 4))))
+    made.piece(moved("a", Box((0, 0), (2, 4)), "t", Box((6, 0), (8, 4))))
+    with pytest.raises(PlanError, match=r"in \[0:4, 0:4\] and from 'a' in \[2:6, 0:4\]; every"):
+        made.plan()
+
+
+@st.composite
+def tilings(draw: st.DrawFn):
+    """A target that is cut in two, each half from a box of some source, with views, orders and chunks at random."""
+    heads, inner, columns = (draw(st.integers(1, 5)) for _ in range(3))
+    cut = draw(st.integers(0, heads))
+    chunks = [draw(st.integers(1, heads * inner + 2)) for _ in range(3)]
+    width = draw(st.integers(1, columns))
+    return heads, inner, columns, cut, chunks, width, draw(st.sampled_from((RAW_CRC, ZSTD_CRC)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(tilings())
+def test_random_tilings_arrive_bit_for_bit(tmp_path_factory, case):
+    heads, inner, columns, cut, chunks, width, encoding = case
+    made = Conversion(tmp_path_factory.mktemp("t"), encoding)
+    rows = heads * inner
+    split = View.of((rows, columns), (heads, inner), (columns,))
+    joined = View.of((rows, columns), (inner, heads), (columns,))
+    sources = [
+        made.source(name, (rows, columns), (chunks[n], width)) for n, name in enumerate("ab")
+    ]
+    turned = [values.reshape(heads, inner, columns).transpose(1, 0, 2) for values in sources]
+    expected = np.concatenate([turned[0][:, :cut], turned[1][:, cut:]], axis=1)
+    made.target("t", np.ascontiguousarray(expected.reshape(rows, columns)), (chunks[2], width))
+    for name, first, last in (("a", 0, cut), ("b", cut, heads)):
+        if first < last:
+            box = Box((first, 0, 0), (last, inner, columns))
+            place = Box((0, first, 0), (inner, last, columns))
+            made.piece(
+                moved(name, box, "t", place, (1, 0, 2), source_view=split, target_view=joined)
+            )
+    plan = made.plan()
+    note(str((case, plan.plans[0].fills)))
+    made.check(plan, made.run(plan, made.root / "journal"))
