@@ -29,7 +29,7 @@ ORDER = (
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
     "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
-    "reshard.planning.move", "reshard.planning.multi_plan", "reshard.planning.shares",
+    "reshard.planning.multi_plan", "reshard.planning.tensor_plan", "reshard.planning.shares",
     "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
