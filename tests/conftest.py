@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import shutil
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,14 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Keras runs on jax here, whatever else is installed.
 os.environ.setdefault("KERAS_BACKEND", "jax")
+# jax keeps what it compiles for all processes of the tests: Keras, Flax and the demo compile the same steps each time.
+# The limit is never reached; with one, processes lock the folder, so that none reads what another still writes.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.mkdtemp(prefix="reshard-compiled-")
+    atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(4 << 30)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # Tables fill the width of the terminal, and tests compare their text.
 os.environ["COLUMNS"] = "120"
 # Hypothesis gives examples no deadline, which would measure how busy the machine is.
@@ -30,21 +40,27 @@ settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Lets jax keep what it compiles in this process: Keras compiles the same steps for every model."""
-    if "jax" not in sys.modules:
-        yield
-        return
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Three for two cores: a third of the time, a test waits for a disk, a server or a process that it has stopped."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
 
-    folder = tmp_path_factory.mktemp("compiled")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
-    yield
-    shutil.rmtree(folder)
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps each file's tests on one worker of pytest-xdist, which then makes what they share once.
+
+    Each file is a group unless a mark names one. Groups run by size, so that small ones fill the workers at the end.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that collecting has made goes before the end; to look through it takes a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

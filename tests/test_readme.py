@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from reshard.layout.read_layout import load_layout
 from tests.docs.page import code_of
 from tests.docs.run_page import Did, run_page
 from tests.docs.serving import serving
-from tests.server.live import environment
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -103,20 +103,16 @@ def test_the_two_minutes_of_the_service(
     assert (clone / "demo" / "online" / "1000" / "default" / "_METADATA").exists()
 
 
-def test_the_first_example_of_the_service(tmp_path: Path) -> None:
-    """Runs the commands of docs/tutorials/first-service.md in order, in an empty folder."""
+@pytest.mark.usefixtures("readme")
+def test_the_first_example_of_the_service(clone: Path, tmp_path: Path) -> None:
+    """Runs the commands of docs/tutorials/first-service.md in order, on the demo that README has made by the first."""
     demo, serve, curl, again = commands(ROOT / "docs" / "tutorials" / "first-service.md")
     assert (demo, serve) == (
         ["reshard", "demo", "--dir", "demo"],
         ["reshard", "serve", "--insecure", "--root", "data=demo"],
     )
-    subprocess.run(
-        [sys.executable, "-m", *demo],
-        cwd=tmp_path,
-        env=environment(),
-        check=True,
-        capture_output=True,
-    )
+    assert f"\t$(BIN)/{shlex.join(demo)}\n" in (clone / "Makefile").read_text("utf-8")
+    shutil.copytree(clone / "demo", tmp_path / "demo")
     with serving(serve[1:], tmp_path, tmp_path / "log") as url:
         made = _convert_by_curl(curl, url)
         asked = subprocess.run(

@@ -54,7 +54,8 @@ def compose() -> dict[str, Any]:
 def manifests() -> Iterator[dict[str, Any]]:
     """Every Kubernetes object."""
     for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
-        yield from yaml.safe_load_all(file.read_text())
+        # The loader in C is ten times as fast, and tests are collected with what it reads.
+        yield from yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader)
 
 
 def manifest(kind: str, name: str) -> dict[str, Any]:

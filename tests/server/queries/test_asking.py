@@ -175,7 +175,9 @@ def test_limits_are_the_servers(served: Served) -> None:
 
 
 def events(answer: Any) -> list[tuple[str, Any]]:
-    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    """Kind and document of each event; a comment is sent where there is nothing to tell for a while."""
+    texts = answer.text.strip().split("\n\n")
+    blocks = [text.split("\n") for text in texts if not text.startswith(":")]
     return [
         (kind.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
         for kind, data in blocks
