@@ -14,7 +14,7 @@ from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, TimePlan, plan_time
+from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.record import Record
 from reshard.record_text import counted, several, warned
 
@@ -189,6 +189,8 @@ class ConversionPlan(Record, frozen=True):
             cores: processors of each host; the default is those of this machine. Each of the plan's workers uses one.
             latency_s: of a request to a bucket.
         """
+        from reshard.planning.times import plan_time
+
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         joint, target = MultiPlan.alone(self.plan), self.target or ""
         return plan_time(joint, self.source, [target], machines, self.requests, latency_s)
@@ -241,6 +243,8 @@ class MultiConversionPlan(Record, frozen=True):
         latency_s: float = RequestPlan.LATENCY_S,
     ) -> TimePlan:
         """How long all targets together take, as ``ConversionPlan.time`` says it of one; a shared read counts once."""
+        from reshard.planning.times import plan_time
+
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         targets = [plan.target or "" for plan in self.plans]
         return plan_time(self.total, self.source, targets, machines, self.requests, latency_s)

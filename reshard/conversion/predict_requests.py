@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
-from reshard.conversion.predict_target_requests import RequestParts, target_requests, way_of
 from reshard.conversion.prepare import Planned, local_paths, plan_targets, plan_unnamed
-from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.planning.predict_source_requests import (
-    Blocks,
-    WeightedSum,
-    chunk_requests,
-    some_chunks,
-    source_requests,
-)
 from reshard.planning.request_plan import RequestPlan
-from reshard.planning.tensor_plan import Fill
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import is_in_bucket
-from reshard.storage.requests import NONE, Requests, pages
+from reshard.storage.requests import NONE, Requests
 
 _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""
@@ -33,7 +22,7 @@ _FOUND = Requests(head=1, list=1)
 def plan_all(
     chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
 ) -> MultiConversionPlan:
-    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte fills."""
+    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, is_elsewhere=hosts > 1)
     in_buckets = sum(is_in_bucket(target.target) for target in targets)
@@ -79,57 +68,25 @@ def plan_requests(
     in_buckets = {n: target for n, target in left.items() if is_in_bucket(target.target)}
     if not in_buckets and not is_in_bucket(planned.summary.source):
         return None
-    parts = [_of_source(planned, left, chosen)]
-    parts += [target_requests(planned, number, target) for number, target in in_buckets.items()]
+    from reshard.conversion.request_facts import of_source, of_target, source_tensors
+
+    tensors = source_tensors(planned)
+    parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
+    if is_in_bucket(str(chosen.root)):
+        parts.append(of_source(planned, left, tensors, chosen.root))
     looked = so_far() - chosen.before + more
     gets = Requests(get=looked.get, received_bytes=looked.received_bytes)
+    parts.append(RequestPlan(looked - gets, gets))
     return RequestPlan(
-        sum((part.steps for part in parts), looked - gets),
-        sum((part.metadata for part in parts), gets),
+        sum((part.steps for part in parts), NONE),
+        sum((part.metadata for part in parts), NONE),
         sum((part.data for part in parts), NONE),
         planned.summary.total.workers,
         len(in_buckets),
-        int(any(target.target.startswith("gs://") for target in in_buckets.values())),
+        _segment_deletes(in_buckets.values()),
     )
 
 
-def _of_source(
-    planned: Planned, targets: Mapping[int, CheckedTarget], chosen: CheckpointPath
-) -> RequestParts:
-    """Reading its chunks, and listing it again at the end for each target."""
-    reader, total, root = planned.reader, planned.summary.total, chosen.root
-    if not is_in_bucket(str(root)):
-        return RequestParts()
-    data = NONE
-    for read in total.reads:
-        left = [at for at in read.fills if at.target in targets]
-        if left:
-            fills, those = map(total.fill, left), [targets[at.target] for at in left]
-            data += _read(list(fills), those, reader, root.store.range_bytes)
-    objects = root.view().store.memory_bytes // BYTES_PER_OBJECT
-    again = Requests(list=pages(objects), head=int(root.is_file()))
-    return RequestParts(again * len(targets), data=data)
-
-
-def _read(
-    fills: Sequence[Fill], targets: Sequence[CheckedTarget], reader: Reader, range_bytes: int
-) -> Requests:
-    """What one read of a tensor takes, for all targets that share it; chunks that are copied encoded are read again for
-    digests, where something asks for them."""
-    fill = fills[0]
-    source = reader.tensors[fill.piece.source]
-    blocks = Blocks.of(source.encoding, range_bytes)
-    if fill.strategy != "copy":
-        return source_requests(fill, source.encoding, reader.locate, blocks)
-    is_unseen = bool(source.digest) and not source.encoding.checksum
-    again = sum(is_unseen + (target.options.check == "readback") for target in targets)
-    total = WeightedSum()
-    for extent, weight in some_chunks(fill, reader.locate):
-        if extent is None or extent.inline is not None:
-            continue
-        ways = [
-            way_of(extent, fill, reader, one.target, is_alone=len(targets) == 1) for one in targets
-        ]
-        times = sum(way == "parts" for way in ways) if "parts" in ways else "whole" in ways
-        total.add(chunk_requests(extent, blocks) * (times + again), weight)
-    return total.requests
+def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
+    """Requests that remove one segment of records: Google Cloud deletes objects one by one."""
+    return int(any(target.target.startswith("gs://") for target in targets))

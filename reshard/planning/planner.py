@@ -186,7 +186,8 @@ def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[F
             for number, asked in enumerate(fills):
                 at, piece = FillAt(target, tensor, number), asked[0].piece
                 is_alone = len(asked) > 1 or piece.fill is not None
-                key: Hashable = at if is_alone else (piece.key, piece.source_view)
+                shape = asked[0].source.spec.shape
+                key: Hashable = at if is_alone else (piece.key, shape, piece.source_view)
                 found.setdefault(key, []).append((at, asked))
     return list(found.values())
 

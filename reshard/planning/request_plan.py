@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from reshard.record import Record
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, pages
+from reshard.storage.requests import NONE, Requests
 
 METADATA_AT_ONCE = 32
 """Metadata files that are read, or put, at the same time."""
@@ -16,26 +16,6 @@ RENEWAL = Requests(head=1, put=1)
 
 SEGMENT_S = 5.0
 """Records of what is done are put so often."""
-
-
-_OF_TRANSACTION = Requests(list=6, head=7, get=1, put=6, delete=4, received_bytes=300)
-"""Of a new target in a bucket beside its files: the lease, the mark of what is unfinished, records, and the looks by which a run
-is sure that nobody else has the target. Tests count them."""
-
-_RECORD_BYTES, _CHUNK_RECORD_BYTES = 110, 60
-"""What is recorded of a task that is done, and of each chunk that it put (measured)."""
-
-
-def of_transaction(scheme: str, objects: int, chunks: int, tasks: int) -> Requests:
-    """What holding and publishing a target takes, with the records of so many chunks and tasks."""
-    one_by_one = Requests(delete=2 if scheme == "gs" else 0)
-    records = Requests(sent_bytes=_RECORD_BYTES * tasks + _CHUNK_RECORD_BYTES * chunks)
-    return _OF_TRANSACTION + one_by_one + records + Requests(list=pages(objects) - 1)
-
-
-def deleted(scheme: str, objects: int) -> Requests:
-    """What deleting so many objects takes."""
-    return Requests(delete=objects if scheme == "gs" else -(-objects // PAGE_OBJECTS))
 
 
 class RequestPlan(Record, frozen=True):

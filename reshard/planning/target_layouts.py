@@ -179,28 +179,33 @@ def layout_warnings(
     """
     yield from _replicated(layout, sources)
     if isinstance(layout, LayoutMap):
-        matched = {key for name in names for key in layout.match(name)}
-        yield from (
-            f"the layout map's key {k!r} matches no tensor{pattern_hint(re.compile(k), names)}"
-            for k in layout
-            if k not in matched
-        )
+        yield from _idle_keys(layout, names)
     elif isinstance(layout, LayoutTree):
         yield from (
             f"the leaf {k!r} of the tree of layouts matches no tensor" for k in layout.idle(names)
         )
     elif isinstance(layout, LayoutFile):
-        look_up(layout, names)
-        for rule in unmatched_rules(layout, names):
-            hint = pattern_hint(rule.compiled(), names)
-            yield f"{rule.label or repr(rule.match)} matches no tensor{hint}"
-        for overlap in overlaps(layout, names):
-            some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
-            count = len(overlap.names)
-            both = "1 tensor matches" if count == 1 else f"{count} tensors match"
-            yield (
-                f"{both} both {overlap.winner} and {overlap.shadowed}; the first decides ({some})"
-            )
+        yield from _rule_warnings(layout, names)
+
+
+def _idle_keys(layout: LayoutMap, names: Sequence[str]) -> Iterator[str]:
+    matched = {key for name in names for key in layout.match(name)}
+    for key in layout:
+        if key not in matched:
+            hint = pattern_hint(re.compile(key), names)
+            yield f"the layout map's key {key!r} matches no tensor{hint}"
+
+
+def _rule_warnings(layout: LayoutFile, names: Sequence[str]) -> Iterator[str]:
+    look_up(layout, names)
+    for rule in unmatched_rules(layout, names):
+        hint = pattern_hint(rule.compiled(), names)
+        yield f"{rule.label or repr(rule.match)} matches no tensor{hint}"
+    for overlap in overlaps(layout, names):
+        some = ", ".join(overlap.names[:3]) + (", …" if len(overlap.names) > 3 else "")
+        count = len(overlap.names)
+        both = "1 tensor matches" if count == 1 else f"{count} tensors match"
+        yield f"{both} both {overlap.winner} and {overlap.shadowed}; the first decides ({some})"
 
 
 def _replicated(layout: Layout | None, sources: Iterable[TensorSpec]) -> Iterator[str]:

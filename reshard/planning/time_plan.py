@@ -1,24 +1,13 @@
-"""TimePlan: how long a conversion takes on many hosts, and what it waits for."""
+"""TimePlan: how long a conversion takes on many hosts, and what it waits for; Hosts: what it runs on."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from reshard.arguments import check_positive
 from reshard.errors import PlanError
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.processor_time import (
-    SECONDS_PER_BUCKET_BYTE,
-    SECONDS_PER_FILE_BYTE,
-    processor_time,
-)
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.store_limits import LIMITS, limited_seconds
 from reshard.record import Record
 
 Bottleneck = Literal["cores", "network", "store"]
@@ -104,118 +93,3 @@ class Hosts(Struct, frozen=True):
 def _is_rate(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value <= MOST_NIC_BYTES_PER_S
-
-
-def plan_time(
-    plan: MultiPlan,
-    source: str,
-    targets: Sequence[str],
-    hosts: Hosts,
-    requests: RequestPlan | None = None,
-    latency_s: float = RequestPlan.LATENCY_S,
-) -> TimePlan:
-    """Estimates the time of a conversion whose tasks are spread evenly over hosts.
-
-    On several hosts all bytes cross the network, since files are then on a shared file system; on one host those of buckets
-    do. Bytes of files count uncompressed.
-
-    Args:
-        source, targets: paths and URLs; "" for a target without a name.
-        requests: to buckets; None where nothing is in one, or where they are not known.
-        latency_s: of one request.
-    """
-    traffic = _traffic(plan, source, targets, requests)
-    work = processor_time(plan, *_seconds_per_byte(traffic, source, targets))
-    cores = min(hosts.cores, plan.workers)
-    return TimePlan(
-        hosts.count,
-        cores,
-        hosts.nic_bytes_per_s,
-        max(work.total_s / (hosts.count * cores), work.longest_task_s),
-        _network_seconds(traffic, hosts),
-        _store_seconds(requests, source, targets, hosts.count * plan.workers, latency_s),
-    )
-
-
-class _Traffic(Struct, frozen=True):
-    """Bytes that a run reads and writes.
-
-    Attributes:
-        received_bytes, sent_bytes: from and to buckets.
-        read_bytes, written_bytes: of files.
-        bucket_read_share, bucket_written_share: the part of what tasks read from, and write to, buckets that passes through
-            this program; the rest is compressed, or is copied by the store.
-    """
-
-    received_bytes: float
-    sent_bytes: float
-    read_bytes: int
-    written_bytes: int
-    bucket_read_share: float
-    bucket_written_share: float
-
-
-def _traffic(
-    plan: MultiPlan, source: str, targets: Sequence[str], requests: RequestPlan | None
-) -> _Traffic:
-    decoded = plan.decoded_bytes
-    in_buckets = sum(
-        each.written_bytes for each, to in zip(plan.plans, targets, strict=True) if _scheme(to)
-    )
-    from_bucket = decoded if _scheme(source) else 0
-    received, sent = from_bucket, in_buckets
-    if requests is not None:
-        every = requests.steps + requests.metadata + requests.data
-        received, sent = every.received_bytes, every.sent_bytes
-    return _Traffic(
-        received,
-        sent,
-        decoded - from_bucket,
-        plan.written_bytes - in_buckets,
-        min(1.0, received / from_bucket) if from_bucket else 0.0,
-        min(1.0, sent / in_buckets) if in_buckets else 0.0,
-    )
-
-
-def _seconds_per_byte(
-    traffic: _Traffic, source: str, targets: Sequence[str]
-) -> tuple[float, list[float]]:
-    """What a byte of the source costs a processor, and a byte of each target, besides codecs."""
-    received_s = traffic.bucket_read_share * SECONDS_PER_BUCKET_BYTE
-    sent_s = traffic.bucket_written_share * SECONDS_PER_BUCKET_BYTE
-    return (
-        received_s if _scheme(source) else SECONDS_PER_FILE_BYTE,
-        [sent_s if _scheme(target) else SECONDS_PER_FILE_BYTE for target in targets],
-    )
-
-
-def _network_seconds(traffic: _Traffic, hosts: Hosts) -> float | None:
-    if hosts.nic_bytes_per_s is None:
-        return None
-    received, sent = traffic.received_bytes, traffic.sent_bytes
-    if hosts.count > 1:
-        received += traffic.read_bytes
-        sent += traffic.written_bytes
-    return max(received, sent) / hosts.count / hosts.nic_bytes_per_s
-
-
-def _store_seconds(
-    requests: RequestPlan | None,
-    source: str,
-    targets: Sequence[str],
-    at_once: int,
-    latency_s: float,
-) -> float | None:
-    """The requests' own time, with ``at_once`` tasks that wait for answers, or what the clouds' limits allow."""
-    if requests is None:
-        return None
-    waiting_s = replace(requests, workers=at_once).seconds(latency_s, math.inf)
-    every = requests.steps + requests.metadata + requests.data
-    sources = filter(None, [_scheme(source)])
-    return max(waiting_s, limited_seconds(every, sources, filter(None, map(_scheme, targets))))
-
-
-def _scheme(place: str) -> str | None:
-    """The scheme of a URL of a bucket; None for files."""
-    scheme, separator, _ = place.partition("://")
-    return scheme if separator and scheme in LIMITS else None

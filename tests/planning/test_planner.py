@@ -15,7 +15,7 @@ from reshard.errors import MemoryBudgetError, PlanError
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import decoded_bytes
+from reshard.planning.cost import Reading, decoded_bytes
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan, smallest_memory
 from reshard.planning.tensor_plan import Side
@@ -81,7 +81,7 @@ def test_chunks_without_padding_count_as_many_bytes_as_they_have():
     price = make_plan([uneven], 256 * MIB, 1).tensors[0].fills[0].price
     assert (price.decoded_bytes, price.source_bytes) == (400, 400)
     halves = Grid.regular((10, 10), (5, 10))
-    assert decoded_bytes(uneven.piece, uneven.source, halves) == 4 * 10 * (7 + 9)
+    assert decoded_bytes(Reading(uneven.source, storage, halves)) == 4 * 10 * (7 + 9)
 
 
 def renamed(request, name):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from reshard.planning.request_plan import RequestPlan, deleted, of_transaction
-from reshard.storage.requests import Requests, pages
+from reshard.planning.request_plan import RequestPlan
+from reshard.storage.requests import Requests
 
 MB = 1_000_000
 
@@ -24,12 +24,3 @@ def test_a_long_run_renews_its_lease_and_puts_records() -> None:
     assert plan.requests(0, 1000 * MB) == data
     found = plan.requests(0, 100 * MB) - data  # 41 s: 5 renewals and 8 segments of each target
     assert found == Requests(head=10, put=10 + 16, delete=16)
-
-
-def test_clouds_delete_differently() -> None:
-    assert (deleted("gs", 1500).delete, deleted("s3", 1500).delete) == (1500, 2)
-    small = of_transaction("s3", 10, 0, 0)
-    assert of_transaction("gs", 10, 0, 0) - small == Requests(delete=2)
-    assert of_transaction("s3", 2500, 0, 0) - small == Requests(list=2)
-    assert of_transaction("s3", 10, 5, 2) - small == Requests(sent_bytes=5 * 60 + 2 * 110)
-    assert [pages(count) for count in (0, 1, 1000, 1001)] == [1, 1, 1, 2]

@@ -13,7 +13,6 @@ from reshard.storage.buckets.copies import copy_within
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import locate
 from reshard.storage.requests import NONE, Requests
-from reshard.storage.unsent import Unsent
 from tests.emulators.buckets import Bucket
 
 ROOT = Path(__file__).parents[3]
@@ -99,17 +98,3 @@ def test_requests_are_added_up() -> None:
     assert one * 2 - one == one
     assert (one.total, one.by_kind["get"], NONE.total) == (3, 2, 0)
     assert list(one.by_kind) == ["list", "head", "get", "put", "part", "delete", "copy"]
-
-
-def test_a_store_to_which_nothing_is_sent(gcs_bucket: Bucket) -> None:
-    place = locate(f"{gcs_bucket.url}/out")
-    gcs_bucket.emulator.log.clear()
-    unsent = Unsent(place.store)
-    unsent.write("out/a", b"12345")
-    unsent.write_pieces("out/b/c", iter(()), 20)
-    assert [(e.name, e.is_folder) for e in unsent.entries("out")] == [("a", False), ("b", True)]
-    assert sorted(unsent.files("out")) == ["a", "b/c"]
-    assert unsent.open("out/b/c").read(15, 9) == bytes(5)
-    assert not unsent.status("out/x")
-    assert unsent.requests == Requests(list=3, head=1, get=1, put=2, received_bytes=20, sent_bytes=25)  # fmt: skip
-    assert not gcs_bucket.emulator.log.requests
