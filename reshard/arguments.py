@@ -15,6 +15,9 @@ Unlisted = Literal["leave", "include"]
 """What to do with tensors and files that neither an index nor the names of files count among the model: leave them out and
 warn, or refuse where that is not clear; or take them."""
 
+MissingChunks = Literal["refuse", "warn", "allow"]
+"""What to do where chunks of a checkpoint are not stored: raise an error; take the fill value, with or without a warning."""
+
 if TYPE_CHECKING:
     import numpy as np
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
 
-from reshard.arguments import changes_of, check_choice
+from reshard.arguments import MissingChunks, changes_of, check_choice
 from reshard.engine.limits import limits_of
 from reshard.errors import MissingChunksWarning, StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.missing_chunks import MissingChunks, filled_warning, read_as
+from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.layout.changes import full_name
 from reshard.layout.warn import warn_caller

@@ -9,10 +9,9 @@ from reshard.arguments import changes_of, check_choice, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, PairRules, Path, Rules, Unlisted
+    from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules, Unlisted
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -54,9 +53,9 @@ def verify(
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
     """
+    from reshard.arguments import MissingChunks
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.verify import made_by, verify_checkpoints
 
     check_choice("missing_chunks", missing_chunks, (None, *get_args(MissingChunks)))

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 
 from reshard import ConvertOptions
-
-LIBRARY_NAMES = {"verify": "check"}
-"""Options with another name in the library; HTTP uses the names of the command line."""
+from reshard.conversion.options import LIBRARY_NAMES
 
 _OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
 _ARGUMENTS = (*ConvertOptions.__annotations__, "item", "max_memory", "step", "workers")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
-from reshard.arguments import changes_of, check_choice
+from reshard.arguments import MissingChunks, changes_of, check_choice
 from reshard.engine.limits import Limits, limits_of
-from reshard.formats.missing_chunks import MissingChunks
 from reshard.layout.changes import Changes
 from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax

@@ -16,7 +16,7 @@ from reshard_server.schemas.conversion import TargetRequest
 
 import reshard
 from reshard.cli.commands import convert, plan
-from reshard.cli.option_names import LIBRARY_NAMES
+from reshard.conversion.options import LIBRARY_NAMES
 from reshard.conversion.check_target import check_target
 from reshard.conversion.options import ConvertOptions, Target
 from reshard.conversion.resume.identity import identify
