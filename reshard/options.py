@@ -23,51 +23,11 @@ LAYOUT, CHANGES, OUTPUT = "Layout", "Changes on the way", "Output"
 """The groups of the help."""
 
 
-class Command(Struct, frozen=True):
-    """An option on the command line.
-
-    Attributes:
-        help: rich markup, in which a literal opening bracket has a backslash.
-        metavar: stands for the value; None shows the choices.
-        is_planned: whether ``reshard plan`` has it: others say how the work is done, not what comes out.
-    """
-
-    help: str
-    metavar: str | None = None
-    is_planned: bool = True
-
-
-class Member(Struct, frozen=True):
-    """An option as a member of an HTTP request.
-
-    Attributes:
-        max_length: of text, in characters.
-    """
-
-    description: str | None = None
-    examples: tuple[Any, ...] | None = None
-    max_length: int | None = None
-
-
-class Field(Struct, frozen=True):
-    """An option as a field of a web page's form.
-
-    Attributes:
-        hint: the sentence below the field; code is between backticks.
-        choices: the words by which people choose, in the order of the option's choices.
-        offered: values that the field proposes.
-    """
-
-    label: str
-    hint: str = ""
-    choices: tuple[str, ...] = ()
-    offered: tuple[str, ...] = ()
-
-
 class Option(Struct, frozen=True, kw_only=True):
     """An option: how its value is checked, and how each surface shows it.
 
     Attributes:
+        group: its heading in the help.
         choices: of the kind ``choice``; None among them stands for a default that depends on something.
         example: of the kind ``size``, for messages.
         default_bytes: of the kind ``size``, in place of None.
@@ -75,27 +35,45 @@ class Option(Struct, frozen=True, kw_only=True):
         show: a parsed value as text. Two conversions are the same only if the text is. None for an option that changes no byte of
             the target.
         in_bucket: takes the place of the default for a target in a bucket, by the bytes of memory that are allowed.
-        is_for_clients: whether clients of the service may give it.
+        is_planned: whether ``reshard plan`` has it: others say how the work is done, not what comes out.
+        is_for_clients: whether a request over HTTP may have it.
+        metavar, help: on the command line. The help is rich markup, in which a literal opening bracket has a backslash; without a
+            metavar it shows the choices.
+        description, examples, max_length: of the member of a request.
+        label, hint, labels, offered: of the field of a page: its name, the sentence below it, in which code is between backticks, the words
+            for each of ``choices``, and values that it proposes. Without a label it has a place of its own.
     """
 
     kind: Kind
-    group: str
-    command: Command
-    member: Member = Member()
-    field: Field | None = None
+    group: str = OUTPUT
     choices: tuple[str | None, ...] = ()
     example: str = ""
     default_bytes: int | None = None
     read: Callable[[Any], Any] | None = None
     show: Callable[[Any], str] | None = None
     in_bucket: Callable[[int], Any] | None = None
+    is_planned: bool = True
     is_for_clients: bool = True
+    metavar: str | None = None
+    help: str
+    description: str | None = None
+    examples: tuple[Any, ...] | None = None
+    max_length: int | None = None
+    label: str = ""
+    hint: str = ""
+    labels: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
 
     @property
     def words(self) -> Any:
         """Of the kind ``choice``: the type of the words, for surfaces that make it of the declaration."""
         listed: Any = Literal[tuple(word for word in self.choices if word is not None)]
         return listed | None if None in self.choices else listed
+
+    @property
+    def labelled(self) -> list[tuple[str, str]]:
+        """Of the kind ``choice``: each word with the words of the field; "" for the default."""
+        return [(word or "", label) for word, label in zip(self.choices, self.labels, strict=True)]
 
     def parse(self, name: str, value: Any) -> Any:
         """The value that the code takes; PlanError for one that makes no sense with any checkpoint."""

@@ -41,8 +41,8 @@ def declared(argument: str) -> Any:
         # With its name given, typer adds no --no-… to a flag.
         *([f"--{argument.replace('_', '-')}"] if option.kind == "flag" else []),
         parser=size if option.kind == "size" else None,
-        metavar=option.command.metavar,
-        help=option.command.help,
+        metavar=option.metavar,
+        help=option.help,
         rich_help_panel=option.group,
     )
 
@@ -64,7 +64,7 @@ def _parameters(*, is_plan: bool) -> list[Parameter]:
     """Every option, in the order of the help."""
     found = []
     for argument, option in OPTIONS.items():
-        if is_plan and not option.command.is_planned:
+        if is_plan and not option.is_planned:
             continue
         name = _NAMES.get(argument, argument)
         default = default_of(name)

@@ -1,8 +1,8 @@
 """The options of a target of a conversion, declared once: ConvertOptions, and Target, which records them.
 
-``convert``, ``plan`` and ``check_arguments`` take ``**options: Unpack[ConvertOptions]``. The command line, the HTTP model
-and the forms of the web pages take names and defaults from Target; tests/conversion/test_options.py holds them to it.
-A new option is a key of ConvertOptions with its documentation, and a field of Target with its default.
+``convert``, ``plan`` and ``check_arguments`` take ``**options: Unpack[ConvertOptions]``. A new option is a key of ConvertOptions
+with its documentation, a field of Target with its default, and an Option in ``declared_options.py`` or among those of a
+format; the command line, the HTTP model and the forms of the web pages derive from these.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.compression import codec_name, parse_compression
 from reshard.formats.contents import Style
 from reshard.geometry.sizes import exact_bytes
-from reshard.options import OUTPUT, Command, Field, Member, Option
+from reshard.options import Option
 
 if TYPE_CHECKING:
     from reshard.formats.contents import Encoding
@@ -22,52 +22,46 @@ def _compression_text(encoding: Encoding | None) -> str:
 OPTIONS: Mapping[str, Option] = {
     "compression": Option(
         kind="text",
-        group=OUTPUT,
         read=parse_compression,
         show=_compression_text,
-        command=Command(
-            "none, zstd\\[:level], gzip\\[:level], blosc, or keep (each tensor's own). none is the fastest to "
-            "write and to restore.",
-            "CODEC",
+        metavar="CODEC",
+        help=(
+            r"none, zstd\[:level], gzip\[:level], blosc, or keep (each tensor's own). none is the fastest to write and to "
+            r"restore."
         ),
-        member=Member(examples=("zstd:3",), max_length=32),
-        field=Field(
-            "Compression",
-            "none, zstd[:level], gzip[:level], blosc or keep.",
-            offered=("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep"),
-        ),
+        examples=("zstd:3",),
+        max_length=32,
+        label="Compression",
+        hint="none, zstd[:level], gzip[:level], blosc or keep.",
+        offered=("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep"),
     ),
     "chunk_bytes": Option(
         kind="size",
-        group=OUTPUT,
         example="256MiB",
         default_bytes=SPLIT_ABOVE_BYTES,
-        in_bucket=object_chunk_bytes,
         show=exact_bytes,
-        command=Command(
-            "Store a shard in several chunks if it is larger than this. Default: 256MiB. Shards below "
-            "1MiB share a chunk, and any other is one chunk; the layout stays as asked.",
-            "SIZE",
+        in_bucket=object_chunk_bytes,
+        metavar="SIZE",
+        help=(
+            "Store a shard in several chunks if it is larger than this. Default: 256MiB. Shards below 1MiB share a chunk, "
+            "and any other is one chunk; the layout stays as asked."
         ),
-        field=Field("Chunk size", "Larger chunks are split. Such as 64MiB."),
+        label="Chunk size",
+        hint="Larger chunks are split. Such as 64MiB.",
     ),
     "ocdbt": Option(
         kind="flag",
-        group=OUTPUT,
         show=str,
-        command=Command("Pack the chunks into one OCDBT database instead of plain files."),
-        field=Field("Pack the target into one OCDBT database"),
+        help="Pack the chunks into one OCDBT database instead of plain files.",
+        label="Pack the target into one OCDBT database",
     ),
     "style": Option(
         kind="choice",
-        group=OUTPUT,
         choices=(None, *get_args(Style)),
         show=str,
-        command=Command("Orbax's form of checkpoint. Default: the source's."),
-        field=Field(
-            "Orbax checkpoint style",
-            "Which Orbax API writes such files.",
-            choices=("as the source", "v0", "v1"),
-        ),
+        help="Orbax's form of checkpoint. Default: the source's.",
+        label="Orbax checkpoint style",
+        hint="Which Orbax API writes such files.",
+        labels=("as the source", "v0", "v1"),
     ),
 }

@@ -20,9 +20,7 @@ Number = Annotated[float, Strict()]
 StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
-MissingAxes = Annotated[
-    reshard.MissingAxes, Field(description=OPTIONS["missing_axes"].member.description)
-]
+MissingAxes = Annotated[reshard.MissingAxes, Field(description=OPTIONS["missing_axes"].description)]
 
 
 class RequestDocument(BaseModel):

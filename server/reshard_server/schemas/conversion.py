@@ -35,6 +35,15 @@ Size = Annotated[
 ]
 
 
+_NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
+
+DECLARED: Mapping[str, Option] = {
+    _NAMES.get(argument, argument): option
+    for argument, option in OPTIONS.items()
+    if option.is_for_clients
+}
+"""The options of a target that clients may give, by the name of their member."""
+
 _DEFAULTS = Target("")
 _TYPES: Mapping[str, Any] = {
     "flag": Flag,
@@ -54,18 +63,17 @@ def _type_of(option: Option, default: Any) -> Any:
 
 
 def _members() -> dict[str, Any]:
-    """The options of a target that clients may give, as members of a model."""
-    names, found = {argument: name for name, argument in LIBRARY_NAMES.items()}, {}
-    for argument, option in OPTIONS.items():
-        if option.is_for_clients:
-            default, member = getattr(_DEFAULTS, argument), option.member
-            field: Any = Field(
-                default,
-                description=member.description,
-                examples=None if member.examples is None else list(member.examples),
-                max_length=member.max_length,
-            )
-            found[names.get(argument, argument)] = (_type_of(option, default), field)
+    """The members of a model, one for each option."""
+    found = {}
+    for name, option in DECLARED.items():
+        default = getattr(_DEFAULTS, LIBRARY_NAMES.get(name, name))
+        field: Any = Field(
+            default,
+            description=option.description,
+            examples=list(option.examples) if option.examples else None,
+            max_length=option.max_length,
+        )
+        found[name] = (_type_of(option, default), field)
     return found
 
 
