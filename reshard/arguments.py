@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.geometry.dtypes import dtype_name
@@ -113,3 +113,8 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raises PlanError unless ``value`` is one of the choices."""
     if value not in choices:
         raise PlanError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_missing_chunks(asked: object) -> None:
+    """Raises PlanError unless this is a MissingChunks, or None."""
+    check_choice("missing_chunks", asked, (None, *get_args(MissingChunks)))
