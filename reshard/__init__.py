@@ -36,7 +36,7 @@ from reshard.api.inspection import (
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, doctor
 from reshard.api.verification import diff, fingerprint, verify
-from reshard.arguments import Unlisted
+from reshard.arguments import MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
 from reshard.errors import (
     CheckpointWarning,
@@ -88,8 +88,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress_lines import progress_bar
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
-    from reshard.formats.missing_chunks import MissingChunks
-    from reshard.formats.safetensors.write.file_names import FilesOf
+    from reshard.formats.safetensors.options import FilesOf
     from reshard.formats.slices.file_verdict import FileVerdict
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
@@ -252,7 +251,7 @@ _LAZY = {
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_verdict",
-    "FilesOf": "reshard.formats.safetensors.write.file_names",
+    "FilesOf": "reshard.formats.safetensors.options",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
@@ -265,7 +264,6 @@ _LAZY = {
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",
-    "MissingChunks": "reshard.formats.missing_chunks",
     "MultiConversionPlan": "reshard.conversion.plan",
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",

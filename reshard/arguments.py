@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reshard.errors import LayoutError, PlanError, StorageError
 from reshard.geometry.dtypes import dtype_name
@@ -14,6 +14,9 @@ from reshard.layout.changes import Changes, full_name
 Unlisted = Literal["leave", "include"]
 """What to do with tensors and files that neither an index nor the names of files count among the model: leave them out and
 warn, or refuse where that is not clear; or take them."""
+
+MissingChunks = Literal["refuse", "warn", "allow"]
+"""What to do where chunks of a checkpoint are not stored: raise an error; take the fill value, with or without a warning."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,3 +113,8 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raises PlanError unless ``value`` is one of the choices."""
     if value not in choices:
         raise PlanError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_missing_chunks(asked: object) -> None:
+    """Raises PlanError unless this is a MissingChunks, or None."""
+    check_choice("missing_chunks", asked, (None, *get_args(MissingChunks)))

@@ -6,14 +6,14 @@ import itertools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from reshard.arguments import changes_of, check_choice
+from reshard.arguments import MissingChunks, changes_of, check_missing_chunks
 from reshard.engine.limits import limits_of
 from reshard.errors import MissingChunksWarning, StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.missing_chunks import MissingChunks, filled_warning, read_as
+from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.layout.changes import full_name
 from reshard.layout.warn import warn_caller
@@ -174,7 +174,7 @@ class OpenedCheckpoint:
         return stream
 
     def _read_as(self, asked: MissingChunks | None) -> Reader:
-        check_choice("missing_chunks", asked, (None, *get_args(MissingChunks)))
+        check_missing_chunks(asked)
         return read_as(self._reader, asked)
 
     def _warn(

@@ -24,20 +24,20 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors", "engine", "planning",
-    "formats", "storage", "variables", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "errors log record version",
+    "formats", "storage", "variables", "options", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "errors log record version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout",
-    "reshard.planning.multi_plan", "reshard.planning.tensor_plan", "reshard.planning.shares",
+    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
+    "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.planning.tensor_plan",
     "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")
 # What the server may import of reshard besides its top, and which command may import the server when it runs.
 PUBLIC_MODULES = (
-    "reshard.arguments", "reshard.cli.json_output", "reshard.cli.progress", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
-    "reshard.geometry.sizes", "reshard.layout.bridges.from_keras", "reshard.layout.changes", "reshard.layout.layout_text", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
+    "reshard.arguments", "reshard.cli.json_output", "reshard.cli.progress", "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
+    "reshard.geometry.sizes", "reshard.layout.bridges.from_keras", "reshard.layout.changes", "reshard.layout.layout_text", "reshard.options", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
     "reshard.storage.targets",
 )  # fmt: skip
 SERVER_ORDER = (

@@ -25,6 +25,7 @@ LIBRARY = {
     "variables": "live arrays in pieces",
     "arguments": "checks of arguments",
     "signatures": "options as keywords",
+    "options": "how an option is checked and shown",
     "layout": "meshes, layouts, layout files",
     "patterns": "regular expressions, in linear time",
     "checksums": "digests of tensors from pieces in any order",
@@ -67,7 +68,7 @@ COLOURS = {
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
     DEVICES[3]: "engine planning worker",
     DEVICES[2]: "formats storage db",
-    DEVICES[5]: "variables arguments signatures layout patterns observability auth drain",
+    DEVICES[5]: "variables options arguments signatures layout patterns observability auth drain",
 }
 """Rooms of one kind have one colour: entrances, use cases, what works, what stores, what describes; the others are ground."""
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from reshard.arguments import changes_of, check_choice, path_of
+from reshard.arguments import changes_of, check_missing_chunks, path_of
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, PairRules, Path, Rules, Unlisted
+    from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules, Unlisted
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -56,10 +55,9 @@ def verify(
     """
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.missing_chunks import MissingChunks
     from reshard.verification.verify import made_by, verify_checkpoints
 
-    check_choice("missing_chunks", missing_chunks, (None, *get_args(MissingChunks)))
+    check_missing_chunks(missing_chunks)
     limits = limits_of(max_memory, workers, a, b)
     other = None if b is None else CheckpointPath.at(path_of("checkpoint", b), unlisted)
     rules = made_by(other is not None, select, drop, rename, cast)

@@ -18,7 +18,7 @@ from reshard.cli.option_names import as_options
 from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.sizes import parse_bytes
 
-LAYOUT, CHANGES, OUTPUT, RESOURCES = "Layout", "Changes on the way", "Output", "Resources"
+RESOURCES = "Resources"
 SERVER = "By a server"
 
 

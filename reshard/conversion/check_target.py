@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.arguments import changes_of, check_choice, path_of
+from reshard.arguments import MissingChunks, changes_of, check_choice, path_of
+from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.conversion.options import Check, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
-from reshard.formats.missing_chunks import MissingChunks
 from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
@@ -45,9 +45,18 @@ class CheckedOptions(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises PlanError for a value that is wrong with any checkpoint."""
         check_limits(self.max_memory, self.workers)
+        # Tests and programs may add formats to the registry, whose names no type lists.
         check_choice("to", self.to, (None, *format_names()))
-        check_choice("missing_chunks", self.missing_chunks, (None, *get_args(MissingChunks)))
-        check_choice("check", self.check, get_args(Check))
+        for name in AS_ASKED:
+            OF_EVERY_FORMAT[name].parse(name, getattr(self, name))
+
+
+AS_ASKED = tuple(
+    name
+    for name in CheckedOptions.__struct_fields__
+    if name in OF_EVERY_FORMAT and name not in ("layout", "to")
+)
+"""Options that need no parsing."""
 
 
 class CheckedTarget(Struct, frozen=True):
@@ -80,11 +89,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
         to=to,
         format_options=given,
-        missing_chunks=asked.missing_chunks,
-        overwrite=asked.overwrite,
-        check=asked.check,
-        state=asked.state,
-        unsafe_commit=asked.unsafe_commit,
+        **{name: getattr(asked, name) for name in AS_ASKED},
     )
     if options.state is not None and not is_in_bucket(path):
         raise PlanError(
@@ -96,7 +101,9 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
 
 def parsed_options(asked: Target) -> dict[str, Any]:
     """The options of every format, by name; PlanError for a value that makes no sense with any checkpoint."""
-    return {name: option.parse(getattr(asked, name)) for name, option in format_options().items()}
+    return {
+        name: option.parse(name, getattr(asked, name)) for name, option in format_options().items()
+    }
 
 
 def check_targets(asked: Sequence[Target], limits: Limits) -> list[CheckedTarget]:

@@ -1,8 +1,8 @@
 """The options of a target of a conversion, declared once: ConvertOptions, and Target, which records them.
 
-``convert``, ``plan`` and ``check_arguments`` take ``**options: Unpack[ConvertOptions]``. The command line, the HTTP model
-and the forms of the web pages take names and defaults from Target; tests/conversion/test_options.py holds them to it.
-A new option is a key of ConvertOptions with its documentation, and a field of Target with its default.
+``convert``, ``plan`` and ``check_arguments`` take ``**options: Unpack[ConvertOptions]``. A new option is a key of ConvertOptions
+with its documentation, a field of Target with its default, and an Option in ``declared_options.py`` or among those of a
+format; the command line, the HTTP model and the forms of the web pages derive from these.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from reshard.signatures import OptionsMeta
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reshard.arguments import CastRules, PairRules, Path, Rules
+    from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules
     from reshard.formats.contents import Style
-    from reshard.formats.missing_chunks import MissingChunks
-    from reshard.formats.safetensors.write.file_names import FilesOf
+    from reshard.formats.safetensors.options import FilesOf
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes
     from reshard.layout.layout_map import LayoutMap
@@ -31,6 +30,9 @@ FormatName = Literal["orbax", "safetensors"]
 """The formats that are written: those of ``formats.registry``."""
 
 Check = Literal["written", "readback"]
+
+LIBRARY_NAMES = {"verify": "check"}
+"""Options with another name on the command line and in HTTP, by that name."""
 
 
 class ConvertOptions(TypedDict, total=False):
@@ -74,10 +76,10 @@ class ConvertOptions(TypedDict, total=False):
             ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default, refuses
             them where the checkpoint records that it stores every chunk, and else warns: older versions of Orbax leave out
             chunks that hold nothing but the fill value.
-        overwrite: whether an existing target may be replaced.
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
             target again, and only then does the report say "proved".
+        overwrite: whether an existing target may be replaced.
         restart: start over instead of resuming an interrupted run to this target.
         state: the URL of a folder in a bucket, for the records by which a run to a bucket resumes. None, the default, keeps
             them beside the target.
@@ -102,8 +104,8 @@ class ConvertOptions(TypedDict, total=False):
     file_names: str | None
     carry: bool
     missing_chunks: MissingChunks | None
-    overwrite: bool
     check: Check
+    overwrite: bool
     restart: bool
     state: str | None
     unsafe_commit: bool
@@ -129,8 +131,8 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     file_names: str | None = None
     carry: bool = False
     missing_chunks: MissingChunks | None = None
-    overwrite: bool = False
     check: Check = "written"
+    overwrite: bool = False
     restart: bool = False
     state: str | None = None
     unsafe_commit: bool = False

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from reshard.formats.base import Form, Reader, Record
 from reshard.formats.contents import Item, Stored
-from reshard.formats.options import FormatOption
 from reshard.formats.slices.record_files import RecordedFolder
+from reshard.options import Option
 from reshard.storage.location import Location
 
 
@@ -60,7 +60,7 @@ class KnownFormat(Struct, frozen=True, kw_only=True):
     is_no_run: Callable[[Location], bool]
     takes_record: Callable[[Reader], bool]
     folders_to_record: Callable[[Location, Reader], list[RecordedFolder]]
-    options: Mapping[str, FormatOption]
+    options: Mapping[str, Option]
     form: Callable[[Mapping[str, Any], Reader], Form]
     open_all: Callable[[Location, Record, str], Reader] | None = None
     files_of: Callable[[Location], tuple[Location, ...] | None] = lambda _: None

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Literal
 
+from reshard.arguments import MissingChunks
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Stored
 from reshard.formats.registry import lacking_chunks, with_missing
 from reshard.record_text import counted
-
-MissingChunks = Literal["refuse", "warn", "allow"]
 
 MOST_NAMED = 3
 

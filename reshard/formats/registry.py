@@ -22,12 +22,12 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item, Stored
 from reshard.formats.foreign.recognise import foreign_text, prefix_text
 from reshard.formats.known_format import KnownFormat
-from reshard.formats.options import FormatOption
 from reshard.formats.orbax.registry_entry import ORBAX
 from reshard.formats.safetensors.registry_entry import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, steps_text
+from reshard.options import Option
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
@@ -195,7 +195,7 @@ def format_names() -> tuple[str, ...]:
     return tuple(known.name for known in FORMATS)
 
 
-def format_options() -> dict[str, FormatOption]:
+def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
     return {name: option for known in FORMATS for name, option in known.options.items()}
 

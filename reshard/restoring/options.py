@@ -15,9 +15,8 @@ from reshard.signatures import OptionsMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reshard.arguments import PairRules, Rules
+    from reshard.arguments import MissingChunks, PairRules, Rules
     from reshard.engine.progress import Progress
-    from reshard.formats.missing_chunks import MissingChunks
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
     from reshard.restoring.report import RestoreReport

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
-from reshard.arguments import changes_of, check_choice
+from reshard.arguments import changes_of, check_choice, check_missing_chunks
 from reshard.engine.limits import Limits, limits_of
-from reshard.formats.missing_chunks import MissingChunks
 from reshard.layout.changes import Changes
 from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax
@@ -57,7 +56,7 @@ def restore_request(
     """
     check_choice("missing", options.missing, get_args(Missing))
     check_choice("unexpected", options.unexpected, get_args(Unexpected))
-    check_choice("missing_chunks", options.missing_chunks, (None, *get_args(MissingChunks)))
+    check_missing_chunks(options.missing_chunks)
     check_alone(
         options.into,
         {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from reshard.arguments import MissingChunks
 from reshard.errors import (
     CheckpointWarning,
     FormatError,
@@ -17,7 +18,6 @@ from reshard.errors import (
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey, Stored
 from reshard.formats.missing_chunks import (
-    MissingChunks,
     check_missing,
     missing_warnings,
     numbers,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.arguments import changes_of
+from reshard.arguments import MissingChunks, changes_of
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
@@ -27,7 +27,6 @@ from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
 from reshard.formats.missing_chunks import (
-    MissingChunks,
     filled_chunks,
     missing_warnings,
     numbers,

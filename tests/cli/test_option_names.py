@@ -19,6 +19,8 @@ from reshard.cli.option_names import as_options
         ("allow less (max_memory, workers), again", "allow less (--max-memory, --workers), again"),
         ("allow max_memory of 5MiB", "allow --max-memory of 5MiB"),
         ("also read it again (check)", "also read it again (--verify)"),
+        ('also read it again (check="readback")', "also read it again (--verify readback)"),
+        ('take them too (unlisted="include")', "take them too (--unlisted include)"),
         ("but max_memory is 5MiB; chunk_bytes: no", "but --max-memory is 5MiB; --chunk-bytes: no"),
     ],
 )

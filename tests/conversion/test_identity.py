@@ -92,6 +92,21 @@ def test_what_earlier_versions_recorded_is_known_again() -> None:
     )
 
 
+def test_the_texts_of_all_options_are_those_of_earlier_versions() -> None:
+    """Their order is that of messages; the digest names finished targets, which are known again by it."""
+    orbax = {"compression": "zstd:3", "chunk_bytes": "64MiB", "ocdbt": True, "style": "v1"}
+    assert list(identity(**orbax).settings.items())[1:-3] == [
+        ("select", "[]"), ("drop", "[]"), ("rename", "[]"), ("cast", "[]"), ("to", "None"),
+        ("compression", "zstd:3+crc32c"), ("chunk_bytes", "64 MiB"), ("ocdbt", "True"), ("style", "v1"),
+        ("files", "None"), ("file_bytes", "None"), ("file_names", "None"), ("carry", "False"),
+    ]  # fmt: skip
+    checked = check_target(Target("/t", **orbax), limits_of("256MiB", 4))
+    assert identify("/src", checked.options, "f").output == "c4c79d1fd4e18f6504a16e02c3bb71e9"
+    ranks = {"to": "safetensors", "files": "ranks", "file_names": "m-{rank}.safetensors"}
+    checked = check_target(Target("/t", **ranks, carry=True), limits_of("256MiB", 4))
+    assert identify("/src", checked.options, "f").output == "13a2d29f4795dd41720723e52e79fb02"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return save_pytree(tmp_path / "source", {"a=b": np.arange(6.0), "rest": np.zeros(3)})

@@ -11,16 +11,16 @@ from typing import Annotated, Literal, get_args, get_origin
 import pytest
 from reshard_server.pages.conversions import form_fields
 from reshard_server.pages.schedules import schedule_form
-from reshard_server.schemas.conversion import LIBRARY_NAMES as HTTP_NAMES
 from reshard_server.schemas.conversion import TargetRequest
 
 import reshard
 from reshard.cli.commands import convert, plan
-from reshard.cli.option_names import LIBRARY_NAMES
+from reshard.conversion import declared_options
 from reshard.conversion.check_target import check_target
-from reshard.conversion.options import ConvertOptions, Target
+from reshard.conversion.options import LIBRARY_NAMES, ConvertOptions, Target
 from reshard.conversion.resume.identity import identify
 from reshard.engine.limits import limits_of
+from reshard.formats.registry import FORMATS
 from reshard.restoring.options import RestoreArguments, RestoreOptions
 
 OPTIONS = tuple(ConvertOptions.__annotations__)
@@ -66,6 +66,23 @@ def choices_in(annotation: object) -> set[object]:
     return set().union(*map(choices_in, parts)) if parts else set()
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_declaration_fits_type_and_default(name: str) -> None:
+    option, default = declared_options.OPTIONS[name], getattr(DEFAULTS, name)
+    assert set(option.choices) - {None} == choices_in(CHOICES.get(name))
+    assert (option.kind == "choice") == (name in CHOICES)
+    assert default in option.choices or name not in CHOICES
+    assert (option.kind == "flag") == isinstance(default, bool)
+    assert (option.kind in ("patterns", "pairs")) == isinstance(default, tuple)
+    assert option.is_for_clients == (name not in NOT_FOR_CLIENTS)
+    if option.label and option.kind == "choice":
+        assert [word for word, _ in option.labelled] == [word or "" for word in option.choices]
+
+
+def test_each_format_has_its_options() -> None:
+    assert {known.title: known.options for known in FORMATS} == declared_options.OF_FORMATS
+
+
 @pytest.mark.parametrize(
     ("command", "left_out"),
     [(convert.convert, set()), (plan.plan, {"check", "restart", "state", "unsafe_commit"})],
@@ -82,7 +99,7 @@ def test_the_command_line_has_every_option(
 
 
 def test_the_http_model_has_every_option() -> None:
-    members = {HTTP_NAMES.get(n, n): found for n, found in TargetRequest.model_fields.items()}
+    members = {LIBRARY_NAMES.get(n, n): found for n, found in TargetRequest.model_fields.items()}
     assert members.keys() == {"target", *OPTIONS} - NOT_FOR_CLIENTS
     for name in set(OPTIONS) - NOT_FOR_CLIENTS:
         assert members[name].get_default() == getattr(DEFAULTS, name)
@@ -97,6 +114,13 @@ def test_the_forms_have_every_option() -> None:
         **{n: members[n] for n in members if n in TargetRequest.model_fields}
     ) == TargetRequest(target="data/b")
     assert set(schedule_form.TARGET_TEXTS) < set(TargetRequest.model_fields)
+
+
+def test_the_page_has_a_field_for_every_option_that_has_no_place_of_its_own() -> None:
+    listed = [name for names in form_fields.FIELDS_OF.values() for name in names]
+    assert len(listed) == len(set(listed))
+    own_place = {"target", "layout", "mesh", "missing_axes"}
+    assert set(listed) == set(TargetRequest.model_fields) - own_place
 
 
 def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 
 import reshard
 from reshard.cli.options import Json, Quiet, examples
-from reshard.cli.target_options import State
+from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
     "reshard clean ckpt/served",
@@ -27,7 +27,7 @@ DryRun = Annotated[
 def clean(
     target: Target,
     dry_run: DryRun = False,
-    state: State = None,
+    state: Annotated[str | None, declared("state")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

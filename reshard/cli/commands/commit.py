@@ -8,7 +8,7 @@ import typer
 
 import reshard
 from reshard.cli.options import Json, Quiet, ShowAll, examples
-from reshard.cli.target_options import State
+from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml --part 1/2",
@@ -24,7 +24,7 @@ Target = Annotated[
 
 def commit(
     target: Target,
-    state: State = None,
+    state: Annotated[str | None, declared("state")] = None,
     show_all: ShowAll = False,
     quiet: Quiet = False,
     as_json: Json = False,

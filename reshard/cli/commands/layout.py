@@ -9,7 +9,6 @@ import typer
 
 import reshard
 from reshard.cli.options import (
-    LAYOUT,
     Item,
     Json,
     Misuse,
@@ -20,7 +19,8 @@ from reshard.cli.options import (
     source_of,
     usage,
 )
-from reshard.cli.target_options import Mesh
+from reshard.cli.target_options import declared
+from reshard.options import LAYOUT
 
 EXAMPLES = examples(
     "reshard layout ckpt/1000",
@@ -73,7 +73,7 @@ def layout(
     step: Step = None,
     item: Item = None,
     unlisted: Unlisted = "leave",
-    mesh: Mesh = None,
+    mesh: Annotated[str | None, declared("mesh")] = None,
     missing_axes: OwnAxes = None,
     starter: Starter = False,
     show_all: ShowAll = False,

@@ -58,7 +58,7 @@ Shares = Annotated[
 ]
 
 
-@takes_target_options("verify", "restart", "state", "unsafe_commit")
+@takes_target_options(is_plan=True)
 def plan(
     src: Source,
     dst: PlannedTarget = None,

@@ -22,7 +22,7 @@ from reshard.cli.options import (
     usage,
 )
 from reshard.cli.rules import casts, renames
-from reshard.cli.target_options import Cast, Drop, MissingChunks, Rename, Select
+from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -48,17 +48,20 @@ B = Annotated[
 ]
 
 
+Rules = list[str] | None
+
+
 def verify(
     a: A,
     b: B = None,
     step: Step = None,
     item: Item = None,
     unlisted: Unlisted = "leave",
-    select: Select = None,
-    drop: Drop = None,
-    rename: Rename = None,
-    cast: Cast = None,
-    missing_chunks: MissingChunks = None,
+    select: Annotated[Rules, declared("select")] = None,
+    drop: Annotated[Rules, declared("drop")] = None,
+    rename: Annotated[Rules, declared("rename")] = None,
+    cast: Annotated[Rules, declared("cast")] = None,
+    missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,

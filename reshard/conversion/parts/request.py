@@ -17,12 +17,13 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from reshard.arguments import Unlisted
-from reshard.conversion.check_target import CheckedTarget, check_target
+from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
 from reshard.conversion.options import Target
 from reshard.conversion.resume.identity import Identity, differences, identify
 from reshard.conversion.resume.journal import identity_left
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError, ResumeError
+from reshard.formats.registry import format_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
@@ -31,12 +32,6 @@ from reshard.planning.target_layouts import Layout, SameAxes
 
 FORMAT = "reshard.parts"
 VERSION = 1
-
-_AS_GIVEN = (
-    "compression", "chunk_bytes", "ocdbt", "style", "to", "files", "file_bytes", "file_names", "carry", "missing_chunks",
-    "overwrite", "check", "state", "unsafe_commit",
-)  # fmt: skip
-"""Options that are text, numbers or flags."""
 
 
 class PartsRequest(Struct, frozen=True):
@@ -88,11 +83,11 @@ def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
     """The options of a target as plain data. PlanError for a layout that no layout file can express."""
     options = checked.options
     layout = _plain_layout(options.layout)
-    given = {name: getattr(asked, name) for name in _AS_GIVEN}
+    given = {name: getattr(asked, name) for name in (*format_options(), *AS_ASKED, "to")}
     of_file = options.layout.changes if isinstance(options.layout, LayoutFile) else Changes()
     own = {
         name: list(getattr(options.changes, name))[len(getattr(of_file, name)) :]
-        for name in ("select", "drop", "rename", "cast")
+        for name in Changes.__struct_fields__
     }
     plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own}))
     again = checked_again(checked.target, plain, Limits(options.max_memory, options.workers))

@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.registry import files_of, format_options
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
@@ -98,24 +100,15 @@ def _digest(lines: list[str] | Iterator[str]) -> str:
 
 
 def _settings(options: CheckedOptions) -> dict[str, str]:
-    changes, given = options.changes, options.format_options
+    parsed = {**asdict(options), **asdict(options.changes), **options.format_options}
+    declared = {**OF_EVERY_FORMAT, **format_options()}
     return {
         "layout": _layout_text(options.layout),
-        "select": str(list(changes.select)),
-        "drop": str(list(changes.drop)),
-        "rename": str([_pair(*pair) for pair in changes.rename]),
-        "cast": str([_pair(*pair) for pair in changes.cast]),
-        "to": str(options.to),
-        **{name: option.show(given[name]) for name, option in format_options().items()},
+        **{name: option.show(parsed[name]) for name, option in declared.items() if option.show},
         "max_memory": exact_bytes(options.max_memory),
         "workers": str(options.workers),
         "reshard": __version__,
     }
-
-
-def _pair(old: str, new: str) -> str | tuple[str, str]:
-    """``old=new`` as earlier versions wrote it; where that could be another pair's text too, both apart."""
-    return (old, new) if "=" in old or "=" in new else f"{old}={new}"
 
 
 def _layout_text(layout: Layout | None) -> str:

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
-from reshard.formats.chunking import (
-    MAX_CHUNKS,
-    SPLIT_ABOVE_BYTES,
-    chunk_shape,
-    object_chunk_bytes,
-)
-from reshard.formats.compression import codec_name, parse_compression
+from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
 from reshard.formats.contents import Container, Encoding, StoredTensor, Style
-from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
-from reshard.geometry.sizes import exact_bytes
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from reshard.formats.base import Writer
-
-
-def _compression_text(encoding: Encoding | None) -> str:
-    return "keep" if encoding is None else codec_name(encoding) + encoding.spec
-
-
-OPTIONS: Mapping[str, FormatOption] = {
-    "compression": FormatOption(parse_compression, _compression_text),
-    "chunk_bytes": size(
-        "chunk_bytes", "256MiB", SPLIT_ABOVE_BYTES, exact_bytes, object_chunk_bytes
-    ),
-    "ocdbt": flag(),
-    "style": choice("style", get_args(Style)),
-}
 
 
 class OrbaxForm(Struct, frozen=True):

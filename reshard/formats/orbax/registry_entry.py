@@ -16,8 +16,9 @@ from reshard.formats.orbax.container import (
     read_container,
 )
 from reshard.formats.orbax.folders_to_record import folders_to_record
-from reshard.formats.orbax.form import OPTIONS, orbax_form
+from reshard.formats.orbax.form import orbax_form
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.orbax.options import OPTIONS
 from reshard.formats.orbax.reader import OrbaxReader, open_orbax
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.storage.location import Location

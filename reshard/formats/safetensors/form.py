@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,15 +13,15 @@ from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Container, Encoding, StoredTensor
-from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.refusals import refuse_others
 from reshard.formats.safetensors.beside import Beside, beside
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.index import ENDING
 from reshard.formats.safetensors.model_name import ModelName
+from reshard.formats.safetensors.options import FilesOf
 from reshard.formats.safetensors.target_warnings import target_warnings
-from reshard.formats.safetensors.write.file_names import ONLY_FILE, FilesOf, parse_pattern
+from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate
 
@@ -36,13 +36,6 @@ FILE_CHUNK_BYTES = 16 << 20
 """Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it.
 
 Where files are uploaded in order, one chunk is read while those before it are sent."""
-
-OPTIONS: Mapping[str, FormatOption] = {
-    "files": choice("files", get_args(FilesOf)),
-    "file_bytes": size("file_bytes", "5GB"),
-    "file_names": FormatOption(parse_pattern),
-    "carry": flag(),
-}
 
 
 class SafetensorsForm(Struct, frozen=True):

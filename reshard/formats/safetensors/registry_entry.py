@@ -9,7 +9,8 @@ from reshard.formats.base import Reader
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.safetensors.files import index_files, is_whole
 from reshard.formats.safetensors.folder import folders_to_record, is_replaceable
-from reshard.formats.safetensors.form import OPTIONS, named_options, safetensors_form
+from reshard.formats.safetensors.form import named_options, safetensors_form
+from reshard.formats.safetensors.options import OPTIONS
 from reshard.formats.safetensors.reader import (
     FORMAT,
     OPENED_TENSOR_BYTES,

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from reshard_server.pages import wording
-from reshard_server.schemas.conversion import targets_of
+from reshard_server.schemas.conversion import DECLARED, targets_of
 
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 """Static files and their media types."""
@@ -70,6 +70,7 @@ def _environment() -> Environment:
         "error": wording.error_text,
         "prose": prose,
     }
+    made.globals["options"] = DECLARED
     made.globals["statics"] = {name: static_url(name) for name in STATIC}
     made.globals["percent_of"] = wording.percent_of
     return made

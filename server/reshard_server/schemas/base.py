@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
 import reshard
+from reshard.conversion.declared_options import OPTIONS
 from reshard_server.schemas.bounds import check_members
 
 LARGEST_STEP = 2**63 - 1
@@ -19,13 +20,7 @@ Number = Annotated[float, Strict()]
 StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
-MissingAxes = Annotated[
-    reshard.MissingAxes,
-    Field(
-        description="Axes of the source or the layout that the mesh lacks: refuse them, or replicate the dimensions that they "
-        "split."
-    ),
-]
+MissingAxes = Annotated[reshard.MissingAxes, Field(description=OPTIONS["missing_axes"].description)]
 
 
 class RequestDocument(BaseModel):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
+from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema, create_model
 
-from reshard import Check, FilesOf, FormatName, MissingChunks, Style, Target
+from reshard import Target
+from reshard.conversion.declared_options import OPTIONS
+from reshard.conversion.options import LIBRARY_NAMES
+from reshard.options import Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
     Flag,
-    MissingAxes,
     RequestDocument,
     RootedPath,
     UnlistedChoice,
@@ -33,58 +35,68 @@ Size = Annotated[
 ]
 
 
-LIBRARY_NAMES = {"verify": "check"}
-"""Members of a target that have another name in the library."""
+_NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
+
+DECLARED: Mapping[str, Option] = {
+    _NAMES.get(argument, argument): option
+    for argument, option in OPTIONS.items()
+    if option.is_for_clients
+}
+"""The options of a target that clients may give, by the name of their member."""
 
 _DEFAULTS = Target("")
+_TYPES: Mapping[str, Any] = {
+    "flag": Flag,
+    "size": Size | None,
+    "text": str | None,
+    "patterns": Patterns,
+    "pairs": Pairs,
+    "layout": str | dict[str, Any] | None,
+}
 
 
-class TargetRequest(RequestDocument):
-    """One target and its options, named as on the command line."""
+def _type_of(option: Option, default: Any) -> Any:
+    """What a request may have for an option."""
+    if option.kind == "choice":
+        return option.words
+    return str if isinstance(default, str) else _TYPES[option.kind]
 
-    target: RootedPath
-    layout: str | dict[str, Any] | None = Field(
-        None,
-        description="Name of a stored layout (name or name@version), or the content of a layout file.",
-        examples=[{"mesh": {"axes": ["model"], "shape": [8]}, "rules": []}],
+
+def _members() -> dict[str, Any]:
+    """The members of a model, one for each option."""
+    found = {}
+    for name, option in DECLARED.items():
+        default = getattr(_DEFAULTS, LIBRARY_NAMES.get(name, name))
+        field: Any = Field(
+            default,
+            description=option.description,
+            examples=list(option.examples) if option.examples else None,
+            max_length=option.max_length,
+        )
+        found[name] = (_type_of(option, default), field)
+    return found
+
+
+if TYPE_CHECKING:
+
+    class TargetRequest(RequestDocument):
+        """The members that the server looks into."""
+
+        target: RootedPath
+        layout: str | dict[str, Any] | None = None
+        mesh: str | None = None
+        overwrite: bool = False
+        restart: bool = False
+
+else:
+    TargetRequest = create_model(
+        "TargetRequest",
+        __base__=RequestDocument,
+        __doc__="One target and its options, named as on the command line.",
+        __module__=__name__,
+        target=RootedPath,
+        **_members(),
     )
-    mesh: str | None = Field(None, max_length=1000, examples=["data=4,model=2"])
-    missing_axes: MissingAxes = _DEFAULTS.missing_axes
-    select: Patterns = ()
-    drop: Patterns = ()
-    rename: Pairs = Field((), description="[pattern, replacement] each.")
-    cast: Pairs = Field(
-        (),
-        description="[pattern, dtype] each; float, int, complex, bool or a dtype in place of the pattern takes every tensor of it.",
-        examples=[[["float", "bfloat16"]]],
-    )
-    compression: str = Field(_DEFAULTS.compression, max_length=32, examples=["zstd:3"])
-    chunk_bytes: Size | None = _DEFAULTS.chunk_bytes
-    ocdbt: Flag = _DEFAULTS.ocdbt
-    style: Style | None = _DEFAULTS.style
-    to: FormatName | None = Field(
-        _DEFAULTS.to,
-        description="Format of the target; without it safetensors where the target ends in .safetensors, else the source's.",
-    )
-    files: FilesOf | None = Field(
-        _DEFAULTS.files, description="Files of a safetensors target; shards where it is a folder."
-    )
-    file_bytes: Size | None = _DEFAULTS.file_bytes
-    file_names: str | None = Field(
-        _DEFAULTS.file_names, max_length=200, examples=["part-{number:03d}.safetensors"]
-    )
-    carry: Flag = Field(
-        _DEFAULTS.carry,
-        description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
-    )
-    missing_chunks: MissingChunks | None = Field(
-        _DEFAULTS.missing_chunks,
-        description="Chunks of the source that are not stored: refuse them, or take the fill value with or without a warning; "
-        "without it they are refused where the source records that it stores every chunk, else a warning tells.",
-    )
-    overwrite: Flag = _DEFAULTS.overwrite
-    restart: Flag = Field(_DEFAULTS.restart, description="Discard an earlier attempt's work.")
-    verify: Check = _DEFAULTS.check
 
 
 def library_options(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,12 @@ A pattern has fields in braces, each with an optional width: ``{number}`` counts
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from reshard.errors import PlanError
 from reshard.formats.safetensors.index import ENDING
 from reshard.formats.safetensors.model_name import ModelName
-
-FilesOf = Literal["one", "shards", "ranks", "dcp"]
-"""The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or
-the files of torch's distributed checkpoint, which hold each slice once."""
+from reshard.formats.safetensors.options import FilesOf
 
 ONLY_FILE = f"model{ENDING}"
 

@@ -39,8 +39,6 @@ TEXTS = (*MEMBER_TEXTS, "layout_text")
 ALWAYS_SHOWN = ("source", "target", "layout", "mesh", "missing_axes", "layout_text")
 """The other fields are folded until one of them has a value or an error."""
 
-COMPRESSIONS = ("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep")
-
 _ONE_BY_ONE = (*CHECKED, "mesh", "max_memory")
 """The fields that the library can check one by one, to find the invalid one."""
 

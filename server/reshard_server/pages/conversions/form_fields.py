@@ -9,10 +9,12 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from reshard.options import CHANGES, OUTPUT
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
 from reshard_server.schemas.conversion import (
+    DECLARED,
     Labels,
     OneTarget,
     Pairs,
@@ -116,6 +118,15 @@ DEFAULTS = {
     name: MEMBERS[name].default for name in MEMBER_TEXTS if isinstance(MEMBERS[name].default, str)
 }
 """The initial values of fields that are not empty."""
+
+FIELDS_OF = {
+    "changes": [name for name, option in DECLARED.items() if option.group == CHANGES],
+    "output": [
+        name for name, option in DECLARED.items() if option.group == OUTPUT and name not in FLAGS
+    ],
+    "flags": [name for name in DECLARED if name in FLAGS],
+}
+"""The fields of declared options, by their place on the page; those of the group LAYOUT have a place of their own."""
 
 
 def text_field(name: str) -> TextField:

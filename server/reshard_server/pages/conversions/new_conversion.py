@@ -18,7 +18,6 @@ from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.checkpoints.source_choices import sources
 from reshard_server.pages.conversions.conversion_form import (
-    COMPRESSIONS,
     TEXTS,
     ConversionForm,
     empty_form,
@@ -28,7 +27,7 @@ from reshard_server.pages.conversions.conversion_form import (
     request_of,
     sent_form,
 )
-from reshard_server.pages.conversions.form_fields import FLAGS
+from reshard_server.pages.conversions.form_fields import FIELDS_OF, FLAGS
 from reshard_server.pages.conversions.starter import with_starter, with_starter_if_there
 from reshard_server.pages.plans.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
@@ -138,9 +137,9 @@ async def _page(
         "form": form,
         "planned": plan,
         "names": (TEXTS, FLAGS),
+        "fields_of": FIELDS_OF,
         "sources": offered,
         "layouts": [(layout.name, layout.name) for layout in stored.versions],
-        "compressions": COMPRESSIONS,
         "readable": [r for r in serving.settings.roots if caller.may_read(r)],
         "writable": [r for r in serving.settings.roots if caller.may_write(r)],
         "ceiling": serving.settings.max_memory,

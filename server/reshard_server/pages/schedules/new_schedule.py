@@ -11,7 +11,6 @@ from reshard_server.api.schedules import routes
 from reshard_server.api.schedules.get_or_404 import new_name
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
-from reshard_server.pages.conversions.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedules.schedule_form import (
     ScheduleForm,
@@ -76,7 +75,6 @@ def _page(serving: Services, visitor: Visitor, form: ScheduleForm, status: int =
         status,
         form=form,
         layouts=[(layout.name, layout.name) for layout in stored],
-        compressions=COMPRESSIONS,
         readable=[r for r in serving.settings.roots if caller.may_read(r)],
         writable=[r for r in serving.settings.roots if caller.may_write(r)],
     )

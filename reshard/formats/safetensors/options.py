@@ -1,0 +1,76 @@
+"""The options of a safetensors target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from reshard.options import Option
+
+FilesOf = Literal["one", "shards", "ranks", "dcp"]
+"""The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or
+the files of torch's distributed checkpoint, which hold each slice once."""
+
+
+def _pattern(value: Any) -> str | None:
+    # The parser knows the names of models, whose files take their time to import; help needs none of that.
+    from reshard.formats.safetensors.write.file_names import parse_pattern
+
+    return parse_pattern(value)
+
+
+OPTIONS: Mapping[str, Option] = {
+    "files": Option(
+        kind="choice",
+        choices=(None, *get_args(FilesOf)),
+        show=str,
+        help=(
+            "Files of a safetensors DST. shards, the default: whole tensors and an index, as on Hugging Face; one: a single "
+            "file; ranks: a file for each device of the mesh, with its slices; dcp: each slice once, for torch's distributed "
+            "checkpoint."
+        ),
+        description="Files of a safetensors target; shards where it is a folder.",
+        label="Files",
+        hint="How a safetensors target is cut into files.",
+        labels=(
+            "shards, or one by the target's name",
+            "one file",
+            "shards with an index",
+            "a file for each device",
+            "torch's distributed checkpoint",
+        ),
+    ),
+    "file_bytes": Option(
+        kind="size",
+        example="5GB",
+        show=str,
+        metavar="SIZE",
+        help="Most bytes of tensors in one of --files shards; a tensor is never split. Default: 5GB.",
+        label="Shard size",
+        hint="Most bytes in one shard. Such as 5GB.",
+    ),
+    "file_names": Option(
+        kind="text",
+        read=_pattern,
+        show=str,
+        metavar="PATTERN",
+        help=(
+            "Names of the files, such as 'part-{number}.safetensors'. {number} counts from 1, {rank} from 0; {count} is how "
+            "many there are."
+        ),
+        examples=("part-{number:03d}.safetensors",),
+        max_length=200,
+        label="File names",
+        hint="Such as part-{number:03d}.safetensors.",
+    ),
+    "carry": Option(
+        kind="flag",
+        show=str,
+        help=(
+            "Copy the files beside the weights of a safetensors SRC, such as config.json, as they are, and folders of at "
+            "most 64 MiB; a warning names larger ones."
+        ),
+        description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
+        label="Copy the files beside the weights of a safetensors source",
+    ),
+}
