@@ -8,9 +8,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard import check_arguments
-from reshard.storage.location import Location
+from reshard.surface.places import Location
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
+from reshard_server.api.openapi.answers import FINGERPRINT, INSPECTION, VERIFICATION
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
 from reshard_server.api.read_mask import MaskedRoute
@@ -37,10 +38,7 @@ from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
     CheckpointRequest,
-    FingerprintAnswer,
     FingerprintRequest,
-    Inspection,
-    VerificationAnswer,
     VerifyRequest,
 )
 from reshard_server.services import Services
@@ -77,7 +75,7 @@ def checkpoints_below(query: CheckpointQuery, serving: Services, caller: Caller)
     return CheckpointPage(checkpoints=listed.checkpoints, next_page_token=more)
 
 
-@ROUTER.post(":inspect", response_model=Inspection, responses=problems(*_UNUSABLE))
+@ROUTER.post(":inspect", response_model=INSPECTION, responses=problems(*_UNUSABLE))
 async def inspect_checkpoint(
     body: Annotated[CheckpointRequest, Body(openapi_examples=INSPECTIONS)],
     request: Request,
@@ -100,7 +98,7 @@ async def inspect_checkpoint(
 
 @ROUTER.post(
     ":verify",
-    response_model=VerificationAnswer,
+    response_model=VERIFICATION,
     responses={200: {"content": EVENTS}, **problems(*_UNUSABLE, BUDGET, BAD_PLAN)},
 )
 async def verify_checkpoint(
@@ -156,7 +154,7 @@ def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
 
 @ROUTER.post(
     ":fingerprint",
-    response_model=FingerprintAnswer,
+    response_model=FINGERPRINT,
     responses={200: {"content": EVENTS}, **problems(*_UNUSABLE, BUDGET, TARGET_EXISTS)},
 )
 async def fingerprint_checkpoint(

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.openapi.answers import LAYOUT
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
 from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
@@ -35,7 +36,6 @@ from reshard_server.jobs.child_request import data_bytes
 from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.queries.ask import Question
 from reshard_server.schemas.base import Name, Page
-from reshard_server.schemas.checkpoint import LayoutAnswer
 from reshard_server.schemas.layout import (
     LayoutBody,
     LayoutPage,
@@ -171,7 +171,7 @@ def delete_layout(
 
 @ROUTER.post(
     ":preview",
-    response_model=LayoutAnswer,
+    response_model=LAYOUT,
     responses=problems(
         NOT_FOUND,
         BAD_LAYOUT,

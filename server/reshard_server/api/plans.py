@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import Reading, Serving
+from reshard_server.api.openapi.answers import MULTI_PLAN, PLAN
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import PLANS
 from reshard_server.api.read_mask import MaskedRoute
@@ -28,7 +29,6 @@ from reshard_server.jobs.check_request import check_conversion, check_limits, co
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.queries.ask import Question
-from reshard_server.schemas.checkpoint import MultiPlanAnswer, PlanAnswer
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
     MultiPlanRequest,
@@ -48,7 +48,7 @@ _OF_THE_RUN = {"restart", "verify"}
 
 @ROUTER.post(
     "",
-    response_model=PlanAnswer | MultiPlanAnswer,
+    response_model=PLAN | MULTI_PLAN,
     responses=problems(
         BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE, *OF_A_BUCKET
     ),

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from reshard import is_checkpoint
 from reshard.errors import MissingError, StorageError
-from reshard.storage.location import Location, locate
+from reshard.surface.places import Location, locate
 from reshard_server.auth.timed_calls import TimedCalls
 from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, problem_of
 

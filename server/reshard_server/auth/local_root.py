@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from reshard import ReshardError, is_checkpoint
-from reshard.storage.location import Location, locate
+from reshard.surface.places import Location, locate
 from reshard_server.auth import open_beneath
 from reshard_server.auth.path_rules import missing, nothing
 from reshard_server.errors.problems import INVALID, ProblemError

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import httpx
 
-from reshard import Progress, Stage
+from reshard import Progress, Stage, progress_bar
 from reshard_server.client.failures import ServiceError, UnreachableError, error_of
 from reshard_server.client.transport import Transport
 from reshard_server.schemas.conversion import Conversion, ProgressState
@@ -174,9 +174,7 @@ def _watcher(progress: bool | Watcher) -> AbstractContextManager[Watcher | None]
         return nullcontext(progress)
     if not progress:
         return nullcontext(None)
-    from reshard.cli.progress import watching
-
-    return watching(False)
+    return nullcontext(progress_bar())
 
 
 def _as_progress(state: ProgressState) -> Progress:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard import LayoutMap
-from reshard.arguments import cast_pairs
-from reshard.layout.bridges.from_keras import own_layout
+from reshard.surface.words import cast_pairs, own_layout
 
 
 def layout_of(layout: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reshard.geometry.sizes import format_bytes
+from reshard.surface import words
+from reshard.surface.words import format_bytes
 from reshard_server.schemas.conversion import Conversion
 
 
@@ -23,21 +24,8 @@ def rate_text(bytes_per_second: float | None) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, or a dash if it is unknown.
-
-    >>> duration_text(200), duration_text(7500)
-    ('3 min 20 s', '2 h 5 min')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    """``3 min 20 s``, or a dash if it is unknown."""
+    return "–" if seconds is None else words.duration_text(seconds)
 
 
 def moment_text(at: datetime) -> str:

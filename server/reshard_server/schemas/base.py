@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 
 import reshard
 from reshard_server.schemas.bounds import check_members
@@ -84,6 +92,20 @@ class UnlistedChoice(RequestDocument):
         "include them. With include, files of which it is not clear that they are one model are taken as one, and one file "
         "of several by itself.",
     )
+
+
+MODEL_MARK = "x-model"
+"""In a schema: the name of a model whose schema takes the mark's place in the OpenAPI document."""
+
+
+def one(model: str) -> WithJsonSchema:
+    """The schema of one object of a model."""
+    return WithJsonSchema({MODEL_MARK: model})
+
+
+def many(model: str) -> WithJsonSchema:
+    """The schema of a list of such objects."""
+    return WithJsonSchema({"type": "array", "items": {MODEL_MARK: model}})
 
 
 class Answer(BaseModel):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema
 
-from reshard import Check, FilesOf, FormatName, MissingChunks, Style, Target
+from reshard import Check, FilesOf, FormatName, MissingChunks, Stage, Style, Target
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
@@ -18,9 +18,10 @@ from reshard_server.schemas.base import (
     RootedPath,
     UnlistedChoice,
     Whole,
+    many,
+    one,
 )
 from reshard_server.schemas.bounds import at_most
-from reshard_server.schemas.reports import STAGES, TargetReport, many, one
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
@@ -207,7 +208,7 @@ def targets_of(request: ConversionRequest | AnyPlanRequest) -> tuple[TargetReque
 class ProgressState(Answer):
     """The progress of a run; bytes are decoded bytes of the source."""
 
-    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(get_args(Stage))})]
     moved_bytes: int
     total_bytes: int
     resumed_bytes: int = 0
@@ -226,7 +227,7 @@ class Conversion(Answer):
     done: bool
     request: ConversionRequest
     progress: ProgressState | None = None
-    result: Annotated[list[dict[str, Any]], many(TargetReport)] | None = Field(
+    result: Annotated[list[dict[str, Any]], many("TargetReport")] | None = Field(
         None,
         description="The report of each target, with digests (docs/reference/json-output.md, convert); null in listings.",
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from reshard.geometry.sizes import format_bytes
+from reshard.surface.words import format_bytes
 
 
 def resplit_text(plan: Mapping[str, Any]) -> str:
