@@ -9,11 +9,17 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
-from reshard_server.api import checkpoints, health, layouts, metrics, plans
-from reshard_server.api.conversions import events
-from reshard_server.api.conversions import routes as conversions
+from reshard_server.api import (
+    checkpoints,
+    conversion_events,
+    conversions,
+    health,
+    layouts,
+    metrics,
+    plans,
+    schedules,
+)
 from reshard_server.api.openapi.description import describe
-from reshard_server.api.schedules import routes as schedules
 from reshard_server.api.tensors import routes as tensors
 from reshard_server.auth.proxies import Proxies
 from reshard_server.drain import Drain
@@ -34,7 +40,7 @@ ROUTERS = (
     health.ROUTER,
     metrics.ROUTER,
     conversions.ROUTER,
-    events.ROUTER,
+    conversion_events.ROUTER,
     plans.ROUTER,
     checkpoints.ROUTER,
     layouts.ROUTER,

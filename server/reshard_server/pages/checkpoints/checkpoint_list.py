@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlencode
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from reshard_server.api import checkpoints as routes
 from reshard_server.api.caller import Serving
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting
+from reshard_server.resources import questions
 from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery
 
 ROUTER = APIRouter(prefix="/checkpoints", include_in_schema=False)
@@ -36,7 +37,9 @@ async def list_checkpoints(
         query = CheckpointQuery(
             root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
         )
-        found = await routes.list_checkpoints(query, serving, visitor.caller)
+        found = await run_sync(
+            questions.checkpoints_below, serving, visitor.caller, query, limiter=serving.finders
+        )
     query_of_page = {"root": root, "prefix": prefix.strip("/")}
     more = found.next_page_token
     return page(

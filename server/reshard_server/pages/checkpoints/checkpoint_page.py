@@ -11,14 +11,10 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.check_request import check_limits, for_field
-from reshard_server.jobs.child_request import data_bytes
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting
-from reshard_server.queries.ask import Question
-from reshard_server.services import Services
+from reshard_server.resources import questions
 
 ROUTER = APIRouter(prefix="/checkpoint", include_in_schema=False)
 
@@ -33,7 +29,14 @@ async def show_checkpoint(
     """Shows tensors and meshes, or why the checkpoint cannot be read."""
     found, problem = None, None
     try:
-        question = await run_sync(_question, serving, visitor.caller, path, limiter=serving.finders)
+        question = await run_sync(
+            questions.inspection,
+            serving,
+            visitor.caller,
+            path,
+            "contents",
+            limiter=serving.finders,
+        )
         found = json.loads(await answer_to(request, serving, question))
     except ProblemError as refused:
         problem = refused
@@ -44,15 +47,4 @@ async def show_checkpoint(
         path=path,
         found=found,
         problem=problem,
-    )
-
-
-def _question(serving: Services, caller: Caller, checkpoint: str) -> Question:
-    with for_field("/checkpoint"):
-        found = serving.roots.existing(caller, checkpoint)
-    limits = check_limits(serving, None)
-    memory = data_bytes(limits.max_memory, limits.workers)
-    overrides = {"uri": checkpoint}
-    return Question(
-        "contents", {"path": str(found)}, memory, overrides=overrides, paths=(checkpoint,)
     )

@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from reshard_server.api.caller import Serving
-from reshard_server.api.conversions import routes
-from reshard_server.api.conversions.get_or_404 import visible
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import CONFLICT, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form
 from reshard_server.pages.wording import targets_text
+from reshard_server.resources import conversions as resource
+from reshard_server.resources.conversions import visible
 from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
 
@@ -64,7 +64,7 @@ def _cancel(serving: Services, caller: Caller, conversion: str) -> CancelOutcome
     if found.state in ("cancelling", "cancelled"):
         return CancelOutcome(title, url, False, "it was cancelled before")
     try:
-        now = routes.cancel_conversion(found, serving)
+        now = resource.cancel(serving, found)
     except ProblemError as problem:
         if problem.kind is not CONFLICT:
             raise

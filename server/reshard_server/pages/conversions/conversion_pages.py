@@ -9,14 +9,15 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api.caller import Serving, looked_up
-from reshard_server.api.conversions import routes
-from reshard_server.api.conversions.get_or_404 import ConversionId, visible
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visiting
+from reshard_server.resources import conversions as resource
+from reshard_server.resources.conversions import ConversionId, visible
+from reshard_server.resources.resource import listed_token
 from reshard_server.schemas.conversion import Conversion, State, targets_of
 from reshard_server.schemas.listing import ConversionQuery
 
@@ -55,7 +56,7 @@ async def list_conversions(
     query = ConversionQuery.model_validate({"state": [state] if state else []})
     key, equals, value = label.strip().partition("=")
     filters = Filters(
-        token=None if visitor.caller.is_admin else visitor.name,
+        token=listed_token(visitor.caller),
         states=tuple(query.state),
         source_part=source.strip() or None,
         labels=((key, value),) if equals else (),
@@ -102,21 +103,21 @@ def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Respons
 @ROUTER.post("/{id}/cancel")
 def cancel_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Cancels the conversion."""
-    routes.cancel_conversion(found, serving)
+    resource.cancel(serving, found)
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/retry")
 def retry_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Queues the conversion again."""
-    routes.retry_conversion(found, serving, Response())
+    resource.retry(serving, found)
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/delete")
 def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Deletes the conversion's record."""
-    routes.delete_conversion(found, serving)
+    resource.delete(serving, found)
     return RedirectResponse("/conversions", 303)
 
 

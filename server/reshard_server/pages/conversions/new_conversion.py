@@ -11,8 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api.caller import Serving, looked_up
-from reshard_server.api.conversions import routes
-from reshard_server.api.conversions.get_or_404 import gone, visible
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
@@ -33,6 +31,8 @@ from reshard_server.pages.conversions.starter import with_starter, with_starter_
 from reshard_server.pages.plans.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visitor
+from reshard_server.resources import conversions as resource
+from reshard_server.resources.conversions import CONVERSIONS, visible
 from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
 
@@ -76,7 +76,7 @@ def _again(
     found = visible(serving, visitor.caller, conversion)
     targets = targets_of(found.request)
     if number >= len(targets):
-        raise gone(conversion)
+        raise CONVERSIONS.gone(conversion)
     return form_of(key, found, targets[number])
 
 
@@ -103,9 +103,7 @@ async def send_form(
 
 async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
     request = request_of(form)
-    made = await routes.create_conversion(
-        request, serving, visitor.caller, Response(), key_of(form, request)
-    )
+    made = await resource.create(serving, visitor.caller, request, key_of(form, request))
     return RedirectResponse(f"/conversions/{made.id}", 303)
 
 

@@ -9,14 +9,11 @@ from anyio import move_on_after
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.check_request import check_limits, for_field
-from reshard_server.jobs.child_request import data_bytes
 from reshard_server.pages.conversions.conversion_form import ConversionForm
-from reshard_server.queries.ask import Question
+from reshard_server.resources import questions
 from reshard_server.services import Services
 
 PATIENCE_SECONDS = 5.0
@@ -27,8 +24,10 @@ async def with_starter(
     request: Request, serving: Services, caller: Caller, form: ConversionForm
 ) -> ConversionForm:
     """The form with a starter over its mesh, or over the source's own. ProblemError if the source cannot be read."""
-    source, mesh = form.values["source"], form.values["mesh"]
-    question = await run_sync(_question, serving, caller, source, mesh, limiter=serving.finders)
+    source, mesh = form.values["source"], form.values["mesh"] or None
+    question = await run_sync(
+        questions.starter, serving, caller, source, mesh, limiter=serving.finders
+    )
     text = json.loads(await answer_to(request, serving, question))["starter"].strip()
     return replace(form, values={**form.values, "layout_text": text}, starter=text, errors={})
 
@@ -43,18 +42,3 @@ async def with_starter_if_there(
         except ProblemError:
             return form  # its preview says what is wrong
     return form
-
-
-def _question(serving: Services, caller: Caller, source: str, mesh: str) -> Question:
-    with for_field("/source"):
-        found = serving.roots.existing(caller, source)
-    with for_field("/mesh"):
-        check_arguments(mesh=mesh or None)
-    limits = check_limits(serving, None)
-    return Question(
-        "starter",
-        {"source": str(found), "mesh": mesh or None},
-        data_bytes(limits.max_memory, limits.workers),
-        overrides={"source": source},
-        paths=(source,),
-    )

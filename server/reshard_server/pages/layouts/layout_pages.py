@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.api.layouts import LayoutVersion, no_such_layout, preview_question
-from reshard_server.db.layouts import layouts
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.checkpoints.source_choices import sources
 from reshard_server.pages.layouts.layout_text import layout_text
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting, Visitor
+from reshard_server.resources import questions
+from reshard_server.resources.layouts import LayoutVersion, find
 from reshard_server.schemas.layout import PreviewRequest, StoredLayout
 from reshard_server.services import Services
 
@@ -81,9 +81,13 @@ async def preview_layout(
             raise none_given()
         body = PreviewRequest.model_validate({"checkpoint": given, "layout": name})
         question = await run_sync(
-            preview_question, serving, visitor.caller, body, limiter=serving.finders
+            questions.preview,
+            serving,
+            visitor.caller,
+            body,
+            "layout_summary",
+            limiter=serving.finders,
         )
-        question = replace(question, command="layout_summary")
         tried = Tried(given, json.loads(await answer_to(request, serving, question)))
     except ProblemError as refused:
         tried = Tried(given, problem=refused)
@@ -109,9 +113,7 @@ def _page(
     offered: list[str],
     tried: Tried,
 ) -> Response:
-    found = layouts.get(serving.database, name)
-    if found is None:
-        raise no_such_layout(name)
+    found = find(serving, name)
     listed = layout_names.versions(serving.database, found.name, PAGE_SIZE, page_token)
     more = listed.next_page_token
     text = layout_text(found.layout)

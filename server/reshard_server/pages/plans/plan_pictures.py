@@ -10,12 +10,12 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 
 from reshard_server.api.answer_or_stream import answer_to
-from reshard_server.api.plans import plan_question
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import stored_layout
 from reshard_server.jobs.check_request import for_field
 from reshard_server.pages.plans.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.pages.plans.plan_wording import reads_text, resplit_text
+from reshard_server.resources import questions
 from reshard_server.schemas.conversion import Conversion, PlanRequest, TargetRequest
 from reshard_server.services import Services
 
@@ -65,7 +65,7 @@ async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
 ) -> DrawnPlan:
     """Plans a conversion. Raises ProblemError if the conversion would be refused."""
-    question = await run_sync(plan_question, serving, caller, body, limiter=serving.finders)
+    question = await run_sync(questions.plan, serving, caller, body, limiter=serving.finders)
     arguments = {k: v for k, v in question.arguments.items() if k not in _OF_JSON}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 
 from reshard_server.api.caller import Converting, Reading, Serving, looked_up
-from reshard_server.api.conversions.get_or_404 import Changeable, Readable, gone
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import REQUESTS, conversion_response
-from reshard_server.api.read_mask import MaskedRoute
+from reshard_server.api.read_mask import MaskedRoute, mask_of, wants
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.errors.problems import (
@@ -21,15 +20,14 @@ from reshard_server.errors.problems import (
     INVALID,
     KEY_REUSED,
     UNAVAILABLE,
-    ProblemError,
 )
-from reshard_server.jobs.conversion_job import submit
-from reshard_server.observability.logs import ABOUT
+from reshard_server.resources import conversions as resource
+from reshard_server.resources.conversions import ConversionId
+from reshard_server.resources.resource import listed_token
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,
     ConversionRequest,
-    targets_of,
 )
 from reshard_server.schemas.listing import ConversionQuery
 
@@ -46,6 +44,28 @@ Key = Annotated[
         pattern="^[!-~]{1,255}$",
     ),
 ]
+
+
+async def _to_read(
+    id: ConversionId,  # noqa: A002
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Conversion:
+    with_result = wants(mask_of(request), "result")
+    return await looked_up(serving, resource.visible, serving, caller, id, with_result)
+
+
+async def _to_change(
+    id: ConversionId,  # noqa: A002
+    serving: Serving,
+    caller: Converting,
+) -> Conversion:
+    return await looked_up(serving, resource.visible, serving, caller, id)
+
+
+Readable = Annotated[Conversion, Depends(_to_read)]
+Changeable = Annotated[Conversion, Depends(_to_change)]
 
 
 @ROUTER.post(
@@ -67,9 +87,7 @@ async def create_conversion(
 
     Everything that can be checked without reading the checkpoint is checked now.
     """
-    ABOUT.get().aims_at(*(requested.target for requested in targets_of(body)))
-    made = await submit(serving, caller, body, idempotency_key)
-    ABOUT.get().found(made.id)
+    made = await resource.create(serving, caller, body, idempotency_key)
     _point_to(response, made)
     return made
 
@@ -81,7 +99,7 @@ async def list_conversions(
     """Lists this token's conversions, newest first; an admin sees those of all tokens."""
     labels = (label.partition("=") for label in query.label)
     filters = Filters(
-        token=None if caller.is_admin else caller.name,
+        token=listed_token(caller),
         states=tuple(query.state),
         source=query.source,
         schedule=query.schedule,
@@ -131,14 +149,7 @@ async def get_conversion(
 )
 def cancel_conversion(found: Changeable, serving: Serving) -> Conversion:
     """Cancels a conversion: at once if it waits, within seconds if it runs. The target does not change."""
-    now = conversions.request_cancel(serving.database, found.id)
-    if now is None:
-        raise gone(found.id)
-    if now.state in ("succeeded", "failed"):
-        raise ProblemError(
-            CONFLICT, f"conversion {now.id} has {now.state} already; there is nothing to cancel"
-        )
-    return now
+    return resource.cancel(serving, found)
 
 
 @ROUTER.post(
@@ -151,14 +162,7 @@ def cancel_conversion(found: Changeable, serving: Serving) -> Conversion:
 )
 def retry_conversion(found: Changeable, serving: Serving, response: Response) -> Conversion:
     """Queues a failed or cancelled conversion again; it resumes where it stopped."""
-    serving.drain.refuse_new()
-    now = conversions.requeue(serving.database, found.id)
-    if now is None:
-        raise ProblemError(
-            CONFLICT,
-            f"conversion {found.id} is {found.state}; only failed and cancelled ones can be retried",
-        )
-    serving.queue.wake()
+    now = resource.retry(serving, found)
     _point_to(response, now)
     return now
 
@@ -166,11 +170,7 @@ def retry_conversion(found: Changeable, serving: Serving, response: Response) ->
 @ROUTER.delete("/{id}", status_code=204, responses=problems(CONFLICT))
 def delete_conversion(found: Changeable, serving: Serving) -> None:
     """Deletes the record of an ended conversion; its outputs stay."""
-    if not conversions.delete(serving.database, found.id):
-        first = "" if found.state == "cancelling" else "cancel it, and "
-        raise ProblemError(
-            CONFLICT, f"conversion {found.id} is {found.state}; {first}delete it once it has ended"
-        )
+    resource.delete(serving, found)
 
 
 def _point_to(response: Response, conversion: Conversion) -> None:

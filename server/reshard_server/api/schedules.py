@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 
 from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.api.schedules.examples import (
+from reshard_server.api.openapi.schedule_examples import (
     BODIES,
     RUN_NOW,
     run_response,
     schedule_response,
 )
-from reshard_server.api.schedules.get_or_404 import (
-    ChangeableSchedule,
-    IfMatch,
-    IfNoneMatch,
-    NewName,
-    ReadableSchedule,
-    changed,
-    check_state,
-    may_see,
-)
-from reshard_server.db.clock import clock_of
+from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.schedules import runs as schedule_runs
-from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
@@ -39,11 +27,10 @@ from reshard_server.errors.problems import (
     STORAGE,
     TOO_MANY,
     UNAVAILABLE,
-    ProblemError,
 )
-from reshard_server.observability.logs import ABOUT
-from reshard_server.schedules.check_schedule import check_schedule, first_look
-from reshard_server.schedules.run_now import run_now
+from reshard_server.resources import schedules as resource
+from reshard_server.resources.resource import PageToken
+from reshard_server.resources.schedules import SCHEDULES, Expected, ScheduleName
 from reshard_server.schemas.base import DEFAULT_PAGE, PageSize
 from reshard_server.schemas.schedule import (
     RunNow,
@@ -57,9 +44,33 @@ from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=MaskedRoute)
 
-PageToken = Annotated[
-    str | None, Query(max_length=1024, description="next_page_token of the previous page.")
+IfMatch = Annotated[
+    str | None,
+    Header(description="ETags, or *; only if the schedule is in one of these states."),
 ]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(
+        description="ETags, or *; only if the schedule is in none of these states, or does not exist."
+    ),
+]
+
+
+def _to_read(name: ScheduleName, serving: Serving, caller: Reading) -> StoredSchedule:
+    return SCHEDULES.visible(serving, caller, name)
+
+
+def _to_change(name: ScheduleName, serving: Serving, caller: Converting) -> StoredSchedule:
+    return SCHEDULES.visible(serving, caller, name)
+
+
+def _to_put(name: ScheduleName, caller: Converting) -> str:  # noqa: ARG001  (the caller is checked first)
+    return SCHEDULES.checked(name)
+
+
+NewName = Annotated[str, Depends(_to_put)]
+ReadableSchedule = Annotated[StoredSchedule, Depends(_to_read)]
+ChangeableSchedule = Annotated[StoredSchedule, Depends(_to_change)]
 
 
 @ROUTER.put(
@@ -84,38 +95,12 @@ def put_schedule(
     It runs with the rights that the storing token has at each run. Everything that can be checked without reading a
     checkpoint is checked now.
     """
-    ABOUT.get().aims_at(*(requested.target for requested in body.targets))
-    existing = schedules.get(serving.database, name)
-    before = existing if existing is not None and may_see(caller, existing) else None
-    check_state(before, if_match, if_none_match)
-    now = clock_of(serving.database).now()
-    check_schedule(serving.scheduling, caller, name, body, now)
-    next_at = first_look(body, now)
-    if existing is not None and before is None:
-        raise _not_free(name)
-    if before is None:
-        stored = schedules.create(
-            serving.database, name, caller.name, body, next_at, serving.settings
-        )
+    expected = Expected(if_match, if_none_match)
+    stored, is_new = resource.put(serving, caller, name, body, expected)
+    if is_new:
         response.status_code = 201
         response.headers["Location"] = f"/v1/schedules/{name}"
-    else:
-        stored = schedules.replace(
-            serving.database, before, caller.name, body, next_at, serving.settings
-        )
-    if stored is None:
-        existing = schedules.get(serving.database, name)
-        raise _not_free(name) if existing and not may_see(caller, existing) else changed(existing)
     return _answer(serving, stored, response)
-
-
-def _not_free(name: str) -> ProblemError:
-    """The problem for a name of another token's schedule; it does not say why."""
-    return ProblemError(
-        CONFLICT,
-        f"the name {name!r} cannot be used; choose another name",
-        remedy="choose another name",
-    )
 
 
 @ROUTER.get("")
@@ -126,10 +111,7 @@ def list_schedules(
     page_token: PageToken = None,
 ) -> SchedulePage:
     """Lists this token's schedules, by name; an admin sees those of all tokens."""
-    token = None if caller.is_admin else caller.name
-    stored, more = schedules.page(serving.database, token, page_size, page_token)
-    listed = [one.as_schedule(schedule_runs.last(serving.database, one.name)) for one in stored]
-    return SchedulePage(schedules=listed, next_page_token=more)
+    return resource.page(serving, caller, page_size, page_token)
 
 
 @ROUTER.get("/{name}", responses={200: schedule_response("The schedule.", "ETag")})
@@ -141,9 +123,7 @@ def get_schedule(found: ReadableSchedule, serving: Serving, response: Response) 
 @ROUTER.delete("/{name}", status_code=204, responses=problems(PRECONDITION))
 def delete_schedule(found: ChangeableSchedule, serving: Serving, if_match: IfMatch = None) -> None:
     """Deletes a schedule and its history. Conversions that it started continue, and its outputs stay."""
-    check_state(found, if_match)
-    if not schedules.delete(serving.database, found):
-        raise changed(schedules.get(serving.database, found.name))
+    resource.delete(serving, found, Expected(if_match))
 
 
 @ROUTER.post(
@@ -152,10 +132,7 @@ def delete_schedule(found: ChangeableSchedule, serving: Serving, if_match: IfMat
 )
 def pause_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
     """Pauses a schedule: it starts nothing until it is resumed; running conversions continue."""
-    stored = schedules.set_paused(
-        serving.database, found, clock_of(serving.database).now(), paused=True
-    )
-    return _answer(serving, _unless_changed(serving, stored, found.name), response)
+    return _answer(serving, resource.pause(serving, found), response)
 
 
 @ROUTER.post(
@@ -164,9 +141,7 @@ def pause_schedule(found: ChangeableSchedule, serving: Serving, response: Respon
 )
 def resume_schedule(found: ChangeableSchedule, serving: Serving, response: Response) -> Schedule:
     """Resumes a schedule, from the next due time, or with every step that is new since it was paused."""
-    next_at = first_look(found.body, clock_of(serving.database).now())
-    stored = schedules.set_paused(serving.database, found, next_at, paused=False)
-    return _answer(serving, _unless_changed(serving, stored, found.name), response)
+    return _answer(serving, resource.resume(serving, found), response)
 
 
 _NEWEST = RunNow(step=None)
@@ -190,10 +165,8 @@ def run_schedule(
 
     A step that failed, was skipped or came back may run again; a step that was converted may not.
     """
-    serving.drain.refuse_new()
-    run = run_now(serving.scheduling, found, body.step, clock_of(serving.database).now())
+    run = resource.run(serving, found, body.step)
     if run.conversion is not None:
-        ABOUT.get().found(run.conversion)
         response.headers["Location"] = f"/v1/conversions/{run.conversion}"
     return run
 
@@ -211,11 +184,4 @@ def list_runs(
 
 def _answer(serving: Services, stored: StoredSchedule, response: Response) -> Schedule:
     response.headers["ETag"] = stored.tag
-    return stored.as_schedule(schedule_runs.last(serving.database, stored.name))
-
-
-def _unless_changed(serving: Services, stored: StoredSchedule | None, name: str) -> StoredSchedule:
-    """The stored schedule; ProblemError if another request changed it first."""
-    if stored is None:
-        raise changed(schedules.get(serving.database, name))
-    return stored
+    return resource.shown(serving, stored)
