@@ -15,9 +15,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from reshard_server.api.answer_or_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.conversions import Readable
-from reshard_server.api.event_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions.change_feed import Watcher

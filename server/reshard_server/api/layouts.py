@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answered
@@ -13,7 +14,6 @@ from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
 from reshard_server.api.openapi.answers import LAYOUT
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
-from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.layouts import layouts
 from reshard_server.errors.problems import (
@@ -41,6 +41,34 @@ from reshard_server.schemas.layout import (
     StoredLayout,
     VersionPage,
 )
+
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="Change it only if it still has this ETag; * if it exists.", max_length=1024
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(description="Only if it has none of these ETags; * if it does not exist."),
+]
+
+
+def names(header: str, tag: str | None) -> bool:
+    """Whether the header names this ETag; None if the resource does not exist."""
+    known = [known.strip().removeprefix("W/") for known in header.split(",")]
+    return tag is not None and (tag in known or "*" in known)
+
+
+def expectation(if_match: str | None, if_none_match: str | None) -> Callable[[str | None], bool]:
+    """A function of the current ETag (None if nothing exists): whether the request expects it."""
+
+    def holds(tag: str | None) -> bool:
+        matches = if_match is None or names(if_match, tag)
+        return matches and not (if_none_match is not None and names(if_none_match, tag))
+
+    return holds
+
 
 ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
 

@@ -11,7 +11,7 @@ from reshard import LayoutMap, MissingAxes
 from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
 from reshard.documents.comparisons import VerificationAnswer
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
-from reshard_server.client.layouts import layout_of, with_layout
+from reshard.surface.words import cast_pairs, own_layout
 from reshard_server.client.transport import D, Transport
 from reshard_server.schemas.checkpoint import CheckpointPage
 from reshard_server.schemas.layout import LayoutPage, StoredLayout, VersionPage
@@ -22,6 +22,27 @@ from reshard_server.schemas.schedule import (
     SchedulePage,
     ScheduleRun,
 )
+
+
+def layout_of(layout: Any) -> Any:
+    """The layout as the API takes it.
+
+    Raises LayoutError for a LayoutMap with keys that the server would refuse.
+    """
+    layout = own_layout(layout)
+    if isinstance(layout, LayoutMap):
+        return layout.to_mapping()
+    return dict(layout) if isinstance(layout, Mapping) else layout
+
+
+def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a conversion, with the layout and the casts as the API takes them."""
+    given = dict(options)
+    if "layout" in given:
+        given["layout"] = layout_of(given["layout"])
+    if given.get("cast") is not None:
+        given["cast"] = cast_pairs(given["cast"])
+    return given
 
 
 @dataclass(frozen=True)

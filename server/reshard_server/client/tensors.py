@@ -16,7 +16,7 @@ from reshard import LayoutMap
 from reshard.errors import StorageError
 from reshard.surface.words import cast_pairs, full_name
 from reshard_server.client.failures import UnreachableError
-from reshard_server.client.layouts import layout_of
+from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport
 
 if TYPE_CHECKING:

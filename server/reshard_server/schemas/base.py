@@ -7,15 +7,45 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     Strict,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 import reshard
-from reshard_server.schemas.bounds import check_members
+
+MOST_MEMBERS = 100
+"""Limit for an object with named members; no valid request has as many."""
+
+
+def at_most(number: int) -> BeforeValidator:
+    """For a list or an object with free names: refuses more members than this before validating them."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | tuple | dict) and len(value) > number:
+            raise PydanticKnownError(
+                "too_long",
+                {"field_type": "List", "max_length": number, "actual_length": len(value)},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+def check_members(value: Any) -> Any:
+    """Refuses an object with too many members, each of which would otherwise be reported as unknown."""
+    if isinstance(value, dict) and len(value) > MOST_MEMBERS:
+        raise PydanticCustomError(
+            "too_many_members",
+            "expected at most {most} members, found {found}",
+            {"most": MOST_MEMBERS, "found": len(value)},
+        )
+    return value
+
 
 LARGEST_STEP = 2**63 - 1
 

@@ -18,10 +18,10 @@ from reshard_server.schemas.base import (
     RootedPath,
     UnlistedChoice,
     Whole,
+    at_most,
     many,
     one,
 )
-from reshard_server.schemas.bounds import at_most
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 

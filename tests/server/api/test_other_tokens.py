@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.resources import schedules as resource
 from reshard_server.db.schedules import schedules
+from reshard_server.resources import schedules as resource
 
 from tests.server.pages.browser import Browser
 from tests.server.served import Served

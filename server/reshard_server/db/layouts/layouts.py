@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from reshard.errors import LayoutError
-from reshard_server.db.canonical_json import canonical_text
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
+from reshard_server.db.documents import bytes_of, canonical_text, stored_bytes
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_layout
-from reshard_server.db.sizes import bytes_of, stored_bytes
 from reshard_server.db.tables import CONVERSIONS, LAYOUTS
 from reshard_server.errors.problems import FORBIDDEN, PRECONDITION, ProblemError
 from reshard_server.schemas.conversion import (
@@ -155,7 +154,6 @@ def _check(
             PRECONDITION,
             f"the layout {name!r} is not as the request expects: {there}; read it again, and send the request with "
             "its ETag",
-            remedy="read it again, and send the request with its ETag",
         )
     _check_owner(name, now, token, is_admin)
 
@@ -171,7 +169,6 @@ def _check_owner(name: str, now: StoredLayout | None, token: str, is_admin: bool
         raise ProblemError(
             FORBIDDEN,
             f"the layout {name!r} belongs to another token, so this one may not change it; take another name, or ask an admin",
-            remedy="take another name, or ask an admin",
         )
 
 

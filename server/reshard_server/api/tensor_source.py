@@ -17,7 +17,7 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.db.layouts.layouts import layout_content
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.jobs.choose_step import resolve_step
-from reshard_server.schemas.tensor import TensorQuery
+from reshard_server.schemas.checkpoint import TensorQuery
 from reshard_server.services import Services
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def check_form(query: TensorQuery) -> None:
             "expected either name (a slice of one tensor) or shard (the slices of one device of a layout), but not "
             "both; give one of them",
             "name",
-            "give one of them",
         )
     other = _WITH_SHARD if query.shard is None else _WITH_NAME
     for field in other:
@@ -82,7 +81,6 @@ def check_form(query: TensorQuery) -> None:
                 INVALID,
                 f"{field} needs {'shard' if query.shard is None else 'name'}; leave it out",
                 field,
-                "leave it out",
             )
 
 

@@ -15,10 +15,10 @@ from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.db.layouts import names as layout_names
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.pages.checkpoints.source_choices import sources
-from reshard_server.pages.layouts.layout_text import layout_text
 from reshard_server.pages.rendering import page
+from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visitor import Visiting, Visitor
+from reshard_server.pages.wording import layout_text
 from reshard_server.resources import questions
 from reshard_server.resources.layouts import LayoutVersion, find
 from reshard_server.schemas.layout import PreviewRequest, StoredLayout
@@ -101,7 +101,6 @@ def none_given() -> ProblemError:
         INVALID,
         "no checkpoint is given; give one as ROOT/path",
         "checkpoint",
-        "give one as ROOT/path",
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from anyio import move_on_after
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
+from starlette.responses import Response
 
-from reshard_server.api.caller import Serving
+from reshard_server.api.caller import Serving, read_metrics
 from reshard_server.api.openapi.description import problems
 from reshard_server.errors.error_handlers import no_records
 from reshard_server.errors.problems import UNAVAILABLE, ProblemError
@@ -68,3 +70,19 @@ def _unready(why: str) -> ProblemError:
     return ProblemError(
         UNAVAILABLE, f"{why}; see the server's log", headers={"Retry-After": RETRY_AFTER}
     )
+
+
+class MetricsText(Response):
+    """The text format of Prometheus."""
+
+    media_type = "text/plain"
+
+
+@ROUTER.get("/metrics", response_class=MetricsText, dependencies=[Depends(read_metrics)])
+def get_metrics(serving: Serving) -> Response:
+    """Returns queue depth, conversions by state, bytes, durations, memory and latency.
+
+    Needs a token with the scope read, unless the setting ``metrics_open`` is on.
+    """
+    text = generate_latest(serving.metrics.registry)
+    return MetricsText(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
