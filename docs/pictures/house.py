@@ -44,6 +44,7 @@ SERVICE = {
     "pages": "web pages",
     "api": "the routes of /v1",
     "middleware": "what every request passes",
+    "resources": "what routes and pages share",
     "services": "what every route works with",
     "schedules": "by the clock, and of each new step",
     "queries": "inspect, plan, verify, browse",
@@ -63,7 +64,7 @@ SERVICE = {
 COLOURS = {
     DEVICES[
         0
-    ]: "cli demo surface api checkpoint serve app server_process refuse_before_body pages middleware",
+    ]: "cli demo surface api checkpoint serve app server_process refuse_before_body pages middleware resources",
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
