@@ -20,13 +20,12 @@ from reshard_server.api import (
     tensors,
 )
 from reshard_server.api.openapi.description import describe
-from reshard_server.auth.proxies import Proxies
+from reshard_server.auth.proxies import Forwarded, Proxies
 from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.expect_continue import CloseUnlessBodyRead
-from reshard_server.middleware.forwarded import Forwarded
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (

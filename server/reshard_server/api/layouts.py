@@ -15,7 +15,7 @@ from reshard_server.api.openapi.answers import LAYOUT
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
 from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.db.layouts import layouts
+from reshard_server.db import layouts
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,

@@ -14,7 +14,7 @@ import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts.layouts import layout_content
+from reshard_server.db.layouts import layout_content
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.schemas.checkpoint import TensorQuery

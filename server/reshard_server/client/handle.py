@@ -12,8 +12,8 @@ import httpx
 from reshard import Progress, Stage, progress_bar
 from reshard_server.client.failures import ServiceError, UnreachableError, error_of
 from reshard_server.client.transport import Transport
+from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
-from reshard_server.schemas.problem import Problem
 
 URL = "/v1/conversions"
 POLL_SECONDS = 1.0

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.db.layouts import names as layout_names
+from reshard_server.db import layout_names
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources

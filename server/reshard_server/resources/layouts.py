@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path
 
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import layouts
+from reshard_server.db import layouts
 from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.schemas.layout import StoredLayout
 from reshard_server.services import Services

@@ -16,7 +16,7 @@ from reshard_server.client import Client, ServiceError, UnreachableError
 from reshard_server.client.failures import error_of
 from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport
-from reshard_server.schemas.problem import Problem
+from reshard_server.schemas.base import Problem
 
 import reshard
 from reshard.engine.progress import Progress

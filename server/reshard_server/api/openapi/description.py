@@ -29,8 +29,7 @@ from reshard_server.errors.problems import (
     UNSUPPORTED,
     Kind,
 )
-from reshard_server.schemas.base import MODEL_MARK
-from reshard_server.schemas.problem import Problem
+from reshard_server.schemas.base import MODEL_MARK, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 

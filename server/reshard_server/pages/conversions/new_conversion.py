@@ -16,7 +16,7 @@ from reshard.errors import ReshardError
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import names as layout_names
+from reshard_server.db import layout_names
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.conversions.conversion_form import (

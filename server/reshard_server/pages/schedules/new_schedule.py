@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api.caller import Serving
-from reshard_server.db.layouts import names as layout_names
+from reshard_server.db import layout_names
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.pages.conversions.conversion_form import COMPRESSIONS
 from reshard_server.pages.rendering import page
