@@ -17,13 +17,17 @@ class Record(Struct, frozen=True):
 
         ``docs/reference/json-output.md`` lists them. Numbers that are not finite are text, since JSON has none.
         """
-        found: dict[str, Any] = plain(self._document())
-        return found
+        return values(self._document())
 
-    def _document(self) -> dict[str, Any]:
-        """The keys and values, before they are made plain; all fields unless a record says otherwise."""
-        fields: dict[str, Any] = to_builtins(self, enc_hook=dict)  # of a read-only mapping
-        return fields
+    def _document(self) -> Struct:
+        """What is shown of it: the record itself, unless a document of ``reshard.documents`` says otherwise."""
+        return self
+
+
+def values(document: Struct) -> dict[str, Any]:
+    """A document as plain values for ``json.dumps``; members that are not set are left out."""
+    found: dict[str, Any] = plain(to_builtins(document, enc_hook=dict))  # of a read-only mapping
+    return found
 
 
 def plain(value: Any) -> Any:

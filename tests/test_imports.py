@@ -7,8 +7,10 @@ of its rules once.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,25 +25,22 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors", "engine", "planning",
-    "formats", "storage", "variables", "options", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "errors log record version",
+    "__main__", "cli", "demo", "surface", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors", "engine", "planning",
+    "formats", "storage", "variables", "options", "arguments signatures", "layout", "patterns", "checksums", "record_text", "geometry", "documents", "errors log record version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
     "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
     "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.planning.tensor_plan",
-    "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.verification.compare",
+    "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.verification.compare",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")
-# What the server may import of reshard besides its top, and which command may import the server when it runs.
-PUBLIC_MODULES = (
-    "reshard.arguments", "reshard.cli.json_output", "reshard.cli.progress", "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.errors", "reshard.formats.registry", "reshard.formats.steps",
-    "reshard.geometry.sizes", "reshard.layout.bridges.from_keras", "reshard.layout.changes", "reshard.layout.layout_text", "reshard.options", "reshard.storage.buckets.objects", "reshard.storage.buckets.store", "reshard.storage.location",
-    "reshard.storage.targets",
-)  # fmt: skip
+# What the server may import of reshard besides its top: modules, and whole rooms.
+PUBLIC_MODULES = ("reshard.errors",)
+PUBLIC_ROOMS = ("documents", "surface")
 SERVER_ORDER = (
-    "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "services", "schedules", "queries", "jobs",
+    "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",
     "worker", "observability", "auth", "db", "drain", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
@@ -50,6 +49,7 @@ CLIENT_MAY = (
     "reshard_server.schemas",
     "reshard_server.errors.value_errors",
 )
+# Which commands may import the server when they run.
 SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
@@ -162,7 +162,7 @@ def problems(root: Path) -> list[str]:
               if i.at_load and i.target.split(".")[0] in HEAVY]  # fmt: skip
     found += [(i, "is relative; use the full name") for i in [*ours, *server] if i.relative]
     found += [(i, "is not a public name of reshard") for i in server
-              if part(i.target) is not None and i.target not in PUBLIC_MODULES]  # fmt: skip
+              if part(i.target) not in (None, *PUBLIC_ROOMS) and i.target not in PUBLIC_MODULES]  # fmt: skip
     found += [(i, "is not a public name of reshard") for i in ours if not_public(i)]
     lines = [f"{i.importer}:{i.line}: import of {i.target} {why}" for i, why in found]
     lines += circles(modules(root, "reshard"), ours)
@@ -208,6 +208,32 @@ def test_imports_run_one_way() -> None:
     assert len(modules(ROOT, "reshard")) > 10
     assert len(modules(ROOT / "server", "reshard_server")) > 10
     assert problems(ROOT) == []
+
+
+def names_taken(root: Path, package: str, room: str) -> dict[str, set[str]]:
+    """The names that a package takes from each module of a room of ``reshard``."""
+    taken: dict[str, set[str]] = {}
+    for path in modules(root, package).values():
+        for node, _ in statements(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                f"reshard.{room}."
+            ):
+                taken.setdefault(str(node.module), set()).update(n.name for n in node.names)
+            if isinstance(node, ast.ImportFrom) and node.module == f"reshard.{room}":
+                for name in node.names:  # the whole module, by attribute
+                    used = re.findall(rf"\b{name.name}\.(\w+)", path.read_text())
+                    taken.setdefault(f"reshard.{room}.{name.name}", set()).update(used)
+    return taken
+
+
+def test_the_surface_is_what_the_service_and_the_command_line_take() -> None:
+    """Each name of ``reshard.surface`` is taken by one of them, and none besides."""
+    service = names_taken(ROOT / "server", "reshard_server", "surface")
+    commands = names_taken(ROOT, "reshard", "surface")
+    for module in modules(ROOT, "reshard"):
+        if part(module) == "surface" and module != "reshard.surface":
+            offered = set(importlib.import_module(module).__all__)
+            assert offered == service.get(module, set()) | commands.get(module, set()), module
 
 
 def test_every_part_has_a_rank() -> None:

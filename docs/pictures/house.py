@@ -16,6 +16,7 @@ HIDDEN = {"__main__", "version"}
 LIBRARY = {
     "cli": "arguments, progress, tables",
     "demo": "a first conversion, step by step",
+    "surface": "what the service uses besides",
     "api": "the public functions, by subject",
     "checkpoint": "an opened checkpoint",
     "engine": "moves bytes: decode, cut, write, within the budget",
@@ -31,6 +32,7 @@ LIBRARY = {
     "checksums": "digests of tensors from pieces in any order",
     "geometry": "boxes, grids, row-major order, dtypes",
     "record_text": "how records print",
+    "documents": "what is shown as JSON",
     "errors": "the tree of errors",
     "log": "what begins and ends",
     "record": "records as JSON",
@@ -43,6 +45,7 @@ SERVICE = {
     "pages": "web pages",
     "api": "the routes of /v1",
     "middleware": "what every request passes",
+    "resources": "what routes and pages share",
     "services": "what every route works with",
     "schedules": "by the clock, and of each new step",
     "queries": "inspect, plan, verify, browse",
@@ -62,7 +65,7 @@ SERVICE = {
 COLOURS = {
     DEVICES[
         0
-    ]: "cli demo api checkpoint serve app server_process refuse_before_body pages middleware",
+    ]: "cli demo surface api checkpoint serve app server_process refuse_before_body pages middleware resources",
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import field
+from msgspec import UNSET, field
 
+from reshard.documents import plans as documents
+from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
@@ -41,34 +43,37 @@ class PlannedTensor(Record, frozen=True):
         """How the source's layout cuts it; None where the source recorded no layout."""
         return None if self.source.layout is None else self.source.slices
 
-    def _document(self, shares: bool = False) -> dict[str, Any]:
+    def _document(self, shares: bool = False) -> documents.PlannedTensor:
         source, target, price = self.source, self.target, self.plan.price
-        return {
-            "source": source.name,
-            "target": target.name,
-            "shape": target.shape,
-            "source_dtype": source.dtype,
-            "target_dtype": target.dtype,
-            **_shards("source", self.source_shards),
-            **_shards("target", self.target_shards),
-            "source_chunk_shape": source.chunk_shape,
-            "target_chunk_shape": target.chunk_shape,
-            "source_chunks": source.storage.count,
-            "target_chunks": target.storage.count,
-            "source_mesh": source._mesh_document,
-            "target_mesh": target._mesh_document,
-            "source_axes": source.layout and source.layout.axes,
-            "target_axes": target.layout and target.layout.axes,
-            "partition": self.partition,
-            "strategy": self.plan.strategy,
-            "tasks": price.tasks,
-            "source_bytes": price.source_bytes,
-            "decoded_bytes": price.decoded_bytes,
-            "written_bytes": price.written_bytes,
-            "amplification": price.amplification,
-            "task_bytes": price.task_bytes,
-            **({"shares": _shares(self.plan)} if shares else {}),
-        }
+        before, after = self.source_shards, self.target_shards
+        return documents.PlannedTensor(
+            source=source.name,
+            target=target.name,
+            shape=target.shape,
+            source_dtype=source.dtype,
+            target_dtype=target.dtype,
+            source_shards=None if before is None else before.parts,
+            source_shard_shape=None if before is None else before.largest,
+            target_shards=None if after is None else after.parts,
+            target_shard_shape=None if after is None else after.largest,
+            source_chunk_shape=source.chunk_shape,
+            target_chunk_shape=target.chunk_shape,
+            source_chunks=source.storage.count,
+            target_chunks=target.storage.count,
+            source_mesh=source._mesh_document,
+            target_mesh=target._mesh_document,
+            source_axes=source._axes,
+            target_axes=target._axes,
+            partition=self.partition,
+            strategy=self.plan.strategy,
+            tasks=price.tasks,
+            source_bytes=price.source_bytes,
+            decoded_bytes=price.decoded_bytes,
+            written_bytes=price.written_bytes,
+            amplification=price.amplification,
+            task_bytes=price.task_bytes,
+            shares=_shares(self.plan) if shares else UNSET,
+        )
 
     @property
     def target_shards(self) -> Grid | None:
@@ -81,18 +86,10 @@ class PlannedTensor(Record, frozen=True):
         return None if self.target.layout is None else self.target.slices
 
 
-def _shards(side: str, shards: Grid | None) -> dict[str, Any]:
-    """Number of shards per dimension, and the shape of the largest."""
-    return {
-        f"{side}_shards": shards and shards.parts,
-        f"{side}_shard_shape": shards and shards.largest,
-    }
-
-
-def _shares(plan: TensorPlan) -> list[tuple[int, int, float]]:
+def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
     from reshard.planning.shares import shares
 
-    return [(share.target, share.source, share.share) for share in shares(plan)]
+    return tuple((share.target, share.source, share.share) for share in shares(plan))
 
 
 class ConversionPlan(Record, frozen=True):
@@ -127,21 +124,21 @@ class ConversionPlan(Record, frozen=True):
 
     def _document(
         self, shares: bool = False, time: TimePlan | None = None, **link: float
-    ) -> dict[str, Any]:
+    ) -> PlanAnswer:
         """``link`` is what ``RequestPlan.seconds`` takes. ``shares`` and ``time`` are there only if they were asked for."""
-        return {
-            "source": self.source,
-            "target": self.target,
-            "tensors": [tensor._document(shares) for tensor in self.tensors],
-            "totals": _totals(self.plan),
-            "carried": self.carried,
-            "dropped": self.dropped,
-            "warnings": self.warnings,
-            "missing_chunks": dict(self.missing_chunks),
-            "free_bytes": self.free_bytes,
-            "requests": self.requests and self.requests._document(**link),
-            **({} if time is None else {"time": time._document()}),
-        }
+        return PlanAnswer(
+            source=self.source,
+            target=self.target,
+            tensors=tuple(tensor._document(shares) for tensor in self.tensors),
+            totals=_totals(self.plan),
+            carried=self.carried,
+            dropped=self.dropped,
+            warnings=self.warnings,
+            missing_chunks=self.missing_chunks,
+            free_bytes=self.free_bytes,
+            requests=None if self.requests is None else self.requests._document(**link),
+            time=UNSET if time is None else time._document(),
+        )
 
     @property
     def tasks(self) -> int:
@@ -196,19 +193,19 @@ class ConversionPlan(Record, frozen=True):
         return plan_time(joint, self.source, [target], machines, self.requests, latency_s)
 
 
-def _totals(plan: Plan) -> dict[str, Any]:
-    return {
-        "tensors": len(plan.tensors),
-        "tasks": plan.tasks,
-        "source_bytes": plan.source_bytes,
-        "decoded_bytes": plan.decoded_bytes,
-        "written_bytes": plan.written_bytes,
-        "amplification": plan.amplification,
-        "peak_bytes": plan.peak_bytes,
-        "max_memory": plan.allowed_bytes or plan.max_memory,
-        "metadata_bytes": plan.metadata_bytes,
-        "workers": plan.workers,
-    }
+def _totals(plan: Plan) -> PlanTotals:
+    return PlanTotals(
+        tensors=len(plan.tensors),
+        tasks=plan.tasks,
+        source_bytes=plan.source_bytes,
+        decoded_bytes=plan.decoded_bytes,
+        written_bytes=plan.written_bytes,
+        amplification=plan.amplification,
+        peak_bytes=plan.peak_bytes,
+        max_memory=plan.allowed_bytes or plan.max_memory,
+        metadata_bytes=plan.metadata_bytes,
+        workers=plan.workers,
+    )
 
 
 def _cores(given: int | None) -> int:
@@ -259,20 +256,20 @@ class MultiConversionPlan(Record, frozen=True):
 
     def _document(
         self, shares: bool = False, time: TimePlan | None = None, **link: float
-    ) -> dict[str, Any]:
+    ) -> MultiPlanAnswer:
         """As ``ConversionPlan.document``."""
         joint = self.total
-        return {
-            "source": self.source,
-            "plans": [plan._document(shares, None, **link) for plan in self.plans],
-            "reads": len(joint.reads),
-            "tasks": joint.tasks,
-            "source_bytes": joint.source_bytes,
-            "decoded_bytes": joint.decoded_bytes,
-            "repeated_bytes": joint.repeated_bytes,
-            "written_bytes": joint.written_bytes,
-            "amplification": joint.amplification,
-            "peak_bytes": joint.peak_bytes,
-            "requests": self.requests and self.requests._document(**link),
-            **({} if time is None else {"time": time._document()}),
-        }
+        return MultiPlanAnswer(
+            source=self.source,
+            plans=tuple(plan._document(shares, None, **link) for plan in self.plans),
+            reads=len(joint.reads),
+            tasks=joint.tasks,
+            source_bytes=joint.source_bytes,
+            decoded_bytes=joint.decoded_bytes,
+            repeated_bytes=joint.repeated_bytes,
+            written_bytes=joint.written_bytes,
+            amplification=joint.amplification,
+            peak_bytes=joint.peak_bytes,
+            requests=None if self.requests is None else self.requests._document(**link),
+            time=UNSET if time is None else time._document(),
+        )

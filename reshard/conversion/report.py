@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import field
+from msgspec import UNSET, field, structs
 
+from reshard.documents import reports as documents
+from reshard.documents.buckets import RequestComparison
+from reshard.documents.reports import TimeComparison
+from reshard.documents.shared import document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Strategy
@@ -58,6 +62,10 @@ class TensorReport(Record, frozen=True):
         proof = f", {self.proof}" if self.proof else ""
         return f"TensorReport({name!r}: {dtype} {list(self.shape)}{digest}{proof})"
 
+    def _document(self) -> documents.TensorReport:
+        cast = None if self.cast is None else document_of(self.cast, documents.CastReport)
+        return documents.TensorReport(**{**structs.asdict(self), "cast": cast})
+
 
 class RequestReport(Record, frozen=True):
     """The requests of a run to buckets.
@@ -70,8 +78,8 @@ class RequestReport(Record, frozen=True):
     planned: Requests
     actual: Requests
 
-    def _document(self) -> dict[str, Any]:
-        return {"planned": self.planned._document(), "actual": self.actual._document()}
+    def _document(self) -> RequestComparison:
+        return RequestComparison(self.planned._document(), self.actual._document())
 
 
 class TimeReport(Record, frozen=True):
@@ -85,8 +93,8 @@ class TimeReport(Record, frozen=True):
     planned: TimePlan
     actual_s: float
 
-    def _document(self) -> dict[str, Any]:
-        return {"planned": self.planned._document(), "actual_s": self.actual_s}
+    def _document(self) -> TimeComparison:
+        return TimeComparison(self.planned._document(), self.actual_s)
 
 
 class ConversionReport(Record, frozen=True):
@@ -130,23 +138,23 @@ class ConversionReport(Record, frozen=True):
         headline = f"{self.source!r} → {self.target!r}: {size}, {done}"
         return several("ConversionReport", headline, self.tensors, warned(self.warnings))
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "tensors": [tensor._document() for tensor in self.tensors],
-            "nbytes": sum(tensor.nbytes for tensor in self.tensors),
-            "read_bytes": self.read_bytes,
-            "moved_bytes": self.moved_bytes,
-            "written_bytes": self.written_bytes,
-            "seconds": self.seconds,
-            "warnings": self.warnings,
-            "missing_chunks": dict(self.missing_chunks),
-            "resumed_bytes": self.resumed_bytes,
-            "already_done": self.already_done,
-            "requests": self.requests and self.requests._document(),
-            **({} if self.time is None else {"time": self.time._document()}),
-        }
+    def _document(self) -> documents.TargetReport:
+        return documents.TargetReport(
+            source=self.source,
+            target=self.target,
+            tensors=tuple(tensor._document() for tensor in self.tensors),
+            nbytes=sum(tensor.nbytes for tensor in self.tensors),
+            read_bytes=self.read_bytes,
+            moved_bytes=self.moved_bytes,
+            written_bytes=self.written_bytes,
+            seconds=self.seconds,
+            warnings=self.warnings,
+            missing_chunks=self.missing_chunks,
+            resumed_bytes=self.resumed_bytes,
+            already_done=self.already_done,
+            requests=None if self.requests is None else self.requests._document(),
+            time=UNSET if self.time is None else self.time._document(),
+        )
 
 
 class MultiReport(Record, frozen=True):
@@ -173,11 +181,11 @@ class MultiReport(Record, frozen=True):
         headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
         return several("MultiReport", headline, lines)
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "reports": [report._document() for report in self.reports],
-            "read_bytes": self.read_bytes,
-            "requests": self.requests and self.requests._document(),
-            **({} if self.time is None else {"time": self.time._document()}),
-        }
+    def _document(self) -> documents.MultiTargetReport:
+        return documents.MultiTargetReport(
+            source=self.source,
+            reports=tuple(report._document() for report in self.reports),
+            read_bytes=self.read_bytes,
+            requests=None if self.requests is None else self.requests._document(),
+            time=UNSET if self.time is None else self.time._document(),
+        )

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from reshard.documents.checkpoints import (
+    AxisTypes,
+    InspectedTensor,
+    Inspection,
+    ItemReport,
+    LeafReport,
+    RecordedMesh,
+)
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
@@ -40,26 +48,26 @@ class TensorInfo(Record, frozen=True):
     def __repr__(self) -> str:
         return f"TensorInfo{repr(self.spec).removeprefix('TensorSpec')}"
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> InspectedTensor:
         spec, encoding = self.spec, self.encoding
-        return {
-            "name": spec.name,
-            "item": self.item,
-            "shape": spec.shape,
-            "dtype": spec.dtype,
-            "nbytes": spec.nbytes,
-            "chunk_shape": spec.chunk_shape,
-            "chunks": spec.storage.count,
-            "compressor": encoding.compressor,
-            "level": encoding.level,
-            "checksum": encoding.checksum,
-            "mesh": spec._mesh_document,
-            "axes": spec.layout and spec.layout.axes,
-            "shards": self.shards,
-            "partition": self.partition,
-            "digest": self.digest,
-            "is_key": self.is_key,
-        }
+        return InspectedTensor(
+            name=spec.name,
+            item=self.item,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            nbytes=spec.nbytes,
+            chunk_shape=spec.chunk_shape,
+            chunks=spec.storage.count,
+            compressor=encoding.compressor,
+            level=encoding.level,
+            checksum=encoding.checksum,
+            mesh=spec._mesh_document,
+            axes=spec._axes,
+            shards=self.shards,
+            partition=self.partition,
+            digest=self.digest,
+            is_key=self.is_key,
+        )
 
 
 class CheckpointInfo(Record, frozen=True):
@@ -85,32 +93,21 @@ class CheckpointInfo(Record, frozen=True):
         parts = list(self.tensors.values())
         return several("CheckpointInfo", headline, parts, warned(self.warnings))
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "uri": self.uri,
-            "format": self.format,
-            "style": self.style,
-            "nbytes": self.nbytes,
-            "tensors": [tensor._document() for tensor in self.tensors.values()],
-            "items": [
-                {
-                    "name": i.name,
-                    "directory": i.directory,
-                    "is_tree": i.is_tree,
-                    "handler": i.handler,
-                }
-                for i in self.items
-            ],
-            "meshes": [
-                {**m._document(), "axis_types": m.axis_types, "device_ids": m.device_ids}
+    def _document(self) -> Inspection:
+        return Inspection(
+            uri=self.uri,
+            format=self.format,
+            style=self.style,
+            nbytes=self.nbytes,
+            tensors=tuple(tensor._document() for tensor in self.tensors.values()),
+            items=tuple(ItemReport(i.name, i.directory, i.is_tree, i.handler) for i in self.items),
+            meshes=tuple(
+                RecordedMesh(m.axis_names, m.shape, cast("AxisTypes", m.axis_types), m.device_ids)
                 for m in self.meshes
-            ],
-            "leaves": [
-                {"name": leaf.name, "item": leaf.item, "is_tensor": leaf.tensor}
-                for leaf in self.leaves
-            ],
-            "warnings": self.warnings,
-        }
+            ),
+            leaves=tuple(LeafReport(leaf.name, leaf.item, leaf.tensor) for leaf in self.leaves),
+            warnings=self.warnings,
+        )
 
     @property
     def style(self) -> Style | None:

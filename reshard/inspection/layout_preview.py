@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from reshard.documents.checkpoints import LaidOutTensor, LayoutAnswer
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
@@ -38,23 +39,23 @@ class TensorPreview(Record, frozen=True):
     def __repr__(self) -> str:
         return f"TensorPreview({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> LaidOutTensor:
         source, target = self.source, self.target
-        return {
-            "source": source.name,
-            "target": target.name,
-            "shape": target.shape,
-            "dtype": target.dtype,
-            "source_mesh": source._mesh_document,
-            "source_axes": source.layout and source.layout.axes,
-            "source_shards": source.slices.parts if source.layout else None,
-            "target_mesh": target._mesh_document,
-            "target_axes": target.layout and target.layout.axes,
-            "target_shards": self.slices.parts,
-            "target_shard_shape": self.slices.largest,
-            "target_shard_bytes": self.shard_bytes,
-            "partition": self.partition,
-        }
+        return LaidOutTensor(
+            source=source.name,
+            target=target.name,
+            shape=target.shape,
+            dtype=target.dtype,
+            source_mesh=source._mesh_document,
+            source_axes=source._axes,
+            source_shards=source.slices.parts if source.layout else None,
+            target_mesh=target._mesh_document,
+            target_axes=target._axes,
+            target_shards=self.slices.parts,
+            target_shard_shape=self.slices.largest,
+            target_shard_bytes=self.shard_bytes,
+            partition=self.partition,
+        )
 
     @property
     def is_partitioned(self) -> bool:
@@ -83,13 +84,13 @@ class LayoutPreview(Record, frozen=True):
         headline = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(each)} on each device"
         return several("LayoutPreview", headline, self.tensors, warned(self.warnings))
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "tensors": [tensor._document() for tensor in self.tensors],
-            "device_bytes": sum(t.shard_bytes for t in self.tensors if not t.is_partitioned),
-            "partitioned_bytes": sum(t.target_bytes for t in self.tensors if t.is_partitioned),
-            "warnings": self.warnings,
-        }
+    def _document(self) -> LayoutAnswer:
+        return LayoutAnswer(
+            tensors=tuple(tensor._document() for tensor in self.tensors),
+            device_bytes=sum(t.shard_bytes for t in self.tensors if not t.is_partitioned),
+            partitioned_bytes=sum(t.target_bytes for t in self.tensors if t.is_partitioned),
+            warnings=self.warnings,
+        )
 
 
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:

@@ -83,10 +83,6 @@ class DeviceMesh:
         object.__setattr__(self, "devices", placed)
         object.__setattr__(self, "device_ids", _ids(device_ids, placed, str(self), self.size))
 
-    def _document(self) -> dict[str, Any]:
-        """Axes and shape, as JSON output has them."""
-        return {"axes": self.axis_names, "shape": self.shape}
-
     @property
     def abstract(self) -> DeviceMesh:
         """The same axes without devices or their ids."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from msgspec import Struct
 
+from reshard.documents.shared import Axes, MeshDocument
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import show_axes
@@ -48,10 +48,15 @@ class TensorSpec(Struct, frozen=True):
         return math.prod(self.shape) * self.itemsize
 
     @property
-    def _mesh_document(self) -> dict[str, Any] | None:
+    def _mesh_document(self) -> MeshDocument | None:
         """The mesh of the layout as JSON output has it; None without one."""
         mesh = self.layout and self.layout.device_mesh
-        return mesh._document() if mesh else None
+        return MeshDocument(mesh.axis_names, mesh.shape) if mesh else None
+
+    @property
+    def _axes(self) -> Axes | None:
+        """The axes of the layout as JSON output has them; None without one."""
+        return None if self.layout is None else self.layout.axes
 
     @property
     def chunk_bytes(self) -> int:

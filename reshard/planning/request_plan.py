@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from reshard.documents.buckets import PlannedRequests
+from reshard.documents.shared import document_of
 from reshard.record import Record
 from reshard.storage.requests import NONE, Requests
 
@@ -54,10 +56,11 @@ class RequestPlan(Record, frozen=True):
         rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
         return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
 
-    def _document(self, **link: float) -> dict[str, Any]:
+    def _document(self, **link: float) -> PlannedRequests:
         """The requests, and the time that they take on a link: what ``seconds`` takes."""
         link = {"latency_s": self.LATENCY_S, "bytes_per_s": self.BYTES_PER_S, **link}
-        return {**self.requests(**link)._document(), **link, "seconds": self.seconds(**link)}
+        requests, seconds = self.requests(**link), self.seconds(**link)
+        return document_of(requests, PlannedRequests, total=requests.total, **link, seconds=seconds)
 
     def _moving_s(self, latency_s: float, bytes_per_s: float) -> float:
         every = self.steps + self.metadata + self.data

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from reshard.arguments import check_positive
+from reshard.documents.plans import PlannedTime
+from reshard.documents.shared import document_of
 from reshard.errors import PlanError
 from reshard.record import Record
 
@@ -37,8 +39,8 @@ class TimePlan(Record, frozen=True):
     network_s: float | None = None
     store_s: float | None = None
 
-    def _document(self) -> dict[str, Any]:
-        return {**super()._document(), "seconds": self.seconds, "bottleneck": self.bottleneck}
+    def _document(self) -> PlannedTime:
+        return document_of(self, PlannedTime, seconds=self.seconds, bottleneck=self.bottleneck)
 
     @property
     def seconds(self) -> float:

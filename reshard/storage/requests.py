@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import structs
 
+from reshard.documents.buckets import BucketRequests
+from reshard.documents.shared import document_of
 from reshard.record import Record
 
 
@@ -34,8 +34,8 @@ class Requests(Record, frozen=True):
     received_bytes: int = 0
     sent_bytes: int = 0
 
-    def _document(self) -> dict[str, Any]:
-        return {**super()._document(), "total": self.total}
+    def _document(self) -> BucketRequests:
+        return document_of(self, BucketRequests, total=self.total)
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(*map(sum, zip(structs.astuple(self), structs.astuple(other), strict=True)))

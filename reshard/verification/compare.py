@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
+from reshard.documents.comparisons import (
+    VerificationAnswer,
+    VerifiedFile,
+    VerifiedLeaf,
+    VerifiedRules,
+    VerifiedTensor,
+)
+from reshard.documents.shared import document_of
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
@@ -118,24 +126,28 @@ class Verification(Record, frozen=True):
         headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
         return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> VerificationAnswer:
         agree = all(tensor.status in AGREEING for tensor in self.tensors)
-        said = None if self.rules is None else to_builtins(self.rules)
-        rules = None if said is None else {"from": self.rules_from, **said}
-        return {
-            "a": self.a,
-            "b": self.b,
-            "equal": agree and not self.differences,
-            "differences": self.differences,
-            "damage": self.damage,
-            "warnings": self.warnings,
-            "rules": rules,
-            "dropped": self.dropped,
-            "missing_chunks": {s: dict(self.missing_chunks.get(s, {})) for s in ("A", "B")},
-            "files": to_builtins(self.files),
-            "tensors": [tensor._document() for tensor in self.tensors],
-            "leaves": [leaf._document() for leaf in self.leaves],
-        }
+        return VerificationAnswer(
+            a=self.a,
+            b=self.b,
+            equal=agree and not self.differences,
+            differences=self.differences,
+            damage=self.damage,
+            warnings=self.warnings,
+            rules=self._rules,
+            dropped=self.dropped,
+            missing_chunks={s: self.missing_chunks.get(s, {}) for s in ("A", "B")},
+            files=tuple(document_of(file, VerifiedFile) for file in self.files),
+            tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
+            leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
+        )
+
+    @property
+    def _rules(self) -> VerifiedRules | None:
+        if self.rules is None or self.rules_from is None:
+            return None
+        return document_of(self.rules, VerifiedRules, from_=self.rules_from)
 
     @property
     def differences(self) -> int:

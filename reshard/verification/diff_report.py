@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from reshard.documents.comparisons import DiffAnswer, DiffTensor, VerifiedLeaf
+from reshard.documents.shared import document_of
 from reshard.record import Record
 from reshard.verification.elements import ComparedAs
 
@@ -134,17 +136,17 @@ class DiffReport(Record, frozen=True):
     seconds: float
     warnings: tuple[str, ...] = ()
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "a": self.a,
-            "b": self.b,
-            "equal": not self.differences,
-            "differences": self.differences,
-            "warnings": self.warnings,
-            "tensors": [tensor._document() for tensor in self.tensors.values()],
-            "leaves": [leaf._document() for leaf in self.leaves.values()],
-            "seconds": self.seconds,
-        }
+    def _document(self) -> DiffAnswer:
+        return DiffAnswer(
+            a=self.a,
+            b=self.b,
+            equal=not self.differences,
+            differences=self.differences,
+            warnings=self.warnings,
+            tensors=tuple(document_of(tensor, DiffTensor) for tensor in self.tensors.values()),
+            leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves.values()),
+            seconds=self.seconds,
+        )
 
     @property
     def differences(self) -> int:

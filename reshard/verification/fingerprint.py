@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from msgspec import structs
 from msgspec.structs import replace
 
+from reshard.documents.checkpoints import FingerprintAnswer, TensorDigest
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
@@ -49,9 +50,9 @@ class Fingerprint(Record, frozen=True):
     seconds: float
     warnings: tuple[str, ...] = ()
 
-    def _document(self) -> dict[str, Any]:
-        named = [{"name": name, "digest": digest} for name, digest in self.tensors.items()]
-        return {**super()._document(), "tensors": named}
+    def _document(self) -> FingerprintAnswer:
+        named = tuple(TensorDigest(name, digest) for name, digest in self.tensors.items())
+        return FingerprintAnswer(**{**structs.asdict(self), "tensors": named})
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"

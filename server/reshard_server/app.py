@@ -9,38 +9,59 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
-from reshard_server.api import checkpoints, health, layouts, metrics, plans
-from reshard_server.api.conversions import events
-from reshard_server.api.conversions import routes as conversions
+from reshard_server.api import (
+    checkpoints,
+    conversion_events,
+    conversions,
+    layouts,
+    operation,
+    plans,
+    schedules,
+    tensors,
+)
 from reshard_server.api.openapi.description import describe
-from reshard_server.api.schedules import routes as schedules
-from reshard_server.api.tensors import routes as tensors
-from reshard_server.auth.proxies import Proxies
+from reshard_server.auth.proxies import Forwarded, Proxies
 from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.expect_continue import CloseUnlessBodyRead
-from reshard_server.middleware.forwarded import Forwarded
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
+from reshard_server.pages import (
+    api_description,
+    checkpoint_pages,
+    layout_pages,
+    overview,
+    rendering,
+    sign_in,
+)
+from reshard_server.pages.conversions import conversion_pages, new_conversion
 from reshard_server.pages.problem_pages import ProblemPages
-from reshard_server.pages.routers import ROUTERS as PAGES
+from reshard_server.pages.schedules import new_schedule, schedule_pages
 from reshard_server.refuse_before_body import RefuseBeforeBody
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
 
 ROUTERS = (
-    health.ROUTER,
-    metrics.ROUTER,
+    operation.ROUTER,
     conversions.ROUTER,
-    events.ROUTER,
+    conversion_events.ROUTER,
     plans.ROUTER,
     checkpoints.ROUTER,
     layouts.ROUTER,
     schedules.ROUTER,
     tensors.ROUTER,
-    *PAGES,
+    overview.ROUTER,
+    sign_in.ROUTER,
+    conversion_pages.ROUTER,
+    new_conversion.ROUTER,
+    schedule_pages.ROUTER,
+    new_schedule.ROUTER,
+    checkpoint_pages.ROUTER,
+    layout_pages.ROUTER,
+    api_description.ROUTER,
+    rendering.ROUTER,
 )
 
 

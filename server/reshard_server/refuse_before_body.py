@@ -16,10 +16,7 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reshard_server.api import layouts
 from reshard_server.api.caller import NeedsScope, looked_up
-from reshard_server.api.conversions import get_or_404 as conversion_lookup
-from reshard_server.api.schedules import get_or_404 as schedule_lookup
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import ProblemError
@@ -33,6 +30,8 @@ from reshard_server.pages.visitor import (
     nobody,
     visitor,
 )
+from reshard_server.resources import conversions, layouts
+from reshard_server.resources.schedules import SCHEDULES
 from reshard_server.services import Services
 from reshard_server.settings import Settings
 
@@ -105,9 +104,9 @@ def _check_named(services: Services, caller: Caller, request: Request) -> None:
     """Raises ProblemError if the named resource does not exist for the caller, or may not be changed."""
     names, path = request.scope["path_params"], request.url.path
     if "id" in names:
-        conversion_lookup.visible(services, caller, names["id"])
+        conversions.visible(services, caller, names["id"])
     elif path.startswith(("/v1/schedules/", "/schedules/")) and request.method != "PUT":
-        schedule_lookup.visible(services, caller, names["name"])
+        SCHEDULES.visible(services, caller, names["name"])
     elif path.startswith("/v1/layouts/") and request.method == "PUT":
         layouts.check_owner(services, caller, names["name"])
 

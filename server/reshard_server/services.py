@@ -16,8 +16,7 @@ from reshard_server.auth.rate_limits import RateLimits
 from reshard_server.auth.reload_tokens import TokenReloader
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
-from reshard_server.auth.slots_per_token import Slots
-from reshard_server.auth.streams import Streams
+from reshard_server.auth.slots_per_token import Slots, Streams
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.batching import BatchRecorder

@@ -33,8 +33,8 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
-from reshard.geometry.sizes import parse_bytes, shortest_bytes
-from reshard.storage.location import Location, locate
+from reshard.surface.places import Location, locate
+from reshard.surface.words import parse_bytes, shortest_bytes
 from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
@@ -48,6 +48,20 @@ NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_TOKEN"})
 Scope = Literal["read", "convert", "admin"]
 
 _DAY_LENGTH = len("2027-01-31")
+
+
+def _moment(value: object) -> datetime | None:
+    """A day's first moment, or a time with its zone, from TOML's dates and JSON's text; None for anything else."""
+    is_day = isinstance(value, str) and len(value) == _DAY_LENGTH
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if isinstance(parsed, datetime):
+        if is_day:
+            return parsed.replace(tzinfo=UTC)
+        return parsed if parsed.tzinfo is not None else None
+    return datetime.combine(parsed, time.min, UTC) if isinstance(parsed, date) else None
 
 
 def _place(value: object) -> Location:
@@ -99,15 +113,8 @@ class TokenSettings(BaseModel):
     @classmethod
     def _is_moment(cls, value: object) -> object:
         """Accepts TOML's dates and JSON's text; refuses times without a zone."""
-        try:
-            parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
-        except ValueError:
-            parsed = None
-        if isinstance(parsed, datetime) and isinstance(value, str) and len(value) == _DAY_LENGTH:
-            return parsed.replace(tzinfo=UTC)
-        if isinstance(parsed, date) and not isinstance(parsed, datetime):
-            return datetime.combine(parsed, time.min, UTC)
-        if value is not None and not (isinstance(parsed, datetime) and parsed.tzinfo is not None):
+        parsed = _moment(value)
+        if parsed is None and value is not None:
             raise ValueError(
                 f"expected a day such as 2027-01-31, or a time with its zone such as 2027-01-31T12:00:00Z, found {str(value)[:40]!r}"
             )

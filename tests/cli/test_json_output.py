@@ -4,11 +4,29 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from reshard import PartReport, RequestPlan, RequestReport, Requests, TimePlan, TimeReport
-from reshard.cli.json_output import (
+from reshard.cli.json_output import print_json
+from reshard.conversion.plan import MultiConversionPlan
+from reshard.documents.buckets import DoctorAnswer
+from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
+from reshard.documents.comparisons import DiffAnswer, VerificationAnswer, VerifiedTensor
+from reshard.documents.plans import PlanAnswer
+from reshard.documents.reports import TargetReport
+from reshard.documents.shared import document_of
+from reshard.engine.task import CastStats
+from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.inspection.layout_preview import preview
+from reshard.layout.changes import Changes
+from reshard.layout.read_layout import parse_layout
+from reshard.planning.multi_plan import MultiPlan
+from reshard.record import values
+from reshard.storage.buckets.doctor import BucketCheck, BucketReport
+from reshard.storage.leftovers import Leftovers
+from reshard.surface.answers import (
     Document,
     clean,
     conversion_plan,
@@ -20,20 +38,9 @@ from reshard.cli.json_output import (
     fingerprint,
     inspection,
     layout_document,
-    part_report,
-    print_json,
     starter_document,
     verification,
 )
-from reshard.conversion.plan import MultiConversionPlan
-from reshard.engine.task import CastStats
-from reshard.formats.slices.file_verdict import FileVerdict
-from reshard.inspection.layout_preview import preview
-from reshard.layout.changes import Changes
-from reshard.layout.read_layout import parse_layout
-from reshard.planning.multi_plan import MultiPlan
-from reshard.storage.buckets.doctor import BucketCheck, BucketReport
-from reshard.storage.leftovers import Leftovers
 from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
@@ -88,6 +95,26 @@ DOCUMENTS = {
 }
 
 
+KINDS = {
+    "inspect": Inspection, "plan": PlanAnswer, "convert": TargetReport, "verify": VerificationAnswer, "diff": DiffAnswer,
+    "fingerprint": FingerprintAnswer, "doctor": DoctorAnswer, "layout": LayoutAnswer,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", KINDS)
+def test_an_object_has_the_types_of_its_document(command: str) -> None:
+    """They are read again as the document that says what they are; a value of another type would be refused."""
+    text = json.dumps(DOCUMENTS[command])
+    assert values(msgspec.json.decode(text, type=KINDS[command])) == {
+        name: value for name, value in json.loads(text).items() if name != "command"
+    }
+
+
+def test_a_record_of_other_fields_than_its_document_is_noticed() -> None:
+    with pytest.raises(TypeError):
+        document_of(FileVerdict("_METADATA", "recorded"), VerifiedTensor)
+
+
 def documented(command: str) -> list[str]:
     """Every key that the documentation names for a command, in its order."""
     text = (ROOT / "docs" / "reference" / "json-output.md").read_text("utf-8")
@@ -110,7 +137,7 @@ def test_several_targets_are_documented() -> None:
 
 
 def test_a_part_is_documented() -> None:
-    document = part_report(PartReport("a", "b", "3/16"))
+    document = conversion_report(PartReport("a", "b", "3/16"))
     assert document["command"] == "convert"
     assert set(document) - {"command"} == set(documented("convert --part"))
 
@@ -196,7 +223,7 @@ def test_infinity_is_a_string(capsys: pytest.CaptureFixture[str]) -> None:
 def test_shares_only_when_asked_for() -> None:
     assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
     shares = DOCUMENTS["plan"]["tensors"][0]["shares"]
-    assert shares[:4] == [(0, 0, 0.25), (0, 2, 0.25), (0, 4, 0.25), (0, 6, 0.25)]
+    assert shares[:4] == [[0, 0, 0.25], [0, 2, 0.25], [0, 4, 0.25], [0, 6, 0.25]]
 
 
 def test_the_time_only_when_asked_for() -> None:

@@ -36,8 +36,9 @@ def commit(
     commit resumes when the same command is run again.
     """
     from reshard.cli.console import warn
-    from reshard.cli.json_output import conversion_report, print_json
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
+    from reshard.surface.answers import conversion_report
 
     with watching(as_json or quiet) as progress:
         report = reshard.commit(target, state=state, progress=progress)

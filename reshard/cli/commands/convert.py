@@ -178,7 +178,7 @@ class _Made(Struct, frozen=True):
 
 
 def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
-    from reshard.cli.json_output import conversion_reports
+    from reshard.surface.answers import conversion_reports
 
     if not several:
         return made.documents[0]
@@ -229,9 +229,10 @@ def _convert_part(
     is_shown: bool,
     as_json: bool,
 ) -> None:
-    from reshard.cli.json_output import part_report, print_json
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
     from reshard.storage.parts import parse_part
+    from reshard.surface.answers import conversion_report
 
     with usage():
         parse_part(part)
@@ -241,7 +242,7 @@ def _convert_part(
             src, target.dst, part=part, **where, **library_options(options), progress=progress
         )
     if as_json:
-        print_json(part_report(report))
+        print_json(conversion_report(report))
         return
     if not is_shown:
         return
@@ -258,7 +259,7 @@ def _convert_here(
     options: dict[str, Any],
     limits: dict[str, Any],
 ) -> _Made:
-    from reshard.cli.json_output import conversion_report
+    from reshard.surface.answers import conversion_report
 
     if not several:
         (one,) = targets

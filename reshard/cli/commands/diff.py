@@ -78,8 +78,9 @@ def diff(
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
-    from reshard.cli.json_output import diff_document, print_json
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
+    from reshard.surface.answers import diff_document
 
     with usage():
         reshard.check_arguments(select=select or (), drop=drop or ())

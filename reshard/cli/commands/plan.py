@@ -122,7 +122,8 @@ def show_plan(
 ) -> None:
     """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
     from reshard.cli.console import print_all
-    from reshard.cli.json_output import conversion_plan, conversion_plans, print_json
+    from reshard.cli.json_output import print_json
+    from reshard.surface.answers import conversion_plan, conversion_plans
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []

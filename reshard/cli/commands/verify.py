@@ -82,8 +82,9 @@ def verify(
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
     """
     from reshard.cli.console import warn
-    from reshard.cli.json_output import print_json, verification
+    from reshard.cli.json_output import print_json
     from reshard.cli.progress import watching
+    from reshard.surface.answers import verification
 
     with usage():
         reshard.check_arguments(

@@ -7,10 +7,11 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from reshard.documents.buckets import DoctorAnswer, TriedOperation
+from reshard.documents.shared import document_of
 from reshard.errors import (
     MissingPackageError,
     ReshardError,
@@ -61,8 +62,10 @@ class BucketReport(Record, frozen=True):
     upload_bytes_per_s: float | None = None
     download_bytes_per_s: float | None = None
 
-    def _document(self) -> dict[str, Any]:
-        return {**super()._document(), "is_fine": self.is_fine}
+    def _document(self) -> DoctorAnswer:
+        checks = tuple(document_of(check, TriedOperation) for check in self.checks)
+        fields = {**structs.asdict(self), "checks": checks}
+        return DoctorAnswer(**fields, is_fine=self.is_fine)
 
     @property
     def is_fine(self) -> bool:

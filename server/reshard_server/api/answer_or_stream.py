@@ -9,14 +9,37 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from reshard_server.api.caller import token_name
-from reshard_server.api.event_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.read_mask import Mask, mask_of, narrowed
+from reshard_server.auth.slots_per_token import OpenStream
 from reshard_server.errors.problems import CLIENT_GONE, ProblemError
 from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.services import Services
+
+SILENCE_SECONDS = 15.0
+"""After this long without an event a comment shows that the stream lives."""
+
+STILL_HERE = ": still here\n\n"
+
+
+class EventStream(StreamingResponse):
+    """A stream of events; it counts as open until it ends, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], stream: OpenStream) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
+        self.stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.stream.give_back()
+
 
 EVENTS: dict[str, Any] = {
     "text/event-stream": {

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.openapi.answers import LAYOUT
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
-from reshard_server.api.preconditions import IfMatch, IfNoneMatch, expectation, names
 from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import layouts
+from reshard_server.db import layouts
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -28,14 +28,11 @@ from reshard_server.errors.problems import (
     QUOTA,
     STORAGE,
     UNAVAILABLE,
-    ProblemError,
 )
-from reshard_server.jobs.check_request import check_limits, content_of, for_field
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import resolve_step
-from reshard_server.queries.ask import Question
+from reshard_server.jobs.check_request import for_field
+from reshard_server.resources import questions
+from reshard_server.resources.layouts import LayoutVersion, find, gone, tag_of
 from reshard_server.schemas.base import Name, Page
-from reshard_server.schemas.checkpoint import LayoutAnswer
 from reshard_server.schemas.layout import (
     LayoutBody,
     LayoutPage,
@@ -44,21 +41,38 @@ from reshard_server.schemas.layout import (
     StoredLayout,
     VersionPage,
 )
-from reshard_server.services import Services
+
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="Change it only if it still has this ETag; * if it exists.", max_length=1024
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(description="Only if it has none of these ETags; * if it does not exist."),
+]
+
+
+def names(header: str, tag: str | None) -> bool:
+    """Whether the header names this ETag; None if the resource does not exist."""
+    known = [known.strip().removeprefix("W/") for known in header.split(",")]
+    return tag is not None and (tag in known or "*" in known)
+
+
+def expectation(if_match: str | None, if_none_match: str | None) -> Callable[[str | None], bool]:
+    """A function of the current ETag (None if nothing exists): whether the request expects it."""
+
+    def holds(tag: str | None) -> bool:
+        matches = if_match is None or names(if_match, tag)
+        return matches and not (if_none_match is not None and names(if_none_match, tag))
+
+    return holds
+
 
 ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
 
 LayoutName = Annotated[Name, Path(description="Name of a layout.")]
-LayoutVersion = Annotated[
-    str,
-    Path(
-        description="Name of a layout, for its newest version; or name@version.",
-        max_length=139,
-        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$",
-        examples=["serving@3"],
-    ),
-]
-
 _STORED = {"content": {"application/json": {"example": STORED}}, **header_descriptions("ETag")}
 
 
@@ -131,10 +145,8 @@ def get_layout(
     if_none_match: IfNoneMatch = None,
 ) -> StoredLayout | Response:
     """Returns a layout: its newest version, or ``name@version``."""
-    found = layouts.get(serving.database, name)
-    tag = tag_of(found)
-    if found is None or tag is None:
-        raise no_such_layout(name)
+    found = find(serving, name)
+    tag = tag_of(found) or ""
     if if_none_match is not None and names(if_none_match, tag):
         return Response(status_code=304, headers={"ETag": tag})
     response.headers["ETag"] = tag
@@ -148,7 +160,7 @@ def list_layout_versions(
     """Lists all versions of a layout, newest first. Contents larger than 4096 bytes are left out."""
     found = layouts.versions(serving.database, name, query.page_size, query.page_token)
     if found is None:
-        raise no_such_layout(name)
+        raise gone(name)
     return found
 
 
@@ -166,12 +178,12 @@ def delete_layout(
         expected=lambda now: holds(tag_of(now)),
     )
     if found is None:
-        raise no_such_layout(name)
+        raise gone(name)
 
 
 @ROUTER.post(
     ":preview",
-    response_model=LayoutAnswer,
+    response_model=LAYOUT,
     responses=problems(
         NOT_FOUND,
         BAD_LAYOUT,
@@ -194,50 +206,5 @@ async def preview_layout(
     Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
     conversion.
     """
-    question = await run_sync(preview_question, serving, caller, body, limiter=serving.finders)
+    question = await run_sync(questions.preview, serving, caller, body, limiter=serving.finders)
     return await answered(request, serving, question)
-
-
-def preview_question(serving: Services, caller: Caller, body: PreviewRequest) -> Question:
-    """The question for the library. Raises ProblemError if the checkpoint or the layout cannot be used."""
-    body = resolve_step(serving.roots, caller, body)
-    with for_field("/checkpoint"):
-        path = serving.roots.existing(caller, body.checkpoint)
-    with for_field("/layout"):
-        layout = content_of(serving, body.layout)
-        where: dict[str, Any] = {
-            "layout": layout,
-            "mesh": body.mesh,
-            "missing_axes": body.missing_axes,
-        }
-        check_arguments(**where)
-    limits = check_limits(serving, None)
-    return Question(
-        "layout",
-        {"source": str(path), "unlisted": body.unlisted, **where},
-        data_bytes(limits.max_memory, limits.workers),
-        overrides={
-            "source": body.checkpoint,
-            "file": body.layout if isinstance(body.layout, str) else "",
-        },
-        paths=(body.checkpoint,),
-    )
-
-
-def check_owner(serving: Services, caller: Caller, name: str) -> None:
-    """Raises ProblemError if the layout of this name belongs to another token."""
-    layouts.check_owner(serving.database, name, token=caller.name, is_admin=caller.is_admin)
-
-
-def tag_of(layout: StoredLayout | None) -> str | None:
-    """The ETag of a version; it is unique among the versions of a name."""
-    return None if layout is None else f'"{layout.name}-{layout.version}"'
-
-
-def no_such_layout(name: str) -> ProblemError:
-    """The problem for a layout that does not exist."""
-    return ProblemError(
-        NOT_FOUND,
-        f"there is no layout {name!r}; list them at /v1/layouts, or store one",
-        remedy="list them at /v1/layouts, or store one",
-    )

@@ -15,7 +15,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.middleware.parsed_body import ParsedBodyRoute
+from reshard_server.middleware.body_limits import ParsedBodyRoute
 from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS
 
 NAME = "fields"
@@ -136,17 +136,21 @@ def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema]
         return _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if schema.get("type") == "array":
         return _members(schema.get("items", {}), schemas)
-    forms = [form for key in ("anyOf", "oneOf") for form in schema.get(key, ())]
-    if forms:
-        members_of = [_members(form, schemas) for form in forms]
-        return (
-            None
-            if None in members_of
-            else {k: v for members in members_of for k, v in (members or {}).items()}
-        )
+    if forms := [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+        return _of_all([_members(form, schemas) for form in forms])
     if "properties" in schema:
         return dict(schema["properties"])
     return None if schema.get("type", "object") == "object" else {}
+
+
+def _of_all(forms: list[dict[str, Schema] | None]) -> dict[str, Schema] | None:
+    """The members of all alternatives together; None if one of them allows any name."""
+    known = [members for members in forms if members is not None]
+    return (
+        dict(item for members in known for item in members.items())
+        if len(known) == len(forms)
+        else None
+    )
 
 
 def _checked_mask(request: Request, path: str, text: str) -> Mask | None:

@@ -9,15 +9,59 @@ unless they may not look at the root either. Endpoints and credentials come from
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reshard import is_checkpoint
 from reshard.errors import MissingError, StorageError
-from reshard.storage.location import Location, locate
-from reshard_server.auth.timed_calls import TimedCalls
+from reshard.surface.places import Location, locate
 from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, problem_of
+
+T = TypeVar("T")
+
+SLOT_SECONDS = 2.0
+"""How long a call waits for a thread."""
+
+
+class TimedCalls:
+    """Runs calls of one storage.
+
+    A call that hangs keeps its thread until the storage's client gives up. When all threads hang, later calls give up
+    soon, so that a storage that hangs holds up nobody else.
+    """
+
+    def __init__(self, at_most: int) -> None:
+        self._slots = threading.Semaphore(at_most)
+
+    def run(self, call: Callable[[], T], seconds: float) -> T:
+        """What the call returns or raises. Raises TimeoutError if that takes longer; the call then ends unheard."""
+        deadline = time.monotonic() + seconds
+        if not self._slots.acquire(timeout=min(seconds, SLOT_SECONDS)):
+            raise TimeoutError
+        answer: Future[T] = Future()
+        # A daemon: a storage that hangs must not keep a server from ending.
+        thread = threading.Thread(
+            target=copy_context().run, args=(self._answer, call, answer), daemon=True
+        )
+        thread.start()
+        wait([answer], deadline - time.monotonic())
+        if not answer.done():
+            raise TimeoutError
+        return answer.result()
+
+    def _answer(self, call: Callable[[], T], answer: Future[T]) -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001  it is raised where the answer is awaited
+            answer.set_exception(error)
+        finally:
+            self._slots.release()
+
 
 LOG = logging.getLogger(__name__)
 
@@ -26,8 +70,6 @@ LOOK_SECONDS = 20.0
 
 CALLS_AT_ONCE = 24
 """Of one root."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,7 +92,6 @@ class BucketRoot:
             raise ProblemError(
                 INVALID,
                 f"{text[:200]!r} cannot be the name of an object in a bucket: it is too long; choose a shorter path",
-                remedy="choose a shorter path",
             ) from error
 
     def has(self, place: Location) -> bool:

@@ -7,19 +7,66 @@ other's files.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from reshard import ReshardError, is_checkpoint
-from reshard.storage.location import Location, locate
-from reshard_server.auth import open_beneath
+from reshard.surface.places import Location, locate
 from reshard_server.auth.path_rules import missing, nothing
 from reshard_server.errors.problems import INVALID, ProblemError
+
+_SYSCALL = 437
+"""The number of the system call, on all of Python's architectures except Alpha."""
+
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
+_TRIES = 16
+"""The kernel returns EAGAIN if a folder was renamed meanwhile."""
+
+
+def is_supported() -> bool:
+    """Whether this kernel has ``openat2`` (Linux 5.6) and allows it; some sandboxes do not."""
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        os.close(open_beneath(folder, "."))
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def open_beneath(folder: int, path: str) -> int:
+    """A descriptor (``O_PATH``) of a path beneath an open folder.
+
+    Follows links that stay beneath the folder. Raises OSError: ``EXDEV`` if a link leads out.
+    """
+    how = struct.pack(
+        "=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
+    )
+    name = os.fsencode(path)
+    for _ in range(_TRIES):
+        descriptor: int = _libc().syscall(_SYSCALL, folder, name, how, len(how))
+        number = ctypes.get_errno()
+        if descriptor >= 0:
+            return descriptor
+        if number != errno.EAGAIN:
+            break
+    raise OSError(number, os.strerror(number), path)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
 
 T = TypeVar("T")
 
@@ -106,20 +153,19 @@ def _check_snapshot(text: str, path: Path, base: str) -> None:
                 INVALID,
                 f"{text[:200]!r} holds the link {link!r}, which leads out of its storage root and is not followed; "
                 "make a folder above the links' files a storage root, or copy the files into this one",
-                remedy="make a folder above the links' files a storage root, or copy the files into this one",
             )
 
 
 def best_lookup() -> Lookup:
     """The kernel's lookup if it has one, else our own."""
-    return lookup_by_kernel if open_beneath.is_supported() else lookup_by_walk
+    return lookup_by_kernel if is_supported() else lookup_by_walk
 
 
 def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
     """Uses ``openat2``: the kernel refuses links that lead out while it resolves the path."""
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY)
     try:
-        descriptor = open_beneath.open_beneath(folder, "/".join(names) or ".")
+        descriptor = open_beneath(folder, "/".join(names) or ".")
     finally:
         os.close(folder)
     try:

@@ -33,7 +33,6 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
             INVALID,
             f"{text[:200]!r} is not a path below a storage root: {why}; give ROOT/path, with plain names between single "
             "slashes",
-            remedy="give ROOT/path, with plain names between single slashes",
         )
     return root, tuple(names)
 
@@ -44,6 +43,7 @@ def may_be_named(name: str) -> bool:
 
 
 def _wrong(text: str, root: str, names: list[str]) -> str | None:
+    """Why a text is not a path; None if it is."""
     for character in text:
         if character in REFUSED_CHARACTERS or unicodedata.category(character) in REFUSED_CATEGORIES:
             return f"it has the character {character!a}"
@@ -53,20 +53,21 @@ def _wrong(text: str, root: str, names: list[str]) -> str | None:
         return "it has no root's name before a slash"
     if not _ROOT_NAME.fullmatch(root):
         return f"{root[:100]!r} is not the name of a root"
-    if "" in names:
+    return next(filter(None, map(_wrong_name, names)), None)
+
+
+def _wrong_name(name: str) -> str | None:
+    if name == "":
         return "it has an empty name"
-    if "." in names or ".." in names:
+    if name in (".", ".."):
         return "it has a name of dots"
-    if any(len(name.encode()) > LONGEST_NAME for name in names):
-        return f"it has a name longer than {LONGEST_NAME} bytes"
-    return None
+    too_long = len(name.encode()) > LONGEST_NAME
+    return f"it has a name longer than {LONGEST_NAME} bytes" if too_long else None
 
 
 def missing(text: str) -> ProblemError:
     """The problem if nothing exists at a path of an allowed root, or a link leads out of the root."""
-    return ProblemError(
-        NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path", remedy="check the path"
-    )
+    return ProblemError(NOT_FOUND, f"there is nothing at {text[:200]!r}; check the path")
 
 
 def nothing(text: str) -> ProblemError:
@@ -74,5 +75,4 @@ def nothing(text: str) -> ProblemError:
     return ProblemError(
         NOT_FOUND,
         f"there is nothing at {text[:200]!r} that this token may use; check root and path",
-        remedy="check root and path",
     )

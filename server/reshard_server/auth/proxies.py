@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 Network = Any
 """``IPv4Network`` or ``IPv6Network``."""
@@ -110,3 +110,15 @@ def _values(headers: Headers, name: str) -> list[str]:
 
 def _last(headers: Headers, name: str) -> str:
     return (_values(headers, name) or [""])[-1]
+
+
+class Forwarded:
+    """Puts the client, scheme and host that a trusted proxy names into the request."""
+
+    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
+        self.app = app
+        self.proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = self.proxies.seen_by(scope) if scope["type"] == "http" else scope
+        await self.app(received, receive, send)

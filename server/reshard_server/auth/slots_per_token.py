@@ -85,3 +85,36 @@ def too_many(
     return ProblemError(
         TOO_MANY, f"{reached}; {remedy}", remedy=remedy, headers={"Retry-After": str(seconds)}
     )
+
+
+REMEDY = "try again later, or poll with If-None-Match"
+
+
+@dataclass(eq=False)
+class OpenStream:
+    """A stream; it counts as open until ``give_back``."""
+
+    slots: Slots
+    token: str
+
+    def give_back(self) -> None:
+        """Ends the count."""
+        self.slots.give_back(self.token)
+
+
+class Streams:
+    """The streams of this process; used from its event loop only."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    @property
+    def open(self) -> int:
+        """How many streams are open."""
+        return self._slots.taken
+
+    def take(self, token: str) -> OpenStream:
+        """Opens a stream; ProblemError if a limit is reached."""
+        if not self._slots.take_now(token):
+            raise too_many("streams", "streams are open", self._slots, token, REMEDY, 5)
+        return OpenStream(self._slots, token)

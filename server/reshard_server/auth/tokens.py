@@ -133,22 +133,28 @@ def load_tokens(settings: Settings) -> Tokens:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise ReshardError(f"two tokens are named {twice[0]!r}; give each its own name")
-    if settings.insecure and settings.host not in ("127.0.0.1", "::1", "localhost"):
-        raise ReshardError(
-            f"insecure is allowed on a loopback address only, but host is {settings.host!r}; listen on 127.0.0.1, or "
-            "make tokens (reshard serve --make-token)"
-        )
-    if settings.insecure and settings.forwarded_allow_ips:
-        raise ReshardError(
-            "insecure lets everybody on this machine in, but forwarded_allow_ips names a proxy, which lets others in; make "
-            "tokens (reshard serve --make-token), or leave forwarded_allow_ips out"
-        )
+    if settings.insecure:
+        _refuse_others(settings)
     if not tokens and not settings.insecure:
         raise ReshardError(
             "there is no token, so nobody could send requests; make one (reshard serve --make-token), or run with "
             "--insecure on a loopback address"
         )
     return Tokens(tokens, settings.insecure)
+
+
+def _refuse_others(settings: Settings) -> None:
+    """Raises ReshardError if a server without tokens could be reached from other machines."""
+    if settings.host not in ("127.0.0.1", "::1", "localhost"):
+        raise ReshardError(
+            f"insecure is allowed on a loopback address only, but host is {settings.host!r}; listen on 127.0.0.1, or "
+            "make tokens (reshard serve --make-token)"
+        )
+    if settings.forwarded_allow_ips:
+        raise ReshardError(
+            "insecure lets everybody on this machine in, but forwarded_allow_ips names a proxy, which lets others in; make "
+            "tokens (reshard serve --make-token), or leave forwarded_allow_ips out"
+        )
 
 
 def _of_file(path: Path) -> tuple[TokenSettings, ...]:

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
 from reshard_server.client.handle import URL, ConversionHandle
-from reshard_server.client.layouts import with_layout
-from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules
+from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules, with_layout
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
 from reshard_server.errors.value_errors import mistakes

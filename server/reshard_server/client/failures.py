@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import reshard.errors
 from reshard.errors import MemoryBudgetError, ReshardError
-from reshard_server.schemas.problem import Problem
+from reshard_server.schemas.base import Problem
 
 
 class ServiceError(ReshardError):

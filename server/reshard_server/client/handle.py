@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import httpx
 
-from reshard import Progress, Stage
+from reshard import Progress, Stage, progress_bar
 from reshard_server.client.failures import ServiceError, UnreachableError, error_of
 from reshard_server.client.transport import Transport
+from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
-from reshard_server.schemas.problem import Problem
 
 URL = "/v1/conversions"
 POLL_SECONDS = 1.0
@@ -174,9 +174,7 @@ def _watcher(progress: bool | Watcher) -> AbstractContextManager[Watcher | None]
         return nullcontext(progress)
     if not progress:
         return nullcontext(None)
-    from reshard.cli.progress import watching
-
-    return watching(False)
+    return nullcontext(progress_bar())
 
 
 def _as_progress(state: ProgressState) -> Progress:

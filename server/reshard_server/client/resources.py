@@ -8,17 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 from reshard import LayoutMap, MissingAxes
-from reshard_server.client.layouts import layout_of, with_layout
-from reshard_server.client.transport import M, Transport
-from reshard_server.schemas.checkpoint import (
-    CheckpointPage,
-    FingerprintAnswer,
-    Inspection,
-    LayoutAnswer,
-    MultiPlanAnswer,
-    PlanAnswer,
-    VerificationAnswer,
-)
+from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
+from reshard.documents.comparisons import VerificationAnswer
+from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
+from reshard.surface.words import cast_pairs, own_layout
+from reshard_server.client.transport import D, Transport
+from reshard_server.schemas.checkpoint import CheckpointPage
 from reshard_server.schemas.layout import LayoutPage, StoredLayout, VersionPage
 from reshard_server.schemas.schedule import (
     RunPage,
@@ -27,6 +22,27 @@ from reshard_server.schemas.schedule import (
     SchedulePage,
     ScheduleRun,
 )
+
+
+def layout_of(layout: Any) -> Any:
+    """The layout as the API takes it.
+
+    Raises LayoutError for a LayoutMap with keys that the server would refuse.
+    """
+    layout = own_layout(layout)
+    if isinstance(layout, LayoutMap):
+        return layout.to_mapping()
+    return dict(layout) if isinstance(layout, Mapping) else layout
+
+
+def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a conversion, with the layout and the casts as the API takes them."""
+    given = dict(options)
+    if "layout" in given:
+        given["layout"] = layout_of(given["layout"])
+    if given.get("cast") is not None:
+        given["cast"] = cast_pairs(given["cast"])
+    return given
 
 
 @dataclass(frozen=True)
@@ -52,9 +68,9 @@ class Checkpoints:
         """Records digests of a checkpoint's tensors and files in it."""
         return self._ask(FingerprintAnswer, "fingerprint", checkpoint=checkpoint, **more)
 
-    def _ask(self, kind: type[M], verb: str, **body: Any) -> M:
+    def _ask(self, kind: type[D], verb: str, **body: Any) -> D:
         given = {k: v for k, v in body.items() if v is not None}
-        return self.transport.model(
+        return self.transport.document(
             kind, "POST", f"/v1/checkpoints:{verb}", json=given, timeout=None
         )
 
@@ -103,7 +119,7 @@ class Layouts:
             "missing_axes": missing_axes,
         }
         body = {k: v for k, v in given.items() if v is not None}
-        return self.transport.model(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
+        return self.transport.document(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
 
 
 @dataclass(frozen=True)
@@ -115,14 +131,16 @@ class Plans:
     def create(self, source: str, target: str, **options: Any) -> PlanAnswer:
         """Plans a conversion to one target; takes the options of ``Client.convert``."""
         body = {"source": source, "target": target, **with_layout(options)}
-        return self.transport.model(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+        return self.transport.document(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
 
     def create_several(
         self, source: str, targets: Sequence[Mapping[str, Any]], **options: Any
     ) -> MultiPlanAnswer:
         """Plans a conversion to several targets, each with its options; ``options`` apply to all."""
         body = {"source": source, "targets": [*map(with_layout, targets)], **options}
-        return self.transport.model(MultiPlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+        return self.transport.document(
+            MultiPlanAnswer, "POST", "/v1/plans", json=body, timeout=None
+        )
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from reshard import LayoutMap
-from reshard.arguments import cast_pairs
 from reshard.errors import StorageError
-from reshard.layout.changes import full_name
+from reshard.surface.words import cast_pairs, full_name
 from reshard_server.client.failures import UnreachableError
-from reshard_server.client.layouts import layout_of
+from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from reshard.arguments import CastRules, DTypeLike
+    from reshard.surface.words import CastRules, DTypeLike
 
 URL = "/v1/tensors"
 GOES_ON = 5

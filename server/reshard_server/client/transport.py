@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from reshard_server.client.failures import ServiceError, UnreachableError, refusal
 
 M = TypeVar("M", bound=BaseModel)
+D = TypeVar("D", bound=msgspec.Struct)
 
 SAFE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 ATTEMPTS = 6
@@ -59,11 +61,15 @@ class Transport:
         try:
             return kind.model_validate_json(answer.content)
         except ValidationError as error:
-            raise ServiceError(
-                f"{method} {path} was not answered with a valid {kind.__name__}: {error.errors()[0]['msg']}; check that "
-                "client and server have the same version",
-                answer.status_code,
-            ) from None
+            raise _invalid(answer, kind, error.errors()[0]["msg"]) from None
+
+    def document(self, kind: type[D], method: str, path: str, **more: Any) -> D:
+        """The answer as a document of the library."""
+        answer = self.ask(method, path, **more)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise _invalid(answer, kind, str(error)) from None
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
@@ -82,6 +88,15 @@ class Transport:
             f"the server at {self.http.base_url} did not answer, or its answer was cut off: {error or type(error).__name__}; check the URL, "
             "and whether it runs"
         )
+
+
+def _invalid(answer: httpx.Response, kind: type, why: str) -> ServiceError:
+    request = answer.request
+    return ServiceError(
+        f"{request.method} {request.url.path} was not answered with a valid {kind.__name__}: {why}; check that client "
+        "and server have the same version",
+        answer.status_code,
+    )
 
 
 def _wait(attempt: int, retry_after: str | None) -> float:

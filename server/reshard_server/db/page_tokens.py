@@ -63,5 +63,4 @@ def _refused(why: str) -> ProblemError:
         INVALID,
         f"page_token {why}; take next_page_token of the previous page, with the same filters",
         "page_token",
-        "take next_page_token of the previous page, with the same filters",
     )

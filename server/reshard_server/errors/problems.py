@@ -116,6 +116,7 @@ class ProblemError(Exception):
     Attributes:
         detail: what was expected, what was found, and what to do.
         field: JSON pointer or name of the field or parameter that is wrong; None for the whole request.
+        remedy: what to do; without it, what the detail says after its last ``;``.
         extra: further members of the document (``smallest_bytes``, ``errors``).
         headers: response headers, such as ``Retry-After``.
     """
@@ -126,6 +127,9 @@ class ProblemError(Exception):
     remedy: str | None = None
     extra: Mapping[str, Any] = member(default_factory=dict)
     headers: Mapping[str, str] = member(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.remedy = self.remedy or remedy_in(self.detail)
 
     def document(self, instance: str | None = None) -> dict[str, Any]:
         """The members of the problem document; ``instance`` is the request's id or path."""

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
-from reshard.storage.location import Location
+from reshard.surface.places import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts.layouts import layout_content
+from reshard_server.db.layouts import layout_content
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,

@@ -11,10 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.geometry.sizes import parse_bytes
+from reshard.surface.words import parse_bytes
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
-from reshard_server.db.layouts.layouts import stored_layout
+from reshard_server.db.layouts import stored_layout
 from reshard_server.schemas.conversion import (
     Conversion,
     SeveralTargets,

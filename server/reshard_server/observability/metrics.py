@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from reshard_server.auth.streams import Streams
+from reshard_server.auth.slots_per_token import Streams
 from reshard_server.db.conversions.conversions import count_by_state, moving_bytes
 from reshard_server.db.conversions.totals import BUCKET_SECONDS, Total, totals
 

@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from reshard_server.pages.rendering import page
+
 Schema = Mapping[str, Any]
 
 _LIMITS = {
@@ -185,3 +190,23 @@ def _described(description: str, schema: Schema) -> str:
 def paragraphs(text: str) -> tuple[str, ...]:
     """The paragraphs of a description, each in one line."""
     return tuple(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+
+
+ROUTER = APIRouter(include_in_schema=False)
+
+
+@ROUTER.get("/docs")
+def show_docs(request: Request) -> Response:
+    """Shows the page; like the document, it needs no token."""
+    document = request.app.openapi()
+    return page(
+        "api_docs.html",
+        None,
+        about=paragraphs(document["info"]["description"]),
+        version=document["info"]["version"],
+        tags=[
+            (tag["name"], tag["description"], list(operations(document, tag["name"])))
+            for tag in document["tags"]
+        ],
+        models=list(models(document)),
+    )

@@ -13,6 +13,7 @@ from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.schedules import schedules
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting, Visitor
+from reshard_server.resources.resource import listed_token
 from reshard_server.schemas.conversion import Conversion, State
 from reshard_server.services import Services
 
@@ -30,7 +31,7 @@ _GROUPS: tuple[tuple[str, str, tuple[State, ...]], ...] = (
 @ROUTER.get("/")
 def show_overview(visitor: Visiting, serving: Serving) -> Response:
     """Shows this token's conversions; an admin sees those of all tokens."""
-    token = None if visitor.caller.is_admin else visitor.name
+    token = listed_token(visitor.caller)
     found = [(title, kind, _newest(serving, visitor, states)) for title, kind, states in _GROUPS]
     listed, _ = schedules.page(serving.database, token, SHOWN, None)
     return page(
@@ -47,5 +48,5 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
 
 
 def _newest(serving: Services, visitor: Visitor, states: tuple[State, ...]) -> list[Conversion]:
-    token = None if visitor.caller.is_admin else visitor.name
-    return conversions.page(serving.database, Filters(token, states), SHOWN).conversions
+    filters = Filters(listed_token(visitor.caller), states)
+    return conversions.page(serving.database, filters, SHOWN).conversions

@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
+from fastapi import APIRouter
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
+from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.pages import wording
 from reshard_server.schemas.conversion import DECLARED, targets_of
 
@@ -83,3 +85,17 @@ def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLRe
     """Renders a page; ``visitor`` is None if nobody is signed in."""
     text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
     return HTMLResponse(text, status)
+
+
+ROUTER = APIRouter(include_in_schema=False)
+
+KEPT = "public, max-age=31536000, immutable"
+"""The URL changes with the content."""
+
+
+@ROUTER.get("/static/{name}")
+def get_static(name: str) -> Response:
+    """Sends a static file; needs no token."""
+    if name not in STATIC:
+        raise ProblemError(NOT_FOUND, f"there is no file {name[:100]!r}; see the page's source")
+    return Response(static_bytes(name), headers={"Cache-Control": KEPT}, media_type=STATIC[name])

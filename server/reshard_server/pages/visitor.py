@@ -101,7 +101,6 @@ def check_scope(found: Visitor, scope: Scope) -> None:
         raise ProblemError(
             FORBIDDEN,
             f"the token {found.name!r} lacks the scope {scope!r}; sign in with one that has it",
-            remedy="sign in with one that has it",
         )
 
 
@@ -110,7 +109,6 @@ def nobody() -> ProblemError:
     return ProblemError(
         UNAUTHENTICATED,
         "nobody is signed in, or the session has ended; sign in",
-        remedy="sign in",
     )
 
 

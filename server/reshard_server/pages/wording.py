@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from markupsafe import Markup
 
-from reshard.geometry.sizes import format_bytes
+from reshard.surface import words
+from reshard.surface.words import format_bytes
 from reshard_server.schemas.conversion import Conversion
 
 
@@ -23,21 +25,8 @@ def rate_text(bytes_per_second: float | None) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, or a dash if it is unknown.
-
-    >>> duration_text(200), duration_text(7500)
-    ('3 min 20 s', '2 h 5 min')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    """``3 min 20 s``, or a dash if it is unknown."""
+    return "–" if seconds is None else words.duration_text(seconds)
 
 
 def moment_text(at: datetime) -> str:
@@ -145,3 +134,28 @@ def error_text(error: float | str) -> str:
 def percent_of(done: float, total: float) -> int:
     """Whole percent, rounded down: 100 only when all is done."""
     return int(100 * done / total) if total else 0
+
+
+def layout_text(layout: Mapping[str, Any]) -> str:
+    """The text of a layout's content; parsing it returns the same content.
+
+    >>> print(layout_text({"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": ["x"]}]}))
+    {
+      "mesh": {"axes": ["x"], "shape": [4]},
+      "rules": [
+        {"match": "w", "axes": ["x"]}
+      ]
+    }
+    """
+    members = [f"  {_line(name)}: {_value(value)}" for name, value in layout.items()]
+    return "{\n" + ",\n".join(members) + "\n}" if members else "{}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value):
+        return "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -20,9 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reshard.errors import ReshardError, StorageError
-from reshard.formats.registry import committed_format
-from reshard.formats.steps import committed_steps
-from reshard.storage.location import Location
+from reshard.surface.places import Location, committed_format, committed_steps
 from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 

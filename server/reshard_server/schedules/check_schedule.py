@@ -83,5 +83,4 @@ def _check_outside(template: str, directory: str, field: str) -> None:
             f"the target {template[:200]!r} is in the watched directory {directory[:200]!r}, where it could be mistaken "
             "for a step; choose a target outside of it",
             field,
-            "choose a target outside of it",
         )

@@ -93,5 +93,4 @@ def _no_cron(cron: str, why: str) -> ProblemError:
         f"{cron!r} is not a cron expression that is ever due: {why}; give minute, hour, day of month, month and day of "
         "week, in UTC, such as '0 3 * * *'",
         "/when/cron",
-        "give minute, hour, day of month, month and day of week, in UTC, such as '0 3 * * *'",
     )

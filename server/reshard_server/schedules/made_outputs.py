@@ -15,10 +15,8 @@ import logging
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.storage.buckets.objects import delete
-from reshard.storage.buckets.store import BucketStore
-from reshard.storage.location import Location
-from reshard.storage.targets import held_target
+from reshard.surface.outputs import BucketStore, delete, held_target
+from reshard.surface.places import Location
 from reshard_server.auth.reserved_names import REMOVED_PREFIX
 from reshard_server.schedules.hard_links import remove_tree
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reshard.errors import StorageError
-from reshard.storage.location import Location
+from reshard.surface.places import Location
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
@@ -68,7 +68,6 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
                 CONFLICT,
                 f"the schedule {stored.name!r} goes by the clock and has no steps; leave step out",
                 "/step",
-                "leave step out",
             )
         key = run_cron.run_now(scheduling, stored, when, now)
         if key is None:
@@ -96,7 +95,6 @@ def _step(
             STORAGE,
             f"the directory {when.directory!r} cannot be read{reason}; correct it, or the schedule",
             "/when/directory",
-            "correct it, or the schedule",
         ) from error
     if number is None:
         what = "no committed step" + (" that the schedule covers" if step is None else f" {step}")
@@ -104,7 +102,6 @@ def _step(
             NOT_FOUND,
             f"there is {what} in {when.directory!r} now; name one that is there",
             "/step",
-            "name one that is there",
         )
     return number, folder
 
@@ -135,7 +132,6 @@ def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepCla
                 f"step {step} was converted already (conversion {before.conversion}), and no step is converted twice; "
                 "ask for a conversion of its own at /v1/conversions",
                 "/step",
-                "ask for a conversion of its own at /v1/conversions",
             )
         claimed = schedule_runs.claim_again(db, name, before, scheduling.executor)
     if claimed is None:
@@ -153,5 +149,4 @@ def _busy(stored: StoredSchedule, what: str) -> ProblemError:
     return ProblemError(
         CONFLICT,
         f"{what} of the schedule {stored.name!r} is being converted now; wait for it to end, or cancel its conversion",
-        remedy="wait for it to end, or cancel its conversion",
     )

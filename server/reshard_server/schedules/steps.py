@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from reshard.errors import MissingError, StorageError
-from reshard.formats.steps import committed_among
-from reshard.storage.location import Location
+from reshard.surface.places import Location, committed_among
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.storage.location import Location
+from reshard.surface.places import Location
 from reshard_server.auth.reserved_names import LINKS_FOLDER
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder

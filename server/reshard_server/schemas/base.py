@@ -4,11 +4,49 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 import reshard
-from reshard.conversion.declared_options import OPTIONS
-from reshard_server.schemas.bounds import check_members
+from reshard.surface.options import OPTIONS
+
+MOST_MEMBERS = 100
+"""Limit for an object with named members; no valid request has as many."""
+
+
+def at_most(number: int) -> BeforeValidator:
+    """For a list or an object with free names: refuses more members than this before validating them."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | tuple | dict) and len(value) > number:
+            raise PydanticKnownError(
+                "too_long",
+                {"field_type": "List", "max_length": number, "actual_length": len(value)},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+def check_members(value: Any) -> Any:
+    """Refuses an object with too many members, each of which would otherwise be reported as unknown."""
+    if isinstance(value, dict) and len(value) > MOST_MEMBERS:
+        raise PydanticCustomError(
+            "too_many_members",
+            "expected at most {most} members, found {found}",
+            {"most": MOST_MEMBERS, "found": len(value)},
+        )
+    return value
+
 
 LARGEST_STEP = 2**63 - 1
 
@@ -81,6 +119,20 @@ class UnlistedChoice(RequestDocument):
     )
 
 
+MODEL_MARK = "x-model"
+"""In a schema: the name of a model whose schema takes the mark's place in the OpenAPI document."""
+
+
+def one(model: str) -> WithJsonSchema:
+    """The schema of one object of a model."""
+    return WithJsonSchema({MODEL_MARK: model})
+
+
+def many(model: str) -> WithJsonSchema:
+    """The schema of a list of such objects."""
+    return WithJsonSchema({"type": "array", "items": {MODEL_MARK: model}})
+
+
 class Answer(BaseModel):
     """A document of an answer; clients must accept members that they do not know."""
 
@@ -135,3 +187,29 @@ Name = Annotated[
         examples=["serving"],
     ),
 ]
+
+
+class Wrong(BaseModel):
+    """One invalid field."""
+
+    field: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """What was refused, why, and what to do (RFC 9457); it may have further members."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(description="A URN that names the kind of problem.")
+    title: str
+    status: int
+    detail: str = Field(description="What was expected, what was found, and what to do.")
+    field: str | None = Field(
+        None, description="The invalid member, as a JSON pointer, or parameter."
+    )
+    remedy: str | None = None
+    instance: str | None = None
+    errors: list[Wrong] | None = None
+    error: str | None = Field(None, description="Class of the library's error.")
+    smallest_bytes: int | None = Field(None, description="The smallest max_memory that works.")

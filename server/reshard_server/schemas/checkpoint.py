@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from reshard_server.schemas.base import (
+    LARGEST_STEP,
     Answer,
     CheckpointChoice,
     Flag,
@@ -15,25 +16,7 @@ from reshard_server.schemas.base import (
     RootedPath,
     UnlistedChoice,
 )
-from reshard_server.schemas.conversion import Pairs, Patterns, Size
-from reshard_server.schemas.reports import (
-    InspectedTensor,
-    ItemReport,
-    LaidOutTensor,
-    LeafReport,
-    MissingNumbers,
-    PlannedRequests,
-    PlannedTensor,
-    PlanTotals,
-    RecordedMesh,
-    TensorDigest,
-    VerifiedFile,
-    VerifiedLeaf,
-    VerifiedRules,
-    VerifiedTensor,
-    many,
-    one,
-)
+from reshard_server.schemas.conversion import Pairs, Pattern, Patterns, Size
 
 
 class CheckpointQuery(Page):
@@ -99,116 +82,62 @@ class CheckpointPage(Answer):
     next_page_token: str | None = None
 
 
-class _CommandAnswer(Answer):
-    """The JSON object of a command (docs/reference/json-output.md); it may have further members."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    warnings: list[str] = Field(default_factory=list)
+Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
-class Inspection(_CommandAnswer):
-    """What ``reshard inspect --json`` prints."""
+class TensorQuery(CheckpointChoice, UnlistedChoice):
+    """A slice of one tensor (``name``), or the slices of one device of a layout (``shard``)."""
 
-    command: Literal["inspect"]
-    uri: RootedPath
-    format: str
-    style: str | None = Field(
-        description="Orbax's form of the checkpoint, v0 or v1; null in other formats."
-    )
-    nbytes: int
-    tensors: Annotated[list[dict[str, Any]], many(InspectedTensor)]
-    items: Annotated[list[dict[str, Any]], many(ItemReport)]
-    meshes: Annotated[list[dict[str, Any]], many(RecordedMesh)]
-    leaves: Annotated[list[dict[str, Any]], many(LeafReport)]
-
-
-class VerificationAnswer(_CommandAnswer):
-    """What ``reshard verify --json`` prints; differences are an answer, not a problem."""
-
-    command: Literal["verify"]
-    a: RootedPath
-    b: RootedPath | None
-    equal: bool
-    differences: int
-    damage: list[str]
-    rules: Annotated[dict[str, Any], one(VerifiedRules)] | None = Field(
+    checkpoint: RootedPath
+    step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(
         None,
-        description="The rules by which B was made from A; null if tensors are compared by name.",
+        description="A step of the training run at this path.",
+        examples=["latest"],
     )
-    dropped: list[str] = Field(
-        default_factory=list, description="Tensors of A that the rules leave out of B."
+    name: str | None = Field(
+        None, max_length=4096, description="A tensor.", examples=["params/layers/0/kernel"]
     )
-    missing_chunks: dict[str, MissingNumbers] = Field(
-        default_factory=dict, description="Of A and of B, the chunks that are not stored."
-    )
-    files: Annotated[list[dict[str, Any]], many(VerifiedFile)]
-    tensors: Annotated[list[dict[str, Any]], many(VerifiedTensor)]
-    leaves: Annotated[list[dict[str, Any]], many(VerifiedLeaf)] = Field(
-        default_factory=list,
-        description="Leaves that are not a tensor on both sides: strings, None, empty containers.",
-    )
-
-
-class FingerprintAnswer(_CommandAnswer):
-    """What ``reshard fingerprint --json`` prints."""
-
-    command: Literal["fingerprint"]
-    uri: RootedPath
-    files: int
-    nbytes: int
-    written: list[str]
-    tensors: Annotated[list[dict[str, Any]], many(TensorDigest)]
-    seconds: float
-
-
-class LayoutAnswer(_CommandAnswer):
-    """What ``reshard layout --json`` prints; shapes and bytes are the largest shard's."""
-
-    command: Literal["layout"]
-    file: str = Field(description="The stored layout's name, if the request names one.")
-    source: RootedPath
-    tensors: Annotated[list[dict[str, Any]], many(LaidOutTensor)]
-    device_bytes: int = Field(description="Bytes on each device of the mesh.")
-    partitioned_bytes: int = Field(
-        description="Bytes of tensors that are split by count or size instead."
-    )
-
-
-class PlanAnswer(_CommandAnswer):
-    """What ``reshard plan --json`` prints."""
-
-    command: Literal["plan"]
-    source: RootedPath
-    target: RootedPath
-    tensors: Annotated[list[dict[str, Any]], many(PlannedTensor)]
-    totals: Annotated[dict[str, Any], one(PlanTotals)]
-    carried: list[str]
-    dropped: list[str]
-    missing_chunks: MissingNumbers = Field(default_factory=dict)
-    free_bytes: int | None
-    requests: PlannedRequests | None = Field(
+    slice: str | None = Field(
         None,
-        description="Requests to buckets; null if nothing is in one, and for each of several targets.",
+        max_length=1000,
+        description="start:stop for each dimension; missing ones are whole. Only with name.",
+        examples=["0:128,:"],
     )
-
-
-class MultiPlanAnswer(_CommandAnswer):
-    """What ``reshard plan --json`` prints for several targets, with the totals of all."""
-
-    command: Literal["plan"]
-    source: RootedPath
-    plans: list[PlanAnswer]
-    reads: int = Field(description="Reads; targets that share a decoded chunk count once.")
-    tasks: int
-    source_bytes: int
-    decoded_bytes: int
-    repeated_bytes: int = Field(
-        description="Bytes that are decoded more than once, because that saves memory or time."
+    dtype: str | None = Field(
+        None,
+        max_length=32,
+        description="The dtype of the bytes, by the rules of a conversion's cast. Only with name.",
+        examples=["bfloat16"],
     )
-    written_bytes: int
-    amplification: float
-    peak_bytes: int
-    requests: PlannedRequests | None = Field(
-        None, description="Requests to buckets for all targets; null if nothing is in one."
+    shard: int | None = Field(
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="A device of the layout, counted from 0 in the mesh's row-major order.",
+        examples=[3],
+    )
+    layout: str | None = Field(
+        None,
+        max_length=65536,
+        description="A stored layout (name or name@version), or the content of a layout file as JSON; the default is "
+        "the checkpoint's own. Only with shard.",
+        examples=["serving"],
+    )
+    mesh: str | None = Field(
+        None,
+        max_length=1000,
+        description="As for a conversion. Only with shard.",
+        examples=["model=8"],
+    )
+    select: list[Pattern] = Field(
+        default=[], max_length=100, description="As for a conversion. Only with shard."
+    )
+    drop: list[Pattern] = Field(
+        default=[], max_length=100, description="As for a conversion. Only with shard."
+    )
+    cast: list[Rule] = Field(
+        default=[],
+        max_length=100,
+        description="PATTERN=DTYPE, or float=DTYPE for every float. Only with shard.",
+        examples=[["float=bfloat16"]],
     )

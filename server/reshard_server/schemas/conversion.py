@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema, create_model
 
-from reshard import Target
-from reshard.conversion.declared_options import OPTIONS
-from reshard.conversion.options import LIBRARY_NAMES
-from reshard.options import Option
+from reshard import Stage, Target
+from reshard.surface.options import LIBRARY_NAMES, OPTIONS, Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
@@ -20,9 +18,10 @@ from reshard_server.schemas.base import (
     RootedPath,
     UnlistedChoice,
     Whole,
+    at_most,
+    many,
+    one,
 )
-from reshard_server.schemas.bounds import at_most
-from reshard_server.schemas.reports import STAGES, TargetReport, many, one
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 
@@ -219,7 +218,7 @@ def targets_of(request: ConversionRequest | AnyPlanRequest) -> tuple[TargetReque
 class ProgressState(Answer):
     """The progress of a run; bytes are decoded bytes of the source."""
 
-    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+    stage: Annotated[str, WithJsonSchema({"type": "string", "enum": list(get_args(Stage))})]
     moved_bytes: int
     total_bytes: int
     resumed_bytes: int = 0
@@ -238,7 +237,7 @@ class Conversion(Answer):
     done: bool
     request: ConversionRequest
     progress: ProgressState | None = None
-    result: Annotated[list[dict[str, Any]], many(TargetReport)] | None = Field(
+    result: Annotated[list[dict[str, Any]], many("TargetReport")] | None = Field(
         None,
         description="The report of each target, with digests (docs/reference/json-output.md, convert); null in listings.",
     )

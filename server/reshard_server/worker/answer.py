@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import reshard
-from reshard.cli.json_output import (
+from reshard.surface.answers import (
     conversion_plan,
     conversion_plans,
     fingerprint,
     inspection,
     layout_document,
-    plain,
     starter_document,
     verification,
 )
@@ -28,8 +27,7 @@ Document = dict[str, Any]
 
 def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Document:
     """The answer to a question, which has the name of the command that it runs."""
-    document: Document = plain(_ANSWERS[question](dict(arguments), progress))
-    return document
+    return _ANSWERS[question](dict(arguments), progress)
 
 
 def _inspect(arguments: Document, _: ProgressThrottle) -> Document:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import reshard
-from reshard.cli.json_output import conversion_report, plain
 from reshard.errors import ResumeError, TargetBusyError
-from reshard.storage.location import locate
+from reshard.surface.answers import conversion_report
+from reshard.surface.places import locate
 from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def convert_all(
             )
         else:
             reports = [
-                plain(_with_warning(conversion_report(report), warnings.get(number)))
+                _with_warning(conversion_report(report), warnings.get(number))
                 for number, report in enumerate(made.reports)
             ]
             return {"reports": reports, "read_bytes": made.read_bytes}

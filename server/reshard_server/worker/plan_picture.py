@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from reshard.cli.json_output import conversion_plan
+from reshard.surface.answers import conversion_plan
 
 MOST_TENSORS = 200
 """Tensors that a page lists one by one."""

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard.storage.location import Location, locate
+from reshard.surface.places import Location, locate
 from reshard_server.schemas.conversion import ConversionRequest, targets_of
 
 HIDDEN = "(a folder of the server)"

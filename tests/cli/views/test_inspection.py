@@ -5,10 +5,10 @@ import time
 
 from msgspec.structs import replace
 
-from reshard.cli.json_output import inspection
 from reshard.cli.views.inspection import inspection_view
 from reshard.formats.contents import Container, Item
 from reshard.inspection.checkpoint_info import CheckpointInfo
+from reshard.surface.answers import inspection
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, info, spec
 

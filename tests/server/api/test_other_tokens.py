@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.api.schedules import routes
 from reshard_server.db.schedules import schedules
+from reshard_server.resources import schedules as resource
 
 from tests.server.pages.browser import Browser
 from tests.server.served import Served
@@ -71,7 +71,7 @@ def test_nor_where_another_token_was_faster(
         create(db, name, "ann", *rest)
         return create(db, name, token, *rest)
 
-    monkeypatch.setattr(routes.schedules, "create", overtaken)
+    monkeypatch.setattr(resource.schedules, "create", overtaken)
     found = served.ask("PUT", "/v1/schedules/s", "bob", json=SCHEDULE)
     assert (found.status_code, found.json()["detail"]) == (
         409,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.schemas.checkpoint import MultiPlanAnswer, PlanAnswer
+from reshard_server.api.openapi.answers import MULTI_PLAN, PLAN
 
 import reshard
-from reshard.cli.json_output import conversion_plan, conversion_plans, plain
+from reshard.surface.answers import conversion_plan, conversion_plans
 from tests.server.served import Served
 
 URL = "/v1/plans"
@@ -28,12 +28,12 @@ def test_the_object_of_the_command(served: Served, run_of: Path) -> None:
     answer = served.ask("POST", URL, json={**body, "restart": True, "verify": "readback"})
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    PlanAnswer.model_validate(found)
+    PLAN.model_validate(found)
     planned = reshard.plan(
         run_of / "1", run_of.parent / "out", layout=LAYOUT, max_memory="64MiB", workers=2,
         cast=[("kernel", "bfloat16")], rename=[("^params/", "p/")],
     )  # fmt: skip
-    expected = json.loads(json.dumps(plain(conversion_plan(planned, with_shares=True))))
+    expected = json.loads(json.dumps(conversion_plan(planned, with_shares=True)))
     free = {"free_bytes": None}
     assert {**found, **free} == {**expected, "source": "data/run/1", "target": "data/out", **free}
     assert {t["target_dtype"] for t in found["tensors"] if "kernel" in t["target"]} == {"bfloat16"}
@@ -50,7 +50,7 @@ def test_several_targets(served: Served, run_of: Path) -> None:
     answer = served.ask("POST", URL, json=body)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    MultiPlanAnswer.model_validate(found)
+    MULTI_PLAN.model_validate(found)
     planned = reshard.plan_all(
         run_of / "1",
         [
@@ -60,7 +60,7 @@ def test_several_targets(served: Served, run_of: Path) -> None:
         max_memory="64MiB",
         workers=2,
     )
-    expected = json.loads(json.dumps(plain(conversion_plans(planned, with_shares=False))))
+    expected = json.loads(json.dumps(conversion_plans(planned, with_shares=False)))
     for one, target in zip(expected["plans"], ("data/a", "data/b"), strict=True):
         one |= {"source": "data/run/1", "target": target, "free_bytes": None}
     for one in found["plans"]:

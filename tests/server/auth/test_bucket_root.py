@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from reshard_server.auth import bucket_root
-from reshard_server.auth.bucket_root import BucketRoot
+from reshard_server.auth.bucket_root import BucketRoot, TimedCalls
 from reshard_server.auth.root_paths import Roots
-from reshard_server.auth.timed_calls import TimedCalls
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
 

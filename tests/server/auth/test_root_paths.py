@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
-from reshard_server.auth import open_beneath
+from reshard_server.auth import local_root
 from reshard_server.auth.local_root import Lookup, best_lookup, lookup_by_kernel, lookup_by_walk
 from reshard_server.auth.path_rules import may_be_named, parts
 from reshard_server.auth.root_paths import Roots
@@ -296,9 +296,9 @@ def test_a_root_may_itself_be_a_link(tmp_path: Path) -> None:
 
 
 def test_the_kernel_is_asked_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_beneath, "is_supported", lambda: True)
+    monkeypatch.setattr(local_root, "is_supported", lambda: True)
     assert best_lookup() is lookup_by_kernel
-    monkeypatch.setattr(open_beneath, "is_supported", lambda: False)
+    monkeypatch.setattr(local_root, "is_supported", lambda: False)
     assert best_lookup() is lookup_by_walk
 
 

@@ -14,9 +14,9 @@ import pytest
 import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
 from reshard_server.client.failures import error_of
-from reshard_server.client.layouts import layout_of
+from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport
-from reshard_server.schemas.problem import Problem
+from reshard_server.schemas.base import Problem
 
 import reshard
 from reshard.engine.progress import Progress
@@ -101,12 +101,9 @@ def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) ->
     (report,) = client.convert("data/run", "data/by-map", layout=layouts).wait(timeout=120)
     assert report["target"] == "data/by-map"
     previewed = client.layouts.preview("data/run", layouts)
-    assert {t["target"]: t["target_axes"] for t in previewed.tensors}["params/kernel"] == [
-        None,
-        "x",
-    ]
+    assert {t.target: t.target_axes for t in previewed.tensors}["params/kernel"] == (None, "x")
     plan = client.plans.create("data/run", "data/planned", layout=layouts)
-    assert plan.totals["tensors"] == 2
+    assert plan.totals.tensors == 2
     layouts = reshard.LayoutMap(reshard.DeviceMesh((4,), ("x",)))
     layouts["kernel(?!_scale)"] = (None, "x")
     with pytest.raises(LayoutError, match="look-ahead and look-behind"):
@@ -273,7 +270,7 @@ def test_everything_else(client: Client) -> None:
     assert [s.version for s in client.layouts.versions("serving").versions] == [1]
     assert client.layouts.preview("data/run", "serving").tensors
     plan = client.plans.create("data/run", "data/planned", layout="serving")
-    assert plan.totals["tensors"] == 2
+    assert plan.totals.tensors == 2
     assert client.checkpoints.inspect("data/run").nbytes == WEIGHTS.nbytes + 1024
     assert client.checkpoints.verify("data/run").equal
     assert "data/run" in [c.path for c in client.checkpoints.list("data").checkpoints]

@@ -16,10 +16,10 @@ from reshard_server.client import Client
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.json_output import conversion_report, plain
 from reshard.cli.remote import report_of
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
+from reshard.surface.answers import conversion_report
 from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, environment, live
 from tests.server.tokens import TOKENS
@@ -187,4 +187,4 @@ def test_a_report_survives_the_way() -> None:
     )
     kept = TensorReport(None, "b", (2, 3), None, "float16", None, 12, None, "1" * 16, None)
     report = ConversionReport("s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False)
-    assert report_of(json.loads(json.dumps(plain(conversion_report(report))))) == report
+    assert report_of(json.loads(json.dumps(conversion_report(report)))) == report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard_server.db.canonical_json import canonical_text
+from reshard_server.db.documents import canonical_text
 
 
 def test_keys_in_any_order_say_the_same() -> None:

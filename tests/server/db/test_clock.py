@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from reshard_server.db import layouts
 from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
-from reshard_server.db.layouts import layouts
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 from reshard_server.settings import Settings
 

@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from reshard_server.db import layouts
 from reshard_server.db import migrate as migrating
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
-from reshard_server.db.layouts import layouts
 from reshard_server.db.migrate import migrate
 from reshard_server.db.schedules import schedules
 from reshard_server.db.tables import METADATA

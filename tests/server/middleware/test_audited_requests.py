@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.middleware.audited_requests import READ_ONLY_POSTS
+from reshard_server.middleware.request_log import READ_ONLY_POSTS
 from reshard_server.observability import audit
 from reshard_server.observability.logs import JsonLines
 from reshard_server.serve import _check

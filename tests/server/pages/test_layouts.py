@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.pages.layouts import layout_pages as pages
-from reshard_server.pages.layouts.layout_text import layout_text
+from reshard_server.pages import layout_pages as pages
+from reshard_server.pages.wording import layout_text
 from reshard_server.worker import plan_picture
 
 import reshard

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reshard_server.db.conversions import conversions
-from reshard_server.pages.checkpoints import source_choices
+from reshard_server.pages import source_choices
 from reshard_server.pages.conversions.conversion_form import TEXTS
 from reshard_server.pages.conversions.form_fields import FLAGS
 from reshard_server.schemas.conversion import OneTarget

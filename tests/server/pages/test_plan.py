@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.pages.plans import plan_wording
-from reshard_server.pages.plans.mesh_picture import (
+from reshard_server.pages import plan_pictures as plan_wording
+from reshard_server.pages.mesh_picture import (
     MOST_DEVICES,
     TensorSide,
     origin_text,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.schemas.checkpoint import FingerprintAnswer, Inspection, VerificationAnswer
+from reshard_server.api.openapi.answers import FINGERPRINT, INSPECTION, VERIFICATION
 
 import reshard
-from reshard.cli.json_output import inspection, plain
+from reshard.surface.answers import inspection
 from tests.server.served import Served
 
 URL = "/v1/checkpoints"
@@ -37,14 +37,14 @@ def test_inspected(served: Served, run_of: Path) -> None:
     answer = ask(served, "inspect", "eve")
     assert answer.status_code == 200
     found = answer.json()
-    Inspection.model_validate(found)
-    expected = json.loads(json.dumps(plain(inspection(reshard.inspect(run_of / "1")))))
+    INSPECTION.model_validate(found)
+    expected = json.loads(json.dumps(inspection(reshard.inspect(run_of / "1"))))
     assert found == {**expected, "uri": "data/run/1"}
 
 
 def test_verified_with_its_own_record(served: Served, run_of: Path) -> None:
     good = ask(served, "verify", "eve").json()
-    VerificationAnswer.model_validate(good)
+    VERIFICATION.model_validate(good)
     assert (good["a"], good["b"], good["equal"], good["differences"]) == ("data/run/1", None, True, 0)  # fmt: skip
     damage(run_of / "1")
     answer = ask(served, "verify", "eve", max_memory="64MiB")
@@ -68,7 +68,7 @@ def test_verified_by_rules(served: Served, run_of: Path) -> None:
     rules: dict[str, Any] = {"select": ["^params/"], "rename": [["^params/", ""]], "cast": [["kernel$", "float16"]]}  # fmt: skip
     reshard.convert(run_of / "1", run_of / "9", **rules)
     recorded = ask(served, "verify", other="data/run/9").json()
-    VerificationAnswer.model_validate(recorded)
+    VERIFICATION.model_validate(recorded)
     assert (recorded["equal"], recorded["dropped"]) == (True, ["step"])
     assert recorded["rules"] == {"from": "recorded", "drop": [], **rules}
     kinds = {t["name"]: (t["source"], t["comparison"]) for t in recorded["tensors"]}
@@ -105,7 +105,7 @@ def test_given_a_record(served: Served, run_of: Path) -> None:
     answer = ask(served, "fingerprint", "ann")
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    FingerprintAnswer.model_validate(found)
+    FINGERPRINT.model_validate(found)
     assert (found["uri"], found["written"]) == ("data/run/1", ["data/run/1/slices.json"])
     assert ask(served, "verify").json()["equal"] is True
     again = ask(served, "fingerprint")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reshard_server.db.conversions import retention
 from reshard_server.db.schedules import forget_runs as forgetting_runs
 from reshard_server.db.schedules import schedules
-from reshard_server.db.schedules.progressions import among, expanded, progressions
+from reshard_server.db.schedules.forget_runs import among, expanded, progressions
 from reshard_server.db.tables import SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 from reshard_server.schedules.scheduling import Scheduling
 

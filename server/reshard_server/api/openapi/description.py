@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from reshard_server.api.openapi.answers import MARKED
 from reshard_server.api.read_mask import NAME, PARAMETER, answer_schema
 from reshard_server.errors.problems import (
     FORBIDDEN,
@@ -28,8 +29,7 @@ from reshard_server.errors.problems import (
     UNSUPPORTED,
     Kind,
 )
-from reshard_server.schemas.problem import Problem
-from reshard_server.schemas.reports import MODEL_MARK, MODELS
+from reshard_server.schemas.base import MODEL_MARK, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -104,7 +104,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 def _add_library_schemas(document: dict[str, Any], schemas: dict[str, Any]) -> None:
     """Adds the schemas of the library's documents, and replaces the marks that name them."""
     _, models = models_json_schema(
-        [(model, "serialization") for model in MODELS.values()],
+        [(model, "serialization") for model in MARKED.values()],
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(models["$defs"])

@@ -9,9 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard_server.db.canonical_json import canonical_text
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.conversions import New, count_queued, get_many, insert
+from reshard_server.db.documents import canonical_text
 from reshard_server.db.tables import IDEMPOTENCY
 from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
 from reshard_server.schemas.conversion import Conversion, ConversionRequest
@@ -137,7 +137,6 @@ def _earlier(
         f"the Idempotency-Key {submission.key!r} was sent before with another request, which made the conversion "
         f"{row.conversion}; send that request again, or take a new key",
         "Idempotency-Key",
-        "send that request again, or take a new key",
     )
 
 

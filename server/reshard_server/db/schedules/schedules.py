@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
+from reshard_server.db.documents import bytes_of, fitting, stored_bytes
 from reshard_server.db.notify import notify
 from reshard_server.db.other_versions import (
     read,
@@ -24,7 +25,6 @@ from reshard_server.db.other_versions import (
 )
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_schedule
-from reshard_server.db.sizes import bytes_of, fitting, stored_bytes
 from reshard_server.db.tables import (
     SCHEDULE_FORGOTTEN,
     SCHEDULE_OUTPUTS,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from reshard import check_arguments
 from reshard.errors import ReshardError
-from reshard.layout.layout_text import parse_json, parse_yaml
+from reshard.surface.words import parse_json, parse_yaml
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.jobs.check_request import CHECKED
@@ -24,8 +24,8 @@ from reshard_server.pages.conversions.form_fields import (
     members_of,
     text_of,
 )
-from reshard_server.pages.layouts.layout_text import layout_text
 from reshard_server.pages.visitor import Fields
+from reshard_server.pages.wording import layout_text
 from reshard_server.schemas.conversion import (
     Conversion,
     OneTarget,
@@ -147,7 +147,6 @@ def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
             INVALID,
             "a stored layout is chosen and a layout's text is given; keep one of them",
             "/layout_text",
-            "keep one of them",
         )
     return layout_of(text) if text else name or None
 

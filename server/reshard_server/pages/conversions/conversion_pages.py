@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api.caller import Serving, looked_up
-from reshard_server.api.conversions import routes
-from reshard_server.api.conversions.get_or_404 import ConversionId, visible
+from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.queue_places import places
 from reshard_server.db.conversions.rows import ENDED
+from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
+from reshard_server.pages.plan_pictures import plan_of, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visiting
+from reshard_server.pages.wording import targets_text
+from reshard_server.resources import conversions as resource
+from reshard_server.resources.conversions import ConversionId, visible
+from reshard_server.resources.resource import listed_token
 from reshard_server.schemas.conversion import Conversion, State, targets_of
 from reshard_server.schemas.listing import ConversionQuery
+from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)
 
@@ -55,7 +63,7 @@ async def list_conversions(
     query = ConversionQuery.model_validate({"state": [state] if state else []})
     key, equals, value = label.strip().partition("=")
     filters = Filters(
-        token=None if visitor.caller.is_admin else visitor.name,
+        token=listed_token(visitor.caller),
         states=tuple(query.state),
         source_part=source.strip() or None,
         labels=((key, value),) if equals else (),
@@ -102,23 +110,113 @@ def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Respons
 @ROUTER.post("/{id}/cancel")
 def cancel_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Cancels the conversion."""
-    routes.cancel_conversion(found, serving)
+    resource.cancel(serving, found)
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/retry")
 def retry_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Queues the conversion again."""
-    routes.retry_conversion(found, serving, Response())
+    resource.retry(serving, found)
     return RedirectResponse(f"/conversions/{found.id}", 303)
 
 
 @ROUTER.post("/{id}/delete")
 def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Deletes the conversion's record."""
-    routes.delete_conversion(found, serving)
+    resource.delete(serving, found)
     return RedirectResponse("/conversions", 303)
 
 
 def _shown(found: Conversion) -> dict[str, Any]:
     return {"conversion": found, "targets": targets_of(found.request), "most_tensors": MOST_TENSORS}
+
+
+@ROUTER.get("/{id}/plan")
+async def show_plan(
+    found: Seen,
+    visitor: Visiting,
+    request: Request,
+    serving: Serving,
+    target: Annotated[int, Query(ge=0, le=99)] = 0,
+    tensor: Annotated[str | None, Query(max_length=4096)] = None,
+) -> Response:
+    """Plans the conversion again from the present source; if that fails, the page says why."""
+    requested = targets_of(found.request)
+    if target >= len(requested):
+        raise ProblemError(
+            NOT_FOUND,
+            f"the conversion has {len(requested)} targets and no target {target}; targets count from 0",
+            "target",
+        )
+    plan, problem = None, None
+    try:
+        body = await run_sync(plan_of, serving, found, requested[target])
+        plan = await planned(request, serving, visitor.caller, body, tensor)
+    except ProblemError as refused:
+        problem = refused
+    return page(
+        "conversions/conversion_plan.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        conversion=found,
+        target=requested[target],
+        number=target,
+        planned=plan,
+        problem=problem,
+    )
+
+
+LONGEST_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOutcome:
+    """The outcome for one chosen conversion.
+
+    Attributes:
+        title: its targets; its id if the visitor may not see it.
+        url: of its page; None if the visitor may not see it.
+        is_cancelled: whether this form cancelled it, or asked it to stop.
+    """
+
+    title: str
+    url: str | None
+    is_cancelled: bool
+    detail: str
+
+
+@ROUTER.post("/cancel")
+def cancel_chosen(visitor: Changing, serving: Serving, fields: Form) -> Response:
+    """Cancels each chosen conversion; the page lists the cancelled ones, and why others were not cancelled."""
+    chosen = [id[:LONGEST_ID] for id in fields.texts("id")]  # noqa: A001
+    outcomes = [_cancel(serving, visitor.caller, conversion) for conversion in chosen]
+    return page(
+        "conversions/cancelled.html",
+        visitor,
+        cancelled=[o for o in outcomes if o.is_cancelled],
+        left=[o for o in outcomes if not o.is_cancelled],
+    )
+
+
+def _cancel(serving: Services, caller: Caller, conversion: str) -> CancelOutcome:
+    try:
+        found = visible(serving, caller, conversion)
+    except ProblemError as problem:
+        return CancelOutcome(conversion, None, False, problem.detail)
+    title, url = (
+        targets_text([requested.target for requested in targets_of(found.request)]),
+        f"/conversions/{found.id}",
+    )
+    if found.state in ("cancelling", "cancelled"):
+        return CancelOutcome(title, url, False, "it was cancelled before")
+    try:
+        now = resource.cancel(serving, found)
+    except ProblemError as problem:
+        if problem.kind is not CONFLICT:
+            raise
+        return CancelOutcome(title, url, False, "it has ended already")
+    is_over = now.state == "cancelled"
+    return CancelOutcome(
+        title, url, True, "it waited" if is_over else "it runs, and stops within seconds"
+    )

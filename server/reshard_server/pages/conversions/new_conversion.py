@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+from dataclasses import replace
 from typing import Annotated
 
+from anyio import move_on_after
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
+from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving, looked_up
-from reshard_server.api.conversions import routes
-from reshard_server.api.conversions.get_or_404 import gone, visible
-from reshard_server.db.layouts import names as layout_names
+from reshard_server.auth.tokens import Caller
+from reshard_server.db import layout_names
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
-from reshard_server.pages.checkpoints.source_choices import sources
 from reshard_server.pages.conversions.conversion_form import (
     TEXTS,
     ConversionForm,
@@ -28,12 +30,43 @@ from reshard_server.pages.conversions.conversion_form import (
     sent_form,
 )
 from reshard_server.pages.conversions.form_fields import FIELDS_OF, FLAGS
-from reshard_server.pages.conversions.starter import with_starter, with_starter_if_there
-from reshard_server.pages.plans.plan_pictures import DrawnPlan, planned
+from reshard_server.pages.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
+from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visitor import Changing, Form, Visitor
+from reshard_server.resources import conversions as resource
+from reshard_server.resources import questions
+from reshard_server.resources.conversions import CONVERSIONS, visible
 from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
+
+PATIENCE_SECONDS = 5.0
+"""After this long the form is shown without a starter: it can be asked for by its button."""
+
+
+async def with_starter(
+    request: Request, serving: Services, caller: Caller, form: ConversionForm
+) -> ConversionForm:
+    """The form with a starter over its mesh, or over the source's own. ProblemError if the source cannot be read."""
+    source, mesh = form.values["source"], form.values["mesh"] or None
+    question = await run_sync(
+        questions.starter, serving, caller, source, mesh, limiter=serving.finders
+    )
+    text = json.loads(await answer_to(request, serving, question))["starter"].strip()
+    return replace(form, values={**form.values, "layout_text": text}, starter=text, errors={})
+
+
+async def with_starter_if_there(
+    request: Request, serving: Services, caller: Caller, form: ConversionForm
+) -> ConversionForm:
+    """The same; the form as it is where that is not possible, or takes long."""
+    with move_on_after(PATIENCE_SECONDS):
+        try:
+            return await with_starter(request, serving, caller, form)
+        except ProblemError:
+            return form  # its preview says what is wrong
+    return form
+
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
 
@@ -75,7 +108,7 @@ def _again(
     found = visible(serving, visitor.caller, conversion)
     targets = targets_of(found.request)
     if number >= len(targets):
-        raise gone(conversion)
+        raise CONVERSIONS.gone(conversion)
     return form_of(key, found, targets[number])
 
 
@@ -102,9 +135,7 @@ async def send_form(
 
 async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
     request = request_of(form)
-    made = await routes.create_conversion(
-        request, serving, visitor.caller, Response(), key_of(form, request)
-    )
+    made = await resource.create(serving, visitor.caller, request, key_of(form, request))
     return RedirectResponse(f"/conversions/{made.id}", 303)
 
 

@@ -7,9 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api.caller import Serving
-from reshard_server.api.schedules import routes
-from reshard_server.api.schedules.get_or_404 import new_name
-from reshard_server.db.layouts import names as layout_names
+from reshard_server.db import layout_names
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedules.schedule_form import (
@@ -19,6 +17,8 @@ from reshard_server.pages.schedules.schedule_form import (
     sent_form,
 )
 from reshard_server.pages.visitor import Changing, Form, Visitor
+from reshard_server.resources import schedules as resource
+from reshard_server.resources.schedules import SCHEDULES, Expected
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-schedule", include_in_schema=False)
@@ -47,15 +47,13 @@ def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
 
 
 def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
-    name = new_name(form.values["name"])
+    name = SCHEDULES.checked(form.values["name"])
     if len(name) > LONGEST_NAME:
         raise ProblemError(
             INVALID, f"the name is longer than {LONGEST_NAME} characters; shorten it", "name"
         )
     try:
-        routes.put_schedule(
-            name, body_of(form), serving, visitor.caller, Response(), if_none_match="*"
-        )
+        resource.put(serving, visitor.caller, name, body_of(form), Expected(none_match="*"))
     except ProblemError as problem:
         if problem.kind.status in (409, 412):
             problem.field, problem.detail = (

@@ -9,14 +9,13 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api.caller import Serving
-from reshard_server.api.schedules import routes
-from reshard_server.api.schedules.get_or_404 import ScheduleName, visible
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Changing, Form, Visiting, number_of
-from reshard_server.schemas.schedule import RunNow
+from reshard_server.resources import schedules as resource
+from reshard_server.resources.schedules import ANY_STATE, SCHEDULES, ScheduleName
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/schedules", include_in_schema=False)
@@ -27,11 +26,11 @@ PageToken = Annotated[str | None, Query(max_length=1024)]
 
 
 def _to_see(name: ScheduleName, serving: Serving, visitor: Visiting) -> StoredSchedule:
-    return visible(serving, visitor.caller, name)
+    return SCHEDULES.visible(serving, visitor.caller, name)
 
 
 def _to_change(name: ScheduleName, serving: Serving, visitor: Changing) -> StoredSchedule:
-    return visible(serving, visitor.caller, name)
+    return SCHEDULES.visible(serving, visitor.caller, name)
 
 
 Seen = Annotated[StoredSchedule, Depends(_to_see)]
@@ -41,7 +40,7 @@ Changed = Annotated[StoredSchedule, Depends(_to_change)]
 @ROUTER.get("")
 def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """Lists schedules by name."""
-    found = routes.list_schedules(serving, visitor.caller, PAGE_SIZE, page_token)
+    found = resource.page(serving, visitor.caller, PAGE_SIZE, page_token)
     more = found.next_page_token
     return page(
         "schedules/schedules.html",
@@ -63,14 +62,14 @@ def show_schedule(
 @ROUTER.post("/{name}/pause")
 def pause_schedule(found: Changed, serving: Serving, _: Form) -> Response:
     """Pauses the schedule."""
-    routes.pause_schedule(found, serving, Response())
+    resource.pause(serving, found)
     return _back_to(found.name)
 
 
 @ROUTER.post("/{name}/resume")
 def resume_schedule(found: Changed, serving: Serving, _: Form) -> Response:
     """Resumes the schedule."""
-    routes.resume_schedule(found, serving, Response())
+    resource.resume(serving, found)
     return _back_to(found.name)
 
 
@@ -81,7 +80,7 @@ def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Fo
         step = number_of("step", fields.text("step"))
         if step is not None and step < 0:
             raise ProblemError(INVALID, f"step is {step}; expected 0 or more", "/step")
-        run = routes.run_schedule(found, serving, Response(), RunNow(step=step))
+        run = resource.run(serving, found, step)
     except ProblemError as problem:
         return _page(found, visitor, serving, None, problem, fields.text("step"))
     if run.conversion is not None:
@@ -92,7 +91,7 @@ def run_schedule(found: Changed, visitor: Changing, serving: Serving, fields: Fo
 @ROUTER.post("/{name}/delete")
 def delete_schedule(found: Changed, serving: Serving, _: Form) -> Response:
     """Deletes the schedule and its history."""
-    routes.delete_schedule(found, serving)
+    resource.delete(serving, found, ANY_STATE)
     return RedirectResponse("/schedules", 303)
 
 
@@ -108,13 +107,13 @@ def _page(
     problem: ProblemError | None = None,
     step: str = "",
 ) -> Response:
-    history = routes.list_runs(found, serving, PAGE_SIZE, page_token)
+    history = schedule_runs.page(serving.database, found.name, PAGE_SIZE, page_token)
     more = history.next_page_token
     return page(
         "schedules/schedule.html",
         visitor,
         200 if problem is None else problem.kind.status,
-        schedule=found.as_schedule(schedule_runs.last(serving.database, found.name)),
+        schedule=resource.shown(serving, found),
         runs=history.runs,
         next_url=more and f"/schedules/{found.name}?" + urlencode({"page_token": more}),
         is_first=page_token is None,

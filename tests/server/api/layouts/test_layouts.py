@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from reshard_server.db import layouts
 from reshard_server.db.database import open_database
-from reshard_server.db.layouts import layouts
 from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.schemas.checkpoint import LayoutAnswer
+from reshard_server.api.openapi.answers import LAYOUT as ANSWER
 
 from tests.server.served import Served
 
@@ -28,7 +28,7 @@ def test_shards_and_bytes_of_a_device(served: Served) -> None:
     answer = preview(served, layout=LAYOUT)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    LayoutAnswer.model_validate(found)
+    ANSWER.model_validate(found)
     tensors = {t["target"]: t for t in found["tensors"]}
     kernel = tensors["params/kernel"]
     assert (kernel["target_shards"], kernel["target_shard_shape"]) == ([1, 2], [64, 16])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import sizes
+from reshard_server.db import documents as sizes
+from reshard_server.db import layouts
 from reshard_server.db.database import open_database
-from reshard_server.db.layouts import layouts
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
 

@@ -1,0 +1,134 @@
+"""What is shown of comparisons: of a checkpoint with its record, and of two checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from reshard.documents.shared import Digest, MissingNumbers, Shape
+
+
+class VerifiedTensor(Struct, frozen=True):
+    """The comparison of one tensor."""
+
+    name: str
+    status: Literal[
+        "equal",
+        "different",
+        "damaged",
+        "only in A",
+        "only in B",
+        "recorded",
+        "checksum",
+        "not recorded",
+    ]
+    digest_a: Digest | None
+    digest_b: Digest | None
+    detail: str
+    source: str | None
+    comparison: Literal["exact", "cast"]
+    source_dtype: str | None
+    target_dtype: str | None
+    saturate: bool
+
+
+class VerifiedLeaf(Struct, frozen=True):
+    """The comparison of a leaf that is not a tensor on both sides: a string, None or an empty container."""
+
+    name: str
+    status: Literal[
+        "equal", "different", "only in A", "only in B", "no place in A", "no place in B"
+    ]
+    a: str | None
+    b: str | None
+    source: str | None
+
+
+class VerifiedFile(Struct, frozen=True):
+    """The comparison of a file with its record."""
+
+    name: str
+    status: Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
+    stored: str | None
+    recorded: str | None
+    detail: str
+    side: Literal["A", "B"]
+
+
+class VerifiedRules(Struct, frozen=True):
+    """The rules by which B was made from A."""
+
+    from_: Literal["recorded", "given"] = field(name="from")
+    select: tuple[str, ...]
+    drop: tuple[str, ...]
+    rename: tuple[tuple[str, str], ...]
+    cast: tuple[tuple[str, str], ...]
+
+
+class VerificationAnswer(Struct, frozen=True, kw_only=True):
+    """What ``reshard verify --json`` prints; differences are an answer, not a problem."""
+
+    a: str
+    b: str | None
+    equal: bool
+    differences: int
+    damage: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    rules: Annotated[
+        VerifiedRules | None,
+        Meta(
+            description="The rules by which B was made from A; null if tensors are compared by name."
+        ),
+    ] = None
+    dropped: Annotated[
+        tuple[str, ...], Meta(description="Tensors of A that the rules leave out of B.")
+    ] = ()
+    missing_chunks: Annotated[
+        Mapping[str, MissingNumbers],
+        Meta(description="Of A and of B, the chunks that are not stored."),
+    ] = field(default_factory=dict)
+    files: tuple[VerifiedFile, ...]
+    tensors: tuple[VerifiedTensor, ...]
+    leaves: Annotated[
+        tuple[VerifiedLeaf, ...],
+        Meta(
+            description="Leaves that are not a tensor on both sides: strings, None, empty containers."
+        ),
+    ] = ()
+
+
+class DiffTensor(Struct, frozen=True):
+    """How a tensor differs; members from ``elements`` on are null if values cannot be compared."""
+
+    name: str
+    status: Literal["equal", "different", "only in A", "only in B"]
+    shape_a: Shape | None
+    shape_b: Shape | None
+    dtype_a: str | None
+    dtype_b: str | None
+    detail: str
+    compared_as: Literal["bits", "integers", "float64", "complex128"] | None
+    elements: int | None
+    nonfinite: int | None
+    nans_a: int | None
+    nans_b: int | None
+    infinities_a: int | None
+    infinities_b: int | None
+    largest: float | None
+    index: Shape | None
+    relative: float | None
+
+
+class DiffAnswer(Struct, frozen=True):
+    """What ``reshard diff --json`` prints."""
+
+    a: str
+    b: str
+    equal: bool
+    differences: int
+    warnings: tuple[str, ...]
+    tensors: tuple[DiffTensor, ...]
+    leaves: tuple[VerifiedLeaf, ...]
+    seconds: float

@@ -1,0 +1,83 @@
+"""What is shown of a conversion: the report of each tensor, of each target, and of several."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from reshard.documents.buckets import RequestComparison
+from reshard.documents.plans import PlannedTime
+from reshard.documents.shared import ONLY_COMMANDS, Digest, MissingNumbers, Shape, Strategy
+
+
+class CastReport(Struct, frozen=True):
+    """The losses of a cast."""
+
+    overflows: int
+    nans: int
+    largest_relative_error: float | Literal["inf", "nan"]
+    saturated: int
+
+
+class TensorReport(Struct, frozen=True):
+    """The result for one tensor; if the target was already done, only what the target records."""
+
+    source: str | None
+    target: str
+    shape: Shape
+    source_dtype: str | None
+    target_dtype: str
+    strategy: Strategy | None
+    nbytes: int
+    source_digest: Digest | None
+    target_digest: Digest | None
+    proof: Literal["proved", "written", "encoded"] | None
+    cast: CastReport | None
+
+
+class TimeComparison(Struct, frozen=True):
+    """The time of a run on several hosts, before and after it."""
+
+    planned: PlannedTime
+    actual_s: float
+
+
+class TargetReport(Struct, frozen=True, kw_only=True):
+    """The result for one target."""
+
+    source: str
+    target: str
+    tensors: Annotated[
+        tuple[TensorReport, ...] | UnsetType,
+        Meta(description="Left out of events unless fields includes it; see result_url."),
+    ] = UNSET
+    tensor_count: Annotated[
+        int | UnsetType, Meta(description="In place of tensors, if these are left out.")
+    ] = UNSET
+    nbytes: int
+    read_bytes: int
+    moved_bytes: int
+    written_bytes: int
+    seconds: float
+    warnings: tuple[str, ...]
+    missing_chunks: MissingNumbers = field(default_factory=dict)
+    resumed_bytes: int
+    already_done: bool
+    requests: Annotated[
+        RequestComparison | None,
+        Meta(
+            description="Requests to buckets; null if nothing is in one, and for each of several targets."
+        ),
+    ] = None
+    time: Annotated[TimeComparison | UnsetType, ONLY_COMMANDS] = UNSET
+
+
+class MultiTargetReport(Struct, frozen=True):
+    """The result for several targets, and what was read for all of them."""
+
+    source: str
+    reports: tuple[TargetReport, ...]
+    read_bytes: int
+    requests: RequestComparison | None
+    time: Annotated[TimeComparison | UnsetType, ONLY_COMMANDS] = UNSET

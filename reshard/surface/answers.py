@@ -1,0 +1,130 @@
+"""The object that each command prints with ``--json``, and that the service answers with.
+
+``docs/reference/json-output.md`` lists their members. Sizes are bytes, times seconds; unknown values are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from reshard.record import values
+
+if TYPE_CHECKING:
+    from reshard.conversion.parts.report import PartReport
+    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
+    from reshard.conversion.report import ConversionReport, RequestReport, TimeReport
+    from reshard.inspection.checkpoint_info import CheckpointInfo
+    from reshard.inspection.layout_preview import LayoutPreview
+    from reshard.inspection.run_steps import StepInfo
+    from reshard.planning.time_plan import TimePlan
+    from reshard.storage.buckets.doctor import BucketReport
+    from reshard.storage.leftovers import Leftovers
+    from reshard.verification.compare import Verification
+    from reshard.verification.diff_report import DiffReport
+    from reshard.verification.fingerprint import Fingerprint
+
+__all__ = [
+    "clean",
+    "conversion_plan",
+    "conversion_plans",
+    "conversion_report",
+    "conversion_reports",
+    "diff_document",
+    "doctor",
+    "fingerprint",
+    "inspection",
+    "layout_document",
+    "run_steps",
+    "starter_document",
+    "verification",
+]
+
+Document = dict[str, Any]
+
+
+def run_steps(run: str, steps: Sequence[StepInfo]) -> Document:
+    """The object of ``steps``."""
+    return {"command": "steps", "uri": run, "steps": [step.to_dict() for step in steps]}
+
+
+def inspection(info: CheckpointInfo) -> Document:
+    """The object of ``inspect``."""
+    return {"command": "inspect", **info.to_dict()}
+
+
+def conversion_plan(
+    planned: ConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> Document:
+    """The object of ``plan``; ``link`` is what ``RequestPlan.seconds`` takes. ``time`` is there only if it was asked for."""
+    return {"command": "plan", **values(planned._document(with_shares, time, **link))}
+
+
+def conversion_plans(
+    planned: MultiConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> Document:
+    """The object of ``plan`` with ``--target``."""
+    document = values(planned._document(with_shares, time, **link))
+    plans = [{"command": "plan", **plan} for plan in document["plans"]]
+    return {"command": "plan", **document, "plans": plans}
+
+
+def conversion_report(report: ConversionReport | PartReport) -> Document:
+    """The object of ``convert``, and of ``convert --part``."""
+    return {"command": "convert", **report.to_dict()}
+
+
+def conversion_reports(
+    source: str,
+    reports: Sequence[Document],
+    read_bytes: int | None,
+    requests: RequestReport | None = None,
+    time: TimeReport | None = None,
+) -> Document:
+    """The object of ``convert`` with ``--target``; ``read_bytes`` is null if an older server converted."""
+    return {
+        "command": "convert",
+        "source": source,
+        "reports": reports,
+        "read_bytes": read_bytes,
+        "requests": requests and requests.to_dict(),
+        **({} if time is None else {"time": time.to_dict()}),
+    }
+
+
+def verification(found: Verification) -> Document:
+    """The object of ``verify``; ``equal`` is true if everything was compared and agrees."""
+    return {"command": "verify", **found.to_dict()}
+
+
+def diff_document(found: DiffReport) -> Document:
+    """The object of ``diff``; ``equal`` is true if nothing differs."""
+    return {"command": "diff", **found.to_dict()}
+
+
+def doctor(found: BucketReport) -> Document:
+    """The object of ``doctor``."""
+    return {"command": "doctor", **found.to_dict()}
+
+
+def clean(found: Leftovers) -> Document:
+    """The object of ``clean``."""
+    return {"command": "clean", **found.to_dict()}
+
+
+def fingerprint(found: Fingerprint) -> Document:
+    """The object of ``fingerprint``."""
+    return {"command": "fingerprint", **found.to_dict()}
+
+
+def starter_document(source: str, text: str) -> Document:
+    """The object of ``layout --starter``."""
+    return {"command": "layout", "source": source, "starter": text}
+
+
+def layout_document(file: str | None, source: str, preview: LayoutPreview) -> Document:
+    """The object of ``layout``."""
+    laid_out = replace(preview._document(), file=file, source=source)
+    return {"command": "layout", **values(laid_out)}

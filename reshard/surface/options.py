@@ -1,0 +1,9 @@
+"""The options of a conversion: names, texts and checks, as they are declared once."""
+
+from __future__ import annotations
+
+from reshard.conversion.declared_options import OPTIONS
+from reshard.conversion.options import LIBRARY_NAMES
+from reshard.options import CHANGES, OUTPUT, Option
+
+__all__ = ["CHANGES", "LIBRARY_NAMES", "OPTIONS", "OUTPUT", "Option"]

@@ -1,0 +1,206 @@
+"""Opens the bytes that a request names; problems name the client's paths only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import reshard
+from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
+from reshard_server.auth.root_paths import OPEN_SECONDS
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.layouts import layout_content
+from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
+from reshard_server.jobs.choose_step import resolve_step
+from reshard_server.schemas.checkpoint import TensorQuery
+from reshard_server.services import Services
+
+if TYPE_CHECKING:
+    Opened = Any  # what reshard.open_checkpoint returns; its class is not among the public names
+
+MISSING_CHUNKS = "X-Reshard-Missing-Chunks"
+"""Tells a client what ``MissingChunksWarning`` tells a program, so that the log need not."""
+
+warnings.filterwarnings("ignore", category=reshard.MissingChunksWarning)
+
+_WITH_NAME = ("slice", "dtype")
+_WITH_SHARD = ("layout", "mesh", "select", "drop", "cast")
+_FIELDS: tuple[tuple[type[ReshardError], str], ...] = (
+    (TreeError, "name"),
+    (LayoutError, "slice"),
+    (PlanError, "dtype"),
+)
+
+
+class ByteSource(Protocol):
+    """The library's stream of a tensor slice, or of a device's shard."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def missing_chunks(self) -> int: ...
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]: ...
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """The bytes to send, and the headers that describe them."""
+
+    stored: ByteSource
+    headers: Mapping[str, str]
+
+    @property
+    def tag(self) -> str:
+        """A strong entity tag of the request and of the files that contain the bytes."""
+        return f'"{self.stored.state}"'
+
+
+def check_form(query: TensorQuery) -> None:
+    """Raises ProblemError unless the request has exactly one of the two forms."""
+    if (query.name is None) == (query.shard is None):
+        raise ProblemError(
+            INVALID,
+            "expected either name (a slice of one tensor) or shard (the slices of one device of a layout), but not "
+            "both; give one of them",
+            "name",
+        )
+    other = _WITH_SHARD if query.shard is None else _WITH_NAME
+    for field in other:
+        if getattr(query, field) not in (None, []):
+            raise ProblemError(
+                INVALID,
+                f"{field} needs {'shard' if query.shard is None else 'name'}; leave it out",
+                field,
+            )
+
+
+def open_source(serving: Services, caller: Caller, query: TensorQuery) -> TensorSource:
+    """Opens the source; reads metadata only. Raises ProblemError if it is missing, forbidden or invalid."""
+    check_form(query)
+    query = resolve_step(serving.roots, caller, query)
+    path = _path(serving, caller, query.checkpoint)
+    with with_client_paths(serving, query.checkpoint):
+        with _about("checkpoint"):
+            opened = serving.roots.ask(
+                query.checkpoint,
+                lambda: reshard.open_checkpoint(path, unlisted=query.unlisted),
+                OPEN_SECONDS,
+            )
+        if query.shard is not None:
+            return _shard(serving, query, opened, query.shard)
+        return _tensor(serving, query, opened)
+
+
+def _path(serving: Services, caller: Caller, text: str) -> str:
+    try:
+        return str(serving.roots.existing(caller, text))
+    except ProblemError as problem:
+        problem.field = problem.field or "checkpoint"
+        raise
+
+
+def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> TensorSource:
+    limit = serving.settings.stream_memory
+    try:
+        stream = opened.stream(query.name, query.slice, query.dtype, max_memory=limit)
+    except TreeError as error:
+        raise ProblemError(NOT_FOUND, str(error), "name") from error
+    except MemoryBudgetError as error:
+        raise _too_large(error) from error
+    except ReshardError as error:
+        field = next((f for kind, f in _FIELDS if isinstance(error, kind)), None)
+        raise problem_of(error, field) from error
+    headers = {
+        "X-Reshard-Shape": json.dumps(list(stream.shape)),
+        "X-Reshard-Dtype": stream.dtype,
+        "X-Reshard-Slice": str(stream.box)[1:-1].replace(" ", ""),
+        **_missing(stream),
+    }
+    if stream.digest is not None:
+        octets = base64.b64encode(bytes.fromhex(stream.digest)).decode()
+        headers["Repr-Digest"] = f"crc64nvme=:{octets}:"
+    return TensorSource(stream, headers)
+
+
+def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) -> TensorSource:
+    layout = _layout(serving, query.layout)
+    try:
+        stream = opened.stream_shard(
+            shard,
+            layout,
+            mesh=query.mesh,
+            select=query.select,
+            drop=query.drop,
+            cast=[tuple(rule.rsplit("=", 1)) for rule in query.cast],
+            max_memory=serving.settings.stream_memory,
+        )
+    except MemoryBudgetError as error:
+        raise _too_large(error) from error
+    name = f"shard-{stream.shard}-of-{stream.shards}.safetensors"
+    disposition = f'attachment; filename="{name}"'
+    return TensorSource(stream, {"Content-Disposition": disposition, **_missing(stream)})
+
+
+def _missing(stream: ByteSource) -> dict[str, str]:
+    """The header that counts chunks for which fill values are sent; none where all are stored."""
+    return {MISSING_CHUNKS: str(stream.missing_chunks)} if stream.missing_chunks else {}
+
+
+def _layout(serving: Services, text: str | None) -> dict[str, Any] | None:
+    """The content of a layout, given as JSON or by its name."""
+    if text is None:
+        return None
+    with _about("layout"):
+        if not text.lstrip().startswith("{"):
+            return layout_content(serving.database, text)
+        try:
+            content: dict[str, Any] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise LayoutError(
+                f"the layout is not JSON: {error}; give the content of a layout file as JSON, or the name of a stored one"
+            ) from None
+        return content
+
+
+def _too_large(error: MemoryBudgetError) -> ProblemError:
+    problem = problem_of(error)
+    problem.detail = problem.remedy = (
+        f"{error} (this server's setting stream_memory), or convert the checkpoint"
+    )
+    return problem
+
+
+@contextmanager
+def _about(field: str) -> Iterator[None]:
+    try:
+        yield
+    except ReshardError as error:
+        raise problem_of(error, field) from error
+
+
+@contextmanager
+def with_client_paths(serving: Services, checkpoint: str) -> Iterator[None]:
+    """Problems that are raised within name roots, never folders of this host."""
+    try:
+        yield
+    except ReshardError as error:
+        raise _renamed(serving, checkpoint, problem_of(error)) from error
+    except ProblemError as problem:
+        raise _renamed(serving, checkpoint, problem) from problem
+
+
+def _renamed(serving: Services, checkpoint: str, problem: ProblemError) -> ProblemError:
+    names = serving.names.only(checkpoint)
+    problem.detail = names.text(problem.detail)
+    problem.remedy = problem.remedy and names.text(problem.remedy)
+    return problem

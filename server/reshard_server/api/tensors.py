@@ -1,0 +1,263 @@
+"""Routes that send bytes: a slice of a tensor, or the shard of one device of a layout."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Header, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from reshard.errors import ReshardError
+from reshard_server.api.caller import Reading, Serving
+from reshard_server.api.openapi.description import problems
+from reshard_server.api.tensor_source import TensorSource, open_source, with_client_paths
+from reshard_server.auth.root_paths import OPEN_SECONDS
+from reshard_server.auth.slots_per_token import OpenStream
+from reshard_server.errors.problems import (
+    BAD_CHECKPOINT,
+    BAD_LAYOUT,
+    BAD_PLAN,
+    BUDGET,
+    INVALID,
+    NO_CHECKPOINT,
+    NOT_FOUND,
+    OF_A_BUCKET,
+    RANGE,
+    STORAGE,
+    UNAVAILABLE,
+    ProblemError,
+)
+from reshard_server.schemas.checkpoint import TensorQuery
+from reshard_server.services import Services
+
+LOG = logging.getLogger(__name__)
+
+
+class ByteStream(StreamingResponse):
+    """A stream of bytes; it counts as open until it ends, however it ends.
+
+    After a read error the connection is closed before ``Content-Length`` bytes were sent, so no client takes the bytes
+    for complete. The same happens if the client reads nothing for long (``middleware.http_protocol``).
+    """
+
+    media_type = "application/octet-stream"
+
+    def __init__(
+        self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(_read_in_threads(pieces), status, headers)
+        self.pieces = pieces
+        self.stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.stream.give_back()
+            close = getattr(self.pieces, "close", None)
+            if close is not None:
+                close()
+
+    async def stream_response(self, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send({**head, "headers": self.raw_headers})
+        try:
+            async for piece in self.body_iterator:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except ReshardError as error:
+            LOG.warning("a stream was cut off", extra={"detail": str(error)})
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _read_in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await run_in_threadpool(next, pieces, None)) is not None:
+        yield piece
+
+
+_RANGE = re.compile(r"bytes=(\d{1,19})?-(\d{1,19})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes ``start:stop`` of ``total``; ``is_part`` if the answer is 206."""
+
+    start: int
+    stop: int
+    total: int
+    is_part: bool = True
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def content_range(self) -> str:
+        return f"bytes {self.start}-{self.stop - 1}/{self.total}"
+
+
+def byte_range(requested: str | None, if_range: str | None, tag: str, total: int) -> ByteRange:
+    """The requested range; all bytes if there is no range, more than one, or if ``If-Range`` names another state.
+
+    A malformed range is ignored, as the standard says. Raises ProblemError (416) for a range without a byte.
+    """
+    whole = ByteRange(0, total, total, is_part=False)
+    match = _RANGE.fullmatch((requested or "").strip())
+    if match is None or (if_range is not None and if_range.strip() != tag):
+        return whole
+    bounds = _bounds(match[1], match[2], total)
+    if bounds is None:
+        return whole
+    start, stop = bounds
+    if start >= stop:
+        raise ProblemError(
+            RANGE,
+            f"the range {requested!r} has none of the {total} bytes; request bytes within them",
+            "Range",
+            "request bytes within them",
+            headers={"Content-Range": f"bytes */{total}", "Accept-Ranges": "bytes"},
+        )
+    return ByteRange(start, stop, total)
+
+
+def _bounds(first: str | None, last: str | None, total: int) -> tuple[int, int] | None:
+    """The first byte and the one after the last, which may be none; None for a malformed range."""
+    if first is None:
+        return None if last is None else (max(0, total - int(last)), total)
+    if last is None:
+        return int(first), total
+    return None if int(last) < int(first) else (int(first), min(int(last) + 1, total))
+
+
+def is_known(if_none_match: str | None, tag: str) -> bool:
+    """Whether the client's tags name this state; weak comparison, as for any GET."""
+    given = [known.strip() for known in (if_none_match or "").split(",")]
+    return "*" in given or tag in (known.removeprefix("W/") for known in given)
+
+
+ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
+
+Wanted = Annotated[TensorQuery, Query()]
+IfNoneMatch = Annotated[str | None, Header(description="Known ETags.")]
+
+_HEADERS = {
+    "ETag": "Identifies the bytes: it changes with the request and with the files that contain them.",
+    "Accept-Ranges": "bytes",
+    "X-Reshard-Shape": "Shape of the slice, as JSON.",
+    "X-Reshard-Dtype": "Dtype of the slice.",
+    "X-Reshard-Slice": "Position of the slice in the tensor.",
+    "X-Reshard-Missing-Chunks": "How many of its chunks are not stored, for which fill values are sent; absent for none.",
+    "Repr-Digest": "crc64nvme of all bytes, if the checkpoint recorded it (RFC 9530).",
+}
+
+
+def _answer(description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in _HEADERS.items()
+        },
+    }
+
+
+_REFUSED = problems(
+    INVALID, BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, NOT_FOUND, UNAVAILABLE, *OF_A_BUCKET
+)  # fmt: skip
+_NOT_MODIFIED = {"description": "The bytes have not changed since an ETag of the request."}
+
+
+@ROUTER.get(
+    "",
+    status_code=200,
+    response_class=ByteStream,
+    responses={
+        200: _answer("Row-major little-endian elements, or one safetensors file."),
+        206: _answer("The requested range."),
+        304: _NOT_MODIFIED,
+        **_REFUSED,
+        **problems(RANGE),
+    },
+)
+async def get_tensor(
+    query: Wanted,
+    serving: Serving,
+    caller: Reading,
+    range: Annotated[  # noqa: A002
+        str | None, Header(description="One range of bytes.", examples=["bytes=0-1023"])
+    ] = None,
+    if_range: Annotated[
+        str | None, Header(description="An ETag; if it is not current, all bytes are sent.")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Sends a slice of a tensor (``name``) as bytes, or the slices of one device (``shard``) as a safetensors file.
+
+    Only the needed bytes are read, while they are sent; nothing is written. Damage cuts the connection before
+    ``Content-Length`` bytes were sent.
+    """
+    serving.drain.refuse_new()
+    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
+    if is_known(if_none_match, source.tag):
+        return Response(status_code=304, headers={"ETag": source.tag})
+    requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
+    stream = serving.streams.take(caller.name)
+    try:
+        pieces = await run_sync(
+            _started, serving, source, requested, query.checkpoint, limiter=serving.finders
+        )
+    except BaseException:
+        stream.give_back()
+        raise
+    headers = _headers(source, requested)
+    return ByteStream(pieces, stream, 206 if requested.is_part else 200, headers)
+
+
+@ROUTER.head(
+    "",
+    responses={200: _answer("The headers of the same GET."), 304: _NOT_MODIFIED, **_REFUSED},
+)
+async def head_tensor(
+    query: Wanted, serving: Serving, caller: Reading, if_none_match: IfNoneMatch = None
+) -> Response:
+    """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
+    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
+    if is_known(if_none_match, source.tag):
+        return Response(status_code=304, headers={"ETag": source.tag})
+    whole = ByteRange(0, source.stored.nbytes, source.stored.nbytes, is_part=False)
+    headers = _headers(source, whole)
+    return Response(headers=headers, media_type=ByteStream.media_type)
+
+
+def _started(
+    serving: Services, source: TensorSource, requested: ByteRange, checkpoint: str
+) -> Iterator[bytes]:
+    """The bytes, after the first were read: an error until then is still a problem document."""
+    pieces = source.stored.read(requested.start, requested.stop)
+    with with_client_paths(serving, checkpoint):
+        first = serving.roots.ask(checkpoint, lambda: next(pieces, None), OPEN_SECONDS)
+    return _followed(first, pieces)
+
+
+def _followed(first: bytes | None, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield from chain(() if first is None else (first,), pieces)
+
+
+def _headers(source: TensorSource, requested: ByteRange) -> dict[str, str]:
+    part = {"Content-Range": requested.content_range} if requested.is_part else {}
+    return {
+        **source.headers,
+        **part,
+        "Content-Length": str(requested.length),
+        "ETag": source.tag,
+        "Accept-Ranges": "bytes",
+    }

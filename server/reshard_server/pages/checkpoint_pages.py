@@ -1,0 +1,88 @@
+"""The list of checkpoints below a root."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+from urllib.parse import urlencode
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.caller import Serving
+from reshard_server.errors.problems import ProblemError
+from reshard_server.pages.rendering import page
+from reshard_server.pages.visitor import Visiting
+from reshard_server.resources import questions
+from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery
+
+ROUTER = APIRouter(include_in_schema=False)
+
+PAGE_SIZE = 50
+
+
+@ROUTER.get("/checkpoints")
+async def list_checkpoints(
+    visitor: Visiting,
+    serving: Serving,
+    root: Annotated[str, Query(max_length=128)] = "",
+    prefix: Annotated[str, Query(max_length=4096)] = "",
+    page_token: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Response:
+    """Lists a root, or a folder below it; without a root, the visitor's only root."""
+    readable = sorted(r for r in serving.settings.roots if visitor.caller.may_read(r))
+    if not root and len(readable) == 1:
+        root = readable[0]
+    found = CheckpointPage(checkpoints=[])
+    if root:
+        query = CheckpointQuery(
+            root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
+        )
+        found = await run_sync(
+            questions.checkpoints_below, serving, visitor.caller, query, limiter=serving.finders
+        )
+    query_of_page = {"root": root, "prefix": prefix.strip("/")}
+    more = found.next_page_token
+    return page(
+        "checkpoints/checkpoints.html",
+        visitor,
+        root=root,
+        prefix=query_of_page["prefix"],
+        roots=readable,
+        found=found.checkpoints,
+        next_url=more and "/checkpoints?" + urlencode({**query_of_page, "page_token": more}),
+        is_first=page_token is None,
+    )
+
+
+@ROUTER.get("/checkpoint")
+async def show_checkpoint(
+    visitor: Visiting,
+    request: Request,
+    serving: Serving,
+    path: Annotated[str, Query(min_length=1, max_length=4096)],
+) -> Response:
+    """Shows tensors and meshes, or why the checkpoint cannot be read."""
+    found, problem = None, None
+    try:
+        question = await run_sync(
+            questions.inspection,
+            serving,
+            visitor.caller,
+            path,
+            "contents",
+            limiter=serving.finders,
+        )
+        found = json.loads(await answer_to(request, serving, question))
+    except ProblemError as refused:
+        problem = refused
+    return page(
+        "checkpoints/checkpoint.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        path=path,
+        found=found,
+        problem=problem,
+    )

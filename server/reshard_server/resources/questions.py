@@ -1,0 +1,196 @@
+"""The questions about checkpoints that routes and pages ask: checked, with real paths, within the server's limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio.to_thread import run_sync
+
+from reshard import check_arguments
+from reshard.surface.places import Location
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.jobs.check_request import (
+    MemoryAndWorkers,
+    check_conversion,
+    check_limits,
+    content_of,
+    for_field,
+)
+from reshard_server.jobs.child_request import data_bytes
+from reshard_server.jobs.choose_step import choose_step, resolve_step
+from reshard_server.queries.ask import Effort, Question
+from reshard_server.queries.browse import browse
+from reshard_server.schemas.checkpoint import (
+    CheckpointPage,
+    CheckpointQuery,
+    FingerprintRequest,
+    VerifyRequest,
+)
+from reshard_server.schemas.conversion import (
+    AnyPlanRequest,
+    MultiPlanRequest,
+    TargetRequest,
+    targets_of,
+)
+from reshard_server.schemas.layout import PreviewRequest
+from reshard_server.services import Services
+
+_LINK = {"latency_s", "bytes_per_s"}
+"""Members of a plan's request that say how fast buckets answer."""
+
+_OF_THE_RUN = {"restart", "verify"}
+"""Members of a target that a plan over HTTP does not depend on."""
+
+
+def checkpoints_below(serving: Services, caller: Caller, query: CheckpointQuery) -> CheckpointPage:
+    """A page of the checkpoints below a root or a folder. Raises ProblemError if it cannot be listed."""
+    with for_field("prefix" if query.prefix else "root"):
+        folder = serving.roots.folder(caller, query.root, query.prefix)
+    listing = {"checkpoints": [query.root, query.prefix]}
+    after: tuple[str, ...] = ()
+    if query.page_token:
+        (text,) = page_key(listing, query.page_token, (str,))
+        after = tuple(str(text).split("/"))
+    name = f"{query.root}/{query.prefix}" if query.prefix else query.root
+    listed = serving.roots.ask(name, lambda: browse(folder, name, query.page_size, after))
+    more = None if listed.after is None else page_token(listing, ("/".join(listed.after),))
+    return CheckpointPage(checkpoints=listed.checkpoints, next_page_token=more)
+
+
+def inspection(
+    serving: Services, caller: Caller, checkpoint: str, command: str = "inspect", **more: Any
+) -> Question:
+    """The content of a checkpoint; ``contents`` is what a page shows of it."""
+    path = existing(serving, caller, checkpoint, "/checkpoint")
+    return _question(
+        serving, command, {"path": str(path), **more}, {"uri": checkpoint}, (checkpoint,)
+    )
+
+
+def starter(serving: Services, caller: Caller, source: str, mesh: str | None) -> Question:
+    """A layout for people to change, over the source's mesh or another one."""
+    path = existing(serving, caller, source, "/source")
+    with for_field("/mesh"):
+        check_arguments(mesh=mesh)
+    arguments = {"source": str(path), "mesh": mesh}
+    return _question(serving, "starter", arguments, {"source": source}, (source,))
+
+
+def preview(
+    serving: Services, caller: Caller, body: PreviewRequest, command: str = "layout"
+) -> Question:
+    """How a layout splits a checkpoint; ``layout_summary`` is what a page shows of it."""
+    body = resolve_step(serving.roots, caller, body)
+    path = existing(serving, caller, body.checkpoint, "/checkpoint")
+    with for_field("/layout"):
+        layout = content_of(serving, body.layout)
+        where: dict[str, Any] = {
+            "layout": layout,
+            "mesh": body.mesh,
+            "missing_axes": body.missing_axes,
+        }
+        check_arguments(**where)
+    name = body.layout if isinstance(body.layout, str) else ""
+    return _question(
+        serving,
+        command,
+        {"source": str(path), "unlisted": body.unlisted, **where},
+        {"source": body.checkpoint, "file": name},
+        (body.checkpoint,),
+    )
+
+
+def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
+    """What a conversion would do. Raises ProblemError if a conversion would be refused."""
+    body = resolve_step(serving.roots, caller, body)
+    check_conversion(serving, caller, body)
+    source = existing(serving, caller, body.source, "/source")
+    limits = check_limits(serving, body.max_memory, body.workers)
+    arguments: dict[str, Any] = {
+        "source": str(source),
+        "unlisted": body.unlisted,
+        **limits._asdict(),
+        "shares": body.shares,
+        "link": body.model_dump(include=_LINK, exclude_none=True),
+    }
+    targets = [_target(serving, caller, requested) for requested in targets_of(body)]
+    paths = (body.source, *(requested.target for requested in targets_of(body)))
+    shown = {"source": body.source}
+    if isinstance(body, MultiPlanRequest):
+        several = {**arguments, "targets": targets}
+        return _question(serving, "plans", several, shown, paths, limits)
+    one = {**arguments, **targets[0]}
+    return _question(serving, "plan", one, {**shown, "target": body.target}, paths, limits)
+
+
+def _target(serving: Services, caller: Caller, requested: TargetRequest) -> dict[str, Any]:
+    return {
+        **requested.model_dump(mode="json", exclude={"target", "layout", *_OF_THE_RUN}),
+        "target": str(serving.roots.writable(caller, requested.target)),
+        "layout": content_of(serving, requested.layout),
+    }
+
+
+async def verification(serving: Services, caller: Caller, body: VerifyRequest) -> Question:
+    """Whether a checkpoint equals another one, or what it records of itself; reads every byte."""
+    body = await choose_step(serving.finders, serving.roots, caller, body)
+    places = {"a": (body.checkpoint, "/checkpoint"), "b": (body.other, "/other")}
+    found = {
+        name: None if path is None else str(await _in_thread(serving, caller, path, field))
+        for name, (path, field) in places.items()
+    }
+    rules = _rules(body, serving.settings.max_memory)
+    limits = check_limits(serving, body.max_memory)
+    arguments = {**found, "unlisted": body.unlisted, **rules, **limits._asdict()}
+    shown = {"a": body.checkpoint, "b": body.other}
+    paths = (body.checkpoint, body.other or "")
+    return _question(serving, "verify", arguments, shown, paths, limits, "read")
+
+
+def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
+    """The rules for the child. Raises ProblemError for rules that fit no checkpoint."""
+    rules = body.model_dump(include={"select", "drop", "rename", "cast"}, exclude_none=True)
+    for kind, given in rules.items():
+        with for_field(f"/{kind}"):
+            check_arguments(max_memory=ceiling, **{kind: given})
+    return rules
+
+
+async def fingerprint(serving: Services, caller: Caller, body: FingerprintRequest) -> Question:
+    """The digests of a checkpoint, recorded in it; the caller may write to its root."""
+    serving.drain.refuse_new()
+    body = await choose_step(serving.finders, serving.roots, caller, body)
+    with for_field("/checkpoint"):
+        path = await run_sync(
+            serving.roots.changeable, caller, body.checkpoint, limiter=serving.finders
+        )
+    limits = check_limits(serving, body.max_memory)
+    arguments = {"path": str(path), "overwrite": body.overwrite, **limits._asdict()}
+    shown = {"uri": body.checkpoint}
+    return _question(serving, "fingerprint", arguments, shown, (body.checkpoint,), limits, "read")
+
+
+def existing(serving: Services, caller: Caller, text: str, field: str) -> Location:
+    """The real place of a checkpoint. ProblemError, naming the field, if there is none."""
+    with for_field(field):
+        return serving.roots.existing(caller, text)
+
+
+async def _in_thread(serving: Services, caller: Caller, text: str, field: str) -> Location:
+    return await run_sync(existing, serving, caller, text, field, limiter=serving.finders)
+
+
+def _question(
+    serving: Services,
+    command: str,
+    arguments: dict[str, Any],
+    shown: dict[str, Any],
+    paths: tuple[str, ...],
+    limits: MemoryAndWorkers | None = None,
+    effort: Effort = "look",
+) -> Question:
+    """A question with the client's own paths in its answer (``shown``), and the memory of its limits."""
+    limits = limits or check_limits(serving, None)
+    memory = data_bytes(limits.max_memory, limits.workers)
+    return Question(command, arguments, memory, effort, shown, paths)
