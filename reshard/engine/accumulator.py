@@ -140,7 +140,7 @@ class Accumulator:
         complete = self._count(result, self._close)
         move = self._plan.moves[result.move]
         self.report_progress(move.placement.target)
-        if not self._output.is_local:
+        if not self._output.traits.in_place:
             return []
         return [
             StoredRange(f"{self._output.root}/{place.file}", nbytes, place.start)

@@ -242,8 +242,8 @@ class _Read:
 
     def _waits_for_answers(self, move: Move) -> bool:
         source = self._reader.tensors[move.placement.source]
-        is_local = all(self._targets[at.target].output.is_local for at in self._moves)
-        return bool(source.encoding.read_ahead_bytes) or not is_local
+        written = (self._targets[at.target].output.traits.range_bytes for at in self._moves)
+        return source.encoding.read_ahead_bytes > 0 or any(written)
 
     def _is_done(self, at: MoveAt, unit: int) -> bool:
         done = self._targets[at.target].done

@@ -63,7 +63,7 @@ class OpenSave(Struct):
     @property
     def settles(self) -> bool:
         """Whether this process waits for the others after an error of its own, since they write to the target's own name."""
-        return self.transaction is not None and not self.place.store.renames
+        return self.transaction is not None and not self.place.traits.renames
 
 
 def plan_together(
@@ -228,7 +228,7 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     if transaction is not None:
         parts = [json.loads(part) for part in written]
         chunks = [int(part["put"], 16) for part in parts]
-        if not opened.place.store.renames:
+        if not opened.place.traits.renames:
             # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
             check_put(plan, transaction.root, chunks, opened.put)
         root = noted(transaction.root, opened.put)

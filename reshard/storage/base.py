@@ -29,6 +29,42 @@ class FileStatus(Struct, frozen=True):
     version: str = ""
 
 
+class Traits(Struct, frozen=True):
+    """What is known of a place with files without asking it; the defaults are those of a local disk.
+
+    Attributes:
+        prefix: what precedes a slash and a path in its text, such as ``s3://bucket``; "" where the path is the text.
+        range_bytes: how many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap.
+        memory_bytes: what the store keeps in memory of its files: the listing of a view of a bucket.
+        renames: whether a folder gets its name at once, when it is complete; else a file in it says that it is.
+        in_place: whether a part of a file can be written, and written again; else a file is written whole, once, and in order.
+        has_folders: whether folders are made before files are written in them.
+        has_versions: whether each file has a version, which tells its content from any other.
+        by_hosts: whether processes on other hosts may write there too.
+    """
+
+    prefix: str = ""
+    range_bytes: int = 0
+    memory_bytes: int = 0
+    renames: bool = True
+    in_place: bool = True
+    has_folders: bool = True
+    has_versions: bool = False
+    by_hosts: bool = False
+
+    def text(self, path: str) -> str:
+        """A path as users name it; ``locate`` gives the same location for it in any process."""
+        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
+
+    @property
+    def by_one_task(self) -> bool:
+        """Whether each file must be written by one task, or by the tasks of one batch in order."""
+        return self.by_hosts or not self.in_place
+
+
+ON_DISK = Traits()
+
+
 class Entry(Struct, frozen=True):
     """A name in a folder.
 
@@ -65,27 +101,8 @@ class Store(Protocol):
     """
 
     @property
-    def range_bytes(self) -> int:
-        """How many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap."""
-        ...
-
-    @property
-    def renames(self) -> bool:
-        """Whether a folder gets its name at once, when it is complete; else a file in it says that it is."""
-        ...
-
-    @property
-    def writes_in_place(self) -> bool:
-        """Whether a part of a file can be written, and written again; else a file is written whole, once, and in order."""
-        ...
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the store keeps in memory of its files: the listing of a view of a bucket."""
-        ...
-
-    def text(self, path: str) -> str:
-        """The path as users name it; ``locate`` gives the same location for it in any process."""
+    def traits(self) -> Traits:
+        """What it can do."""
         ...
 
     def status(self, path: str, what: str = "") -> FileStatus | None:

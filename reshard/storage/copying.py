@@ -31,7 +31,7 @@ def copy_file(
         note(target, version)
         return
     with closing(source.open(status.version, what)) as file:
-        pieces = _pieces(file, max(PIECE_BYTES, source.store.range_bytes))
+        pieces = _pieces(file, max(PIECE_BYTES, source.traits.range_bytes))
         target.write_pieces(pieces, status.nbytes)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import StorageError
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
 from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
 from reshard.storage.local.files import storage_errors
 from reshard.storage.local.store import LOCAL, LocalStore
@@ -28,13 +28,18 @@ class Location(Struct, frozen=True):
     path: str
 
     def __str__(self) -> str:
-        return self.store.text(self.path)
+        return self.traits.text(self.path)
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"
 
     def __truediv__(self, below: str) -> Location:
         return Location(self.store, join(self.path, below))
+
+    @property
+    def traits(self) -> Traits:
+        """What its store can do."""
+        return self.store.traits
 
     @property
     def name(self) -> str:

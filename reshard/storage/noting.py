@@ -32,7 +32,7 @@ class Noting(StoreWrapper, frozen=True):
 
 def noted(root: Location, put: dict[str, str]) -> Location:
     """The same root, below which everything that is written is noted; one on a disk as it is, where nothing has a version."""
-    return root if root.store.renames else Location(Noting(root.store, put), root.path)
+    return root if root.traits.renames else Location(Noting(root.store, put), root.path)
 
 
 def note(file: Location, version: str) -> None:
@@ -49,5 +49,5 @@ def first_changed(listed: Location, put: Mapping[str, str]) -> str | None:
     for path, version in put.items():
         found = listed.store.status(path)
         if found is None or (version and found.version != version):
-            return listed.store.text(path)
+            return listed.traits.text(path)
     return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import field
+from msgspec.structs import replace
 
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
 from reshard.storage.requests import Requests, pages
 from reshard.storage.wrapper import StoreWrapper
 
@@ -29,8 +30,8 @@ class Unsent(StoreWrapper, frozen=True):
         return sum(self.looks, sent)
 
     @property
-    def range_bytes(self) -> int:
-        return 0  # nothing takes long
+    def traits(self) -> Traits:
+        return replace(self.store.traits, range_bytes=0)  # nothing takes long
 
     def status(self, path: str, what: str = "") -> FileStatus | None:  # noqa: ARG002
         nbytes = self.files_put.get(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
 
 
 class StoreWrapper(Struct, frozen=True):
@@ -15,23 +15,8 @@ class StoreWrapper(Struct, frozen=True):
     store: Store
 
     @property
-    def range_bytes(self) -> int:
-        return self.store.range_bytes
-
-    @property
-    def renames(self) -> bool:
-        return self.store.renames
-
-    @property
-    def writes_in_place(self) -> bool:
-        return self.store.writes_in_place
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.store.memory_bytes
-
-    def text(self, path: str) -> str:
-        return self.store.text(path)
+    def traits(self) -> Traits:
+        return self.store.traits
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         return self.store.status(path, what)

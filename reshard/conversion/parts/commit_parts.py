@@ -78,7 +78,7 @@ def commit_parts(
         remove_leftovers(checked, identity)
         seconds = time.monotonic() - started
         return already_done(request.source, target, result.tensors.values(), seconds)
-    planned = plan_targets(chosen, [checked], is_elsewhere=True)
+    planned = plan_targets(chosen, [checked], by_hosts=True)
     job = _job(planned, checked, identity, request)
     with ExitStack() as held:
         parts = _held(held, place, request.parts, state)
@@ -206,7 +206,7 @@ def _is_sealed(transaction: Transaction, part: Part) -> bool:
 
 def _fold(running: OpenTarget, parts: Parts, place: Location) -> None:
     """Makes the work of the parts the target's own."""
-    if not running.output.is_local:
+    if not running.transaction.root.traits.renames:
         _fold_in_bucket(running, parts)
         return
     begin_or_resume(running)

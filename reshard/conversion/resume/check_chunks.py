@@ -35,7 +35,7 @@ def missing_in_files(journaled: Journaled, root: Location) -> set[Chunk]:
     ``journaled`` gives them anew with each call. Called before the writer is prepared, which makes shared files anew that
     are gone.
     """
-    if not root.store.writes_in_place:
+    if not root.traits.in_place:
         return missing_in_bucket(journaled, root)
     return {
         c.chunk

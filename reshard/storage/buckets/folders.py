@@ -53,7 +53,7 @@ class BucketFolders(StoreWrapper, frozen=True):
     def entries(self, folder: str) -> Sequence[Entry]:
         names = self._names(folder)
         if not names and folder:
-            raise nothing_there("list", self.text(folder))
+            raise nothing_there("list", self.store.text(folder))
         return [Entry(name, found.kind == "folder") for name, found in sorted(names.items())]
 
     def view(self, folder: str) -> Store:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.errors import MissingError
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
@@ -31,22 +32,11 @@ class BucketStore(Struct, frozen=True):
     bucket: str
 
     @property
-    def range_bytes(self) -> int:
-        return RANGE_BYTES
-
-    @property
-    def renames(self) -> bool:
-        return False
-
-    @property
-    def writes_in_place(self) -> bool:
-        return False
-
-    @property
-    def memory_bytes(self) -> int:
-        return 0
+    def traits(self) -> Traits:
+        return _traits(self.scheme, self.bucket)
 
     def text(self, path: str) -> str:
+        """The URL of a path."""
         return format_url(self.scheme, self.bucket, path)
 
     def client(self, path: str, *, retries: bool = True) -> ObjectStore:
@@ -154,6 +144,18 @@ class BucketStore(Struct, frozen=True):
         client = self.client(folder)
         with bucket_errors("list", self.text(folder)):
             return whole_listing(lambda: list_objects(client, folder, self.text(folder)))
+
+
+@cache
+def _traits(scheme: Scheme, bucket: str) -> Traits:
+    return Traits(
+        format_url(scheme, bucket, ""),
+        RANGE_BYTES,
+        renames=False,
+        in_place=False,
+        has_folders=False,
+        has_versions=True,
+    )
 
 
 def nothing_there(action: str, url: str, what: str = "") -> MissingError:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
-from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
+from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
     close_after_reading,
@@ -35,16 +35,10 @@ class LocalStore:
         inside: refuses links that lead out of one folder; None follows every link.
     """
 
-    range_bytes = 0
-    memory_bytes = 0
-    renames = True
-    writes_in_place = True
+    traits = ON_DISK
 
     def __init__(self, inside: Inside | None = None) -> None:
         self._inside = inside
-
-    def text(self, path: str) -> str:
-        return path
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:

@@ -1,0 +1,42 @@
+"""TargetPlace: the place below which a target's files are written, on a disk, in a bucket, or in the attempt of another host."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from reshard.storage.base import ON_DISK, Traits
+from reshard.storage.location import locate
+
+
+class TargetPlace(Struct, frozen=True):
+    """A folder below which the files of a target are written. It can be pickled.
+
+    Attributes:
+        root: the text of the folder, a local path or a URL.
+        is_attempt: whether it is the folder of an attempt (``storage.local.attempts``), in which tasks make all files anew.
+    """
+
+    root: str
+    is_attempt: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What can be done there."""
+        return traits_at(self.root)
+
+
+def traits_at(text: str) -> Traits:
+    """What can be done below the folder, or with the file, that a text names."""
+    return ON_DISK if "://" not in text else locate(text).traits
+
+
+def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
+    """What a file of ``nbytes`` takes in memory beside its bytes until it is written; None where it is written in place.
+
+    ``in_parts``: whether they come in pieces, or are themselves a piece of a larger file.
+    """
+    if traits.in_place:
+        return None
+    from reshard.storage.buckets.objects import put_memory_bytes
+
+    return put_memory_bytes(nbytes, in_parts=in_parts)
