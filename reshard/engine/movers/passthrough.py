@@ -26,7 +26,7 @@ from reshard.formats.contents import Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.buckets.objects import WHOLE_BYTES
-from reshard.storage.copying import can_copy, copied_by_store
+from reshard.storage.copying import can_copy, cloned, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate, open_file, open_range
 
@@ -288,8 +288,12 @@ def _copy_range(
     extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
 ) -> int:
     """Copies the stored bytes, to other open files too; their CRC32C."""
+    if not others:
+        crc = cloned(extent.path, extent.offset, extent.length, out, path)
+        if crc is not None:
+            return crc
     outs = ((out, path), *others)
-    done = crc = 0
+    done, crc = 0, 0
     for data in _read_pieces(extent, ahead_bytes):
         for fd, name in outs:
             write_all(fd, memoryview(data), done, name)
