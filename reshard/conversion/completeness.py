@@ -16,7 +16,7 @@ from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local.files import has_data, size_if_there
-from reshard.storage.noting import first_changed
+from reshard.storage.put_versions import first_changed
 
 
 def check_stored(target: OpenTarget) -> None:

@@ -26,9 +26,9 @@ from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import is_copied_by_store
+from reshard.storage.counting_store import CountingStore
 from reshard.storage.location import Location, is_in_bucket, locate
 from reshard.storage.requests import NONE, Requests, pages
-from reshard.storage.unsent import Unsent
 
 _ZEROS = "0" * 16
 """Stands for the digest of a tensor, which is as long."""
@@ -66,14 +66,14 @@ def _metadata(
     writer: Writer, checkpoint: TargetCheckpoint, root: Location
 ) -> tuple[Requests, Requests]:
     """What the writer's files take, before the chunks and after them."""
-    unsent = Unsent(root.store)
-    place = Location(unsent, root.path)
+    counting = CountingStore(root.store)
+    place = Location(counting, root.path)
     writer.prepare(place)
-    before = unsent.requests
+    before = counting.requests
     markers = writer.finish(place, dict.fromkeys(checkpoint.tensors, _ZEROS), ())
     markers = {**markers, COMMIT_MARKER: COMMITTED}
     sent = sum(map(len, markers.values()))
-    after = unsent.requests - before
+    after = counting.requests - before
     return before, after + Requests(put=len(markers), sent_bytes=sent)
 
 

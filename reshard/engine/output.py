@@ -11,7 +11,7 @@ from reshard.formats.base import Place, Writer
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.storage.base import Traits
-from reshard.storage.target import traits_at
+from reshard.storage.target import TargetPlace, traits_at
 from reshard.storage.transaction import Elsewhere
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
@@ -36,6 +36,11 @@ class TaskOutput(Struct, frozen=True):
     uploads: Uploads | None = None
     elsewhere: Elsewhere | None = None
     is_attempt: bool = False
+
+    @property
+    def place(self) -> TargetPlace:
+        """The place below which it writes."""
+        return TargetPlace(self.root, self.is_attempt)
 
 
 class TargetOutput(Struct, frozen=True):

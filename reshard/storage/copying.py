@@ -13,7 +13,7 @@ from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.local.files import close_after_reading, read_at
 from reshard.storage.location import Location, is_in_bucket
-from reshard.storage.noting import note
+from reshard.storage.put_versions import record_version
 
 PIECE_BYTES = 1 << 20
 
@@ -41,7 +41,7 @@ def copy_file(
     if can_copy(str(source), str(target), status.nbytes) and (
         version := copied_by_store(source, target, status)
     ):
-        note(target, version)
+        record_version(target, version)
         return
     with closing(source.open(status.version, what)) as file:
         pieces = _pieces(file, max(PIECE_BYTES, source.traits.range_bytes))

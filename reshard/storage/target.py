@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from reshard.storage.base import ON_DISK, Traits
+from reshard.storage.local.files import open_new, open_shared, storage_errors, write_all
 from reshard.storage.location import locate
 
 
@@ -23,6 +27,33 @@ class TargetPlace(Struct, frozen=True):
     def traits(self) -> Traits:
         """What can be done there."""
         return traits_at(self.root)
+
+
+def write(
+    place: TargetPlace, file: str, offset: int | None, data: Sequence[bytes | memoryview]
+) -> str:
+    """Writes bytes that lie one behind the other: a whole file, or from an offset of one that several writers share.
+
+    The version of the file, "" where files have none. Where files are not written in place, ``data`` is one piece. Nothing is
+    synced. A file that is shared must be there, except in an attempt.
+    """
+    path = f"{place.root}/{file}"
+    if not place.traits.in_place:
+        (whole,) = data
+        return locate(path).write(whole)
+    if place.is_attempt:
+        fd = open_new(path, place.root)
+    else:
+        fd = open_new(path) if offset is None else open_shared(path)
+    at = offset or 0
+    try:
+        for part in data:
+            write_all(fd, memoryview(part), at, path)
+            at += len(part)
+    finally:
+        with storage_errors("close", path):
+            os.close(fd)
+    return ""
 
 
 def traits_at(text: str) -> Traits:

@@ -42,7 +42,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, held_part, parts_of, remove_parts, request_of, take_files
 from reshard.storage.targets import held_target, target_text
-from reshard.storage.transaction import Transaction
+from reshard.storage.transaction import Records, Transaction
 
 TASKS_AT_ONCE = 256
 """So many tasks of a part are recorded, and then their files moved."""
@@ -193,7 +193,7 @@ def _check_whole(running: OpenTarget, plan: MultiPlan, parts: Parts, count: int)
         )
 
 
-def _is_sealed(transaction: Transaction, part: Part) -> bool:
+def _is_sealed(transaction: Records, part: Part) -> bool:
     """Whether the part says that it is done and durable."""
     last = b""
     for record in transaction.records():
@@ -238,7 +238,7 @@ def _fold_in_bucket(running: OpenTarget, parts: Parts) -> None:
     running.output.writer.prepare(running.noted_root)
 
 
-def _new(running: OpenTarget, transaction: Transaction) -> Iterator[Sequence[Finished]]:
+def _new(running: OpenTarget, transaction: Records) -> Iterator[Sequence[Finished]]:
     """The tasks of a part that the target does not have, some at a time."""
     tasks: list[Finished] = []
     for task in read_finished(transaction.records(), running.job.plan):

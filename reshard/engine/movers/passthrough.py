@@ -29,6 +29,7 @@ from reshard.storage.buckets.objects import WHOLE_BYTES
 from reshard.storage.copying import can_copy, cloned, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate, open_file, open_range
+from reshard.storage.target import traits_at
 
 PIECE_BYTES = 1 << 20
 
@@ -91,17 +92,17 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.task, source, target)
     extent = source.extent
-    is_remote = any("://" in copy.output.root for copy in copies)
-    by_store = _copied_by_store(copies, targets, extent) if is_remote else None
+    is_whole = not all(copy.output.place.traits.in_place for copy in copies)
+    by_store = _copied_by_store(copies, targets, extent) if is_whole else None
     if by_store is not None:
         written = [by_store]
     elif (
         extent is None
         or extent.inline is not None
         or not all(t.places for t in targets)
-        or (is_remote and extent.length <= WHOLE_BYTES)
+        or (is_whole and extent.length <= WHOLE_BYTES)
     ):
-        nbytes = extent.length if extent is not None and "://" in extent.path else 0
+        nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
         with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
             with reading(turns):
                 stored = None if extent is None else _stored(extent)
@@ -111,7 +112,7 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[ChunkPart]:
             ]
     else:
         files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
-        if is_remote:  # too large for memory, so that it is read once for each target
+        if is_whole:  # too large for memory, so that it is read once for each target
             written = [
                 one
                 for copy, file in zip(copies, files, strict=True)
@@ -154,7 +155,7 @@ def _copied_by_store(
 
 def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[_Written]:
     """Copies one large chunk to one target."""
-    if "://" not in copy.output.root:
+    if copy.output.place.traits.in_place:
         return _copied([copy], source, extent, [file])
     task = copy.task
     with about_tensor(task.placement.target, source.index, task.placement.source):
@@ -271,13 +272,10 @@ def _filled(fill: bytes, count: int) -> memoryview:
 
 def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
     """The same of a chunk that is in memory."""
-    files, output, version = copy.files, copy.output, ""
+    output, version = copy.output, ""
     if target.places:
-        file = _only_file(copy, target)
-        if "://" in output.root:
-            version = write_chunk(output, target.places[0], (data,))
-        else:
-            write_all(files.fd(file), memoryview(data), 0, files.path(file))
+        _only_file(copy, target)
+        version = write_chunk(output, target.places[0], (data,))
     elif output.put is not None:
         output.put(copy.task.placement.target, target.index, data)
     linear = 0 if copy.task.target_encoding.checksum else CRC32C.linear(data)

@@ -56,18 +56,6 @@ class Listing(Struct, frozen=True):
         skipped = len(folder) + 1 if folder else 0
         return (self.paths[place][skipped:] for place in self._below(folder))
 
-    def lines(self, path: str, but: frozenset[str]) -> Iterator[str]:
-        """A line for each object at or below a path, which changes when the object does."""
-        found = self.status(path)
-        if found is None or found.kind == "file":
-            yield state_line("", found)
-            return
-        skipped = len(path)
-        for place in self._below(path):
-            below = self.paths[place][skipped:] if path else f"/{self.paths[place]}"
-            if not but.intersection(below.split("/")):
-                yield state_line(below, FileStatus("file", self.sizes[place], self.versions[place]))
-
     def _below(self, folder: str) -> Iterator[int]:
         return iter(range(*self._range(f"{folder}/" if folder else "")))
 
@@ -84,11 +72,6 @@ def version_of(e_tag: str | None) -> str:
     if not e_tag or e_tag.endswith('"'):
         return e_tag or ""
     return f'"{e_tag}"'
-
-
-def state_line(below: str, found: FileStatus | None) -> str:
-    """One line of ``Store.state``."""
-    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
 
 
 def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:

@@ -64,15 +64,6 @@ class BucketView(StoreWrapper, frozen=True):
     def view(self, folder: str) -> Store:
         return self if self.holds(folder) else self.store.view(folder)
 
-    def remembered(self, folder: str) -> Store:
-        return self if self.holds(folder) else self.store.remembered(folder)
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        below = self._below(path)
-        if below is None or not self.listing.paths:
-            return self.store.state(path, but)
-        return self.listing.lines(below, but)
-
     def holds(self, path: str) -> bool:
         """Whether a path is the folder, or below it."""
         return self._below(path) is not None

@@ -132,25 +132,10 @@ class LocalTransaction:
             journal.close()
 
     def files(self) -> Iterator[str]:
-        folders = [""]
-        while folders:
-            below = folders.pop()
-            with (
-                storage_errors("list", self._root / below),
-                os.scandir(self._root / below) as found,
-            ):
-                entries = list(found)
-            for entry in entries:
-                name = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
-                    yield name
+        return self.root.files()
 
     def remove(self, file: str) -> None:
-        path = self._root / file
-        with storage_errors("remove", path):
-            path.unlink(missing_ok=True)
+        (self.root / file).remove()
 
     def mark(self, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
@@ -176,12 +161,6 @@ class LocalTransaction:
             return header is not None and os.lstat(self.target).st_ino == header.root
         except (StorageError, ResumeError, OSError):
             return False
-
-    def may_be_resumed(self) -> bool:
-        try:
-            return self._has_records()
-        except StorageError:
-            return True  # what cannot be read now may be read later
 
     def abort(self) -> None:
         dissolve(self._staging)

@@ -8,12 +8,13 @@ from pathlib import Path
 import obstore
 import pytest
 
+from reshard.storage.base import Pieces
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.copies import copy_within
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.counting_store import CountingStore
 from reshard.storage.location import locate
 from reshard.storage.requests import NONE, Requests
-from reshard.storage.unsent import Unsent
 from tests.emulators.buckets import Bucket
 
 ROOT = Path(__file__).parents[3]
@@ -104,12 +105,12 @@ def test_requests_are_added_up() -> None:
 def test_a_store_to_which_nothing_is_sent(gcs_bucket: Bucket) -> None:
     place = locate(f"{gcs_bucket.url}/out")
     gcs_bucket.emulator.log.clear()
-    unsent = Unsent(place.store)
-    unsent.write("out/a", b"12345")
-    unsent.write_pieces("out/b/c", iter(()), 20)
-    assert [(e.name, e.is_folder) for e in unsent.entries("out")] == [("a", False), ("b", True)]
-    assert sorted(unsent.files("out")) == ["a", "b/c"]
-    assert unsent.open("out/b/c").read(15, 9) == bytes(5)
-    assert not unsent.status("out/x")
-    assert unsent.requests == Requests(list=3, head=1, get=1, put=2, received_bytes=20, sent_bytes=25)  # fmt: skip
+    counting = CountingStore(place.store)
+    counting.write("out/a", b"12345")
+    counting.write("out/b/c", Pieces(iter(()), 20))
+    assert [(e.name, e.is_folder) for e in counting.entries("out")] == [("a", False), ("b", True)]
+    assert sorted(counting.files("out")) == ["a", "b/c"]
+    assert counting.open("out/b/c").read(15, 9) == bytes(5)
+    assert not counting.status("out/x")
+    assert counting.requests == Requests(list=3, head=1, get=1, put=2, received_bytes=20, sent_bytes=25)  # fmt: skip
     assert not gcs_bucket.emulator.log.requests

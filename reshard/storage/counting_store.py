@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import field
 from msgspec.structs import replace
 
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
+from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
 from reshard.storage.requests import Requests, pages
 from reshard.storage.wrapper import StoreWrapper
 
 
-class Unsent(StoreWrapper, frozen=True):
+class CountingStore(StoreWrapper, frozen=True):
     """Takes files and forgets their content; implements ``base.Store`` for a writer of metadata.
 
     Attributes:
@@ -59,15 +59,8 @@ class Unsent(StoreWrapper, frozen=True):
     def view(self, folder: str) -> Store:  # noqa: ARG002
         return self
 
-    def remembered(self, folder: str) -> Store:  # noqa: ARG002
-        return self
-
-    def write(self, path: str, data: bytes | memoryview) -> str:
-        self.files_put[path] = len(data)
-        return ""
-
-    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:  # noqa: ARG002
-        self.files_put[path] = nbytes
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:  # noqa: ARG002
+        self.files_put[path] = data.nbytes if isinstance(data, Pieces) else len(data)
         return ""
 
     def _names(self, folder: str) -> Iterator[str]:
