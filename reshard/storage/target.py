@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from reshard.storage.base import ON_DISK, Traits
-from reshard.storage.local.files import open_new, open_shared, storage_errors, write_all
-from reshard.storage.location import locate
+from reshard.storage.local.files import (
+    has_data,
+    open_new,
+    open_shared,
+    size_if_there,
+    storage_errors,
+    write_all,
+)
+from reshard.storage.location import Location, locate
 
 
 class TargetPlace(Struct, frozen=True):
@@ -54,6 +62,49 @@ def write(
         with storage_errors("close", path):
             os.close(fd)
     return ""
+
+
+class FileRange(Struct, frozen=True):
+    """What should be stored: a file, or a range of one that chunks share.
+
+    Attributes:
+        offset: where the range begins; None for a whole file.
+        nbytes: None where the size is not known.
+        version: of the file; "" where it is not known, or files have none.
+    """
+
+    file: str
+    offset: int | None
+    nbytes: int | None
+    version: str = ""
+
+
+def look(root: Location) -> Callable[[FileRange], bool]:
+    """A function that tells of a range whether it is stored below a folder.
+
+    On a disk it looks at the file: all bytes must be there, without a hole that nobody wrote to. Raises StorageError where the
+    system refuses. Where files have versions, the folder is listed once, here: a file appears whole, so that its version tells.
+    """
+    if root.traits.has_versions:
+        return partial(_is_listed, root.view())
+    return partial(_is_on_disk, root.path)
+
+
+def _is_on_disk(root: str, wanted: FileRange) -> bool:
+    path = f"{root}/{wanted.file}"
+    if wanted.offset is not None:
+        return has_data(path, wanted.offset, wanted.nbytes or 0)
+    found = size_if_there(path)
+    return found is not None and wanted.nbytes in (None, found)
+
+
+def _is_listed(root: Location, wanted: FileRange) -> bool:
+    found = (root / wanted.file).status()
+    if found is None or found.kind != "file":
+        return False
+    if wanted.offset is None and wanted.nbytes not in (None, found.nbytes):
+        return False
+    return wanted.version in ("", found.version)
 
 
 def traits_at(text: str) -> Traits:

@@ -93,21 +93,27 @@ def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
 
 def _in_order(paths: list[str], sizes: array[int], versions: list[str]) -> Listing:
     """Sorted, and without the empty objects by which some programs mark folders."""
-    order: Sequence[int] = range(len(paths))
+    listing = Listing(paths, sizes, versions)
     if any(one > other for one, other in pairwise(paths)):
-        order = sorted(order, key=paths.__getitem__)
-        paths = [paths[i] for i in order]
-    listing = Listing(paths, array("Q", (sizes[i] for i in order)), [versions[i] for i in order])
+        listing = _taken(listing, sorted(range(len(paths)), key=paths.__getitem__))
     marks = {
-        place
-        for place, size in enumerate(listing.sizes)
-        if not size and (not paths[place] or next(listing._below(paths[place]), None) is not None)
+        place for place, size in enumerate(listing.sizes) if not size and _marks(listing, place)
     }
     if not marks:
         return listing
-    kept = [place for place in range(len(paths)) if place not in marks]
+    return _taken(listing, [place for place in range(len(paths)) if place not in marks])
+
+
+def _marks(listing: Listing, place: int) -> bool:
+    """Whether an empty object marks the folder itself, or one that has objects below it."""
+    path = listing.paths[place]
+    return not path or next(listing._below(path), None) is not None
+
+
+def _taken(listing: Listing, places: Sequence[int]) -> Listing:
+    """The objects at these places, in that order."""
     return Listing(
-        [paths[i] for i in kept],
-        array("Q", (listing.sizes[i] for i in kept)),
-        [listing.versions[i] for i in kept],
+        [listing.paths[i] for i in places],
+        array("Q", (listing.sizes[i] for i in places)),
+        [listing.versions[i] for i in places],
     )

@@ -11,13 +11,13 @@ from reshard.errors import MissingError, SourceChangedError, StorageError, Targe
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.check_upload import Sent, has_parts, is_stored, stored_version
 from reshard.storage.buckets.errors import (
-    DamagedUploadError,
     bucket_error,
     bucket_errors,
     client_errors,
     damaged_upload,
 )
 from reshard.storage.buckets.listing import version_of
+from reshard.storage.buckets.reasons import DamagedUploadError
 from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
-from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
+from reshard.storage.buckets.errors import bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, version_of
+from reshard.storage.buckets.reasons import NoConditionsError
 from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
