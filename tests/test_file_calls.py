@@ -49,7 +49,7 @@ EXCEPTIONS = {
         "conversion.resume.check_chunks", "conversion.resume.resume",
     ),
     "writes targets, which are on local disks": (
-        "conversion.completeness", "engine.movers.passthrough", "engine.movers.stream",
+        "engine.movers.passthrough", "engine.movers.stream",
         "engine.write.chunk_files", "engine.write.sinks",
         "formats.registry", "formats.safetensors.write.writer",
         "saving.orbax_manager",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from benchmarks.hosts.coordinator import Coordinator
 from benchmarks.hosts.model import Model, ModelReader
@@ -148,11 +148,11 @@ class Run:
 
 def planned(model: Model, workers: int) -> Planned:
     """The conversion of a model, by so many workers on each host."""
-    reader, store, began_s = ModelReader(model), locate(TARGET).store, time.process_time()
+    reader, traits, began_s = ModelReader(model), locate(TARGET).traits, time.process_time()
     memory, layout = workers * MEMORY_PER_WORKER, layout_of(model.serving_layout, None)
     options = CheckedOptions(max_memory=memory, workers=workers, layout=layout)
-    form = form_of(reader, options, store)
-    target = make_target(reader, options, form, store, is_elsewhere=True)
+    form = form_of(reader, options, traits)
+    target = make_target(reader, options, form, replace(traits, by_hosts=True))
     plan = make_multi_plan([target.requests], memory, workers)
     took_s = time.process_time() - began_s
     return Planned(reader, plan, _output(target.checkpoint), took_s)

@@ -10,13 +10,13 @@ from reshard.conversion.resume.bucket_chunks import missing_in_bucket
 from reshard.conversion.resume.journal import read_results
 from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
 from reshard.errors import CorruptError, StorageError
-from reshard.formats.base import Place, Reader
+from reshard.formats.base import Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.local.files import has_data, size_if_there
-from reshard.storage.noting import first_changed
+from reshard.storage.put_versions import first_changed
+from reshard.storage.target import FileRange, look
 
 
 def check_stored(target: OpenTarget) -> None:
@@ -25,13 +25,15 @@ def check_stored(target: OpenTarget) -> None:
     A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
     """
     plan, output = target.job.plan, target.output
+    is_stored = look(target.transaction.root)
     for tensor in plan.tensors:
         spec = tensor.target.spec
         encoding = output.encodings[spec.name]
         for index in spec.storage.indices():
             for place in output.places(spec.name, index):
-                path = f"{output.root}/{place.file}"
-                if not _is_stored(path, place, _raw_bytes(spec, index, encoding)):
+                nbytes = _raw_bytes(spec, index, encoding) or None
+                if not is_stored(FileRange(place.file, place.offset, nbytes)):
+                    path = f"{output.root}/{place.file}"
                     raise StorageError(
                         f"tensor {spec.name!r}, chunk {list(index)}: it was written, but is not whole in {path!r}; "
                         "nothing was published; leave that folder alone, give only executors whose workers share "
@@ -72,14 +74,6 @@ def _other_than_put(what: str) -> StorageError:
         f"{what}: it was put, but is not there now, or is another object; nothing was published; make sure that nothing else "
         "writes there, and run again"
     )
-
-
-def _is_stored(path: str, place: Place, nbytes: int | None) -> bool:
-    """``nbytes``: the chunk's size; None if it is known only from the file."""
-    if place.offset is not None:
-        return has_data(path, place.offset, nbytes or 0)
-    found = size_if_there(path)
-    return found is not None and found == (nbytes or found)
 
 
 def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:

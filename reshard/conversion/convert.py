@@ -237,7 +237,7 @@ def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
                 check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
                 _refuse_parts(target)
                 begin_or_resume(target)
-                if job.is_elsewhere:
+                if job.by_hosts:
                     elsewhere = target.transaction.open_elsewhere()
                     target.output = replace(target.output, elsewhere=elsewhere)
             open_records.enter_context(closing(target.transaction))
@@ -263,7 +263,7 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
         runs[target.job.number] = target.run
-    workers = plan.workers * hosts_of(run.executor) if planned.is_elsewhere else 0
+    workers = plan.workers * hosts_of(run.executor) if planned.by_hosts else 0
     batches = task_batches(plan, [planned.reader], runs, workers_elsewhere=workers)
     with ExitStack() as unfinished:
         for target in targets:

@@ -14,7 +14,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Result
 from reshard.storage.location import Location
-from reshard.storage.noting import noted
+from reshard.storage.put_versions import recording_versions
 from reshard.storage.transaction import Transaction
 
 
@@ -39,8 +39,8 @@ class OpenTarget(Struct):
 
     @property
     def noted_root(self) -> Location:
-        """The root for the writer of the format, whose files are noted where they are put into a bucket."""
-        return noted(self.transaction.root, self.put)
+        """The root for the writer of the format, whose versions are recorded where they are put into a bucket."""
+        return recording_versions(self.transaction.root, self.put)
 
     @property
     def is_begun(self) -> bool:

@@ -24,7 +24,7 @@ def plan_all(
 ) -> MultiConversionPlan:
     """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
-    planned = plan_targets(replace(chosen, path=source), targets, is_elsewhere=hosts > 1)
+    planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
     in_buckets = sum(is_in_bucket(target.target) for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
     return with_requests(planned.summary, requests)
@@ -34,7 +34,7 @@ def plan_without_target(
     chosen: CheckpointPath, target: CheckedTarget, hosts: int = 1
 ) -> ConversionPlan:
     """The plan of a conversion on so many hosts whose target has no name yet."""
-    planned = plan_unnamed(chosen, target.options, is_elsewhere=hosts > 1)
+    planned = plan_unnamed(chosen, target.options, by_hosts=hosts > 1)
     requests = plan_requests(planned, [target], chosen)
     return with_requests(planned.summary, requests).plans[0]
 

@@ -28,6 +28,7 @@ from reshard.planning.planner import make_multi_plan
 from reshard.planning.processes import plan_with_processes
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import locate, source_text
 from reshard.storage.targets import check_target, target_text
@@ -38,13 +39,13 @@ class Planned(Struct, frozen=True):
 
     Attributes:
         checkpoints: what the writer of each target must know.
-        is_elsewhere: whether tasks run in processes of an executor that was given, perhaps on other hosts.
+        by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
     """
 
     reader: Reader
     checkpoints: tuple[TargetCheckpoint, ...]
     summary: MultiConversionPlan
-    is_elsewhere: bool = False
+    by_hosts: bool = False
 
     def limits(self, executor: Executor | None) -> Limits:
         """The memory that metadata leaves for buffers, and the workers."""
@@ -52,14 +53,14 @@ class Planned(Struct, frozen=True):
 
 
 def plan_unnamed(
-    chosen: CheckpointPath, options: CheckedOptions, *, is_elsewhere: bool = False
+    chosen: CheckpointPath, options: CheckedOptions, *, by_hosts: bool = False
 ) -> Planned:
-    """The plan of a conversion whose target has no name yet; ``is_elsewhere`` as for ``plan_targets``."""
+    """The plan of a conversion whose target has no name yet; ``by_hosts`` as for ``plan_targets``."""
     source = source_text(chosen.path)
     reader = open_to_convert(replace(chosen, path=source), options.max_memory)
     form = form_of(reader, options)
     read = read_as(reader, options.missing_chunks)
-    target = make_target(read, options, form, is_elsewhere=is_elsewhere)
+    target = make_target(read, options, form, Traits(by_hosts=by_hosts))
     missing = _missing(reader, target, options)
     total = _multi_plan(read, [target], [options])
     summary = _summary(source, None, total.plans[0], target, options, read, missing)
@@ -82,11 +83,11 @@ def plan_targets(
     finished: Collection[int] = (),
     executor: Executor | None = None,
     *,
-    is_elsewhere: bool = False,
+    by_hosts: bool = False,
 ) -> Planned:
     """Opens the source once, plans for all targets, and refuses whatever can be refused before a byte moves.
 
-    ``is_elsewhere``: other processes write the target too, so that each file is written by one task, or by one batch.
+    ``by_hosts``: other processes write the target too, so that each file is written by one task, or by one batch.
     The targets whose numbers are ``finished`` are there already. They are planned all the same: which
     targets share a read, and how, must not depend on how far an earlier run came.
     """
@@ -94,18 +95,18 @@ def plan_targets(
     source, forms = chosen.path, []
     for number, target in enumerate(targets):
         with about_target(error_name(target, targets)):
-            form = form_of(reader, target.options, locate(target.target).store)
+            form = form_of(reader, target.options, locate(target.target).traits)
             forms.append(form)
             if number not in finished:
                 place, overwrite = locate(target.target), target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
-    target_plans, missing, is_elsewhere = [], [], is_elsewhere or not is_own(executor)
+    target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)
     for target, form in zip(targets, forms, strict=True):
         with about_target(error_name(target, targets)):
-            store = locate(target.target).store
-            made = make_target(reader, target.options, form, store, is_elsewhere=is_elsewhere)
+            traits = replace(locate(target.target).traits, by_hosts=by_hosts)
+            made = make_target(reader, target.options, form, traits)
             target_plans.append(made)
             missing.append(_missing(opened, made, target.options))
     options = [target.options for target in targets]
@@ -117,7 +118,7 @@ def plan_targets(
         )
     )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
-    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total), is_elsewhere)
+    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total), by_hosts)
 
 
 def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:
@@ -150,9 +151,10 @@ def _multi_plan(
 
 def _needs_library(reader: Reader, targets: Sequence[TargetPlan]) -> bool:
     """Whether tasks use a bucket or a database, by a library that takes much memory in each process."""
-    stores = [locate(reader.uri).store, *(target.store for target in targets)]
-    is_in_bucket = not all(store.writes_in_place for store in stores)
-    return is_in_bucket or any(t.checkpoint.form.put_bytes(0) is not None for t in targets)
+    places = [locate(reader.uri).traits, *(target.traits for target in targets)]
+    return any(place.range_bytes for place in places) or any(
+        t.checkpoint.form.put_bytes(0) is not None for t in targets
+    )
 
 
 def _summary(

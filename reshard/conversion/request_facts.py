@@ -55,7 +55,7 @@ def source_tensors(planned: Planned) -> dict[str, Tensor]:
     """The facts of each tensor that a plan reads."""
     reader = planned.reader
     pieces = (p for one in planned.summary.plans for t in one.plan.tensors for p in t.pieces)
-    ranges = locate(reader.uri).store.range_bytes or RANGE_BYTES
+    ranges = locate(reader.uri).traits.range_bytes or RANGE_BYTES
     return {
         name: source_tensor(reader, name, ranges)
         for name in {piece.source for piece in pieces if piece.fill is None}
@@ -99,8 +99,8 @@ def of_source(
         left = list(dict.fromkeys(at.target for at in read.fills if at.target in targets))
         if left:
             asked = [targets[number] for number in left]
-            data += _reads(read, total.fill(read.fills[0]), asked, tensors, root.store.range_bytes)
-    objects = root.view().store.memory_bytes // BYTES_PER_OBJECT
+            data += _reads(read, total.fill(read.fills[0]), asked, tensors, root.traits.range_bytes)
+    objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
     again = Requests(list=pages(objects), head=int(root.is_file()))
     return RequestPlan(again * len(targets), data=data)
 

@@ -9,7 +9,7 @@ from reshard.conversion.prepare import space_left
 from reshard.conversion.target_job import TargetJob
 from reshard.errors import StorageError
 from reshard.geometry.sizes import format_bytes
-from reshard.storage.targets import device_of, is_local
+from reshard.storage.targets import device_of
 
 
 def check_space(jobs: Sequence[TargetJob]) -> None:
@@ -32,8 +32,9 @@ def _check(needs: Sequence[tuple[TargetJob, int]]) -> None:
     by_device: dict[int, list[tuple[TargetJob, int]]] = {}
     for job, nbytes in needs:
         is_raw = all(t.encoding.compressor == "none" for t in job.checkpoint.tensors.values())
-        if is_raw and is_local(job.place):
-            by_device.setdefault(device_of(job.place), []).append((job, nbytes))
+        device = device_of(job.place) if is_raw else None
+        if device is not None:
+            by_device.setdefault(device, []).append((job, nbytes))
     for on_device in by_device.values():
         _check_device([str(job.place) for job, _ in on_device], sum(n for _, n in on_device))
 

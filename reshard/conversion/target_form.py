@@ -11,19 +11,18 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader
 from reshard.formats.known_format import KnownFormat
 from reshard.formats.registry import format_with, known_format
-from reshard.storage.base import Store
-from reshard.storage.local.store import LOCAL
+from reshard.storage.base import ON_DISK, Traits
 
 
-def form_of(reader: Reader, options: CheckedOptions, store: Store = LOCAL) -> Form:
-    """The form of a target of the open source, in a store.
+def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -> Form:
+    """The form of a target of the open source, in a place with these traits.
 
     Raises PlanError for options of another format, and for options that contradict each other or the source.
     """
     known = known_format(options.to or reader.format)
     refuse_others(known, options)
     given = {name: options.format_options[name] for name in known.options}
-    if not store.writes_in_place:
+    if not traits.in_place:
         given |= _of_objects(known, options, given)
     return known.form(given, reader)
 

@@ -20,7 +20,7 @@ from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import has_leftovers, is_local, root_text
+from reshard.storage.targets import has_leftovers, root_text
 
 
 class TargetJob(Struct, frozen=True):
@@ -33,7 +33,7 @@ class TargetJob(Struct, frozen=True):
         identity: of this conversion, with its plan.
         reader: the open source.
         checkpoint: what will be written.
-        is_elsewhere: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
+        by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
     """
 
     number: int
@@ -45,7 +45,7 @@ class TargetJob(Struct, frozen=True):
     reader: Reader
     checkpoint: TargetCheckpoint
     summary: ConversionPlan
-    is_elsewhere: bool = False
+    by_hosts: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -92,7 +92,7 @@ def _target_job(
         planned.reader,
         checkpoint,
         summary,
-        planned.is_elsewhere,
+        planned.by_hosts,
     )
 
 
@@ -110,7 +110,7 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     is_in_order = any(tensor.target.in_order is not None for tensor in job.plan.tensors)
     uploads = None
-    if is_in_order and not is_local(job.place):
+    if is_in_order and not job.place.traits.in_place:
         uploads = Uploads(job.place, writer.shared_file)
     has_places = checkpoint.form.put_bytes(0) is None
     root = root_text(job.place, job.file)

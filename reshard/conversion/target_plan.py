@@ -24,10 +24,9 @@ from reshard.planning.planner import COPY_BYTES, Request
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
 from reshard.planning.tensor_plan import Side
-from reshard.storage.base import Store
-from reshard.storage.buckets.objects import put_memory_bytes
-from reshard.storage.local.store import LOCAL
+from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
+from reshard.storage.target import memory_of_put
 
 _PLACE = frozenset({"sharding", "memory_kind"})
 """What a leaf's metadata says of where its tensor lies, beyond its layout."""
@@ -37,7 +36,7 @@ class TargetPlan(Struct, frozen=True):
     """What is to be written, and a request to the planner per tensor.
 
     Attributes:
-        store: where it will be.
+        traits: of the place where it will be.
         dropped: names of the source's leaves that are left out.
         warnings: what a person should know of the changes, one sentence each.
     """
@@ -46,24 +45,17 @@ class TargetPlan(Struct, frozen=True):
     requests: tuple[Request, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    store: Store = LOCAL
+    traits: Traits = ON_DISK
 
 
 def make_target(
     reader: Reader,
     options: CheckedOptions,
     form: Form,
-    store: Store = LOCAL,
-    *,
-    is_elsewhere: bool = False,
+    traits: Traits = ON_DISK,
 ) -> TargetPlan:
-    """The target of converting ``reader``'s checkpoint in a store; pure arithmetic over metadata.
-
-    With ``is_elsewhere`` tasks run in other processes, perhaps on other hosts, so that each file is written by one task, or
-    by the tasks of one batch.
-    """
-    refuse_database(form, store, is_elsewhere=is_elsewhere)
-    by_one_task = is_elsewhere or not store.writes_in_place
+    """The target of converting ``reader``'s checkpoint in a place with these traits; pure arithmetic over metadata."""
+    refuse_database(form, traits)
     refuse_unstored(options.changes.cast)
     kept = rewrites(
         options.changes,
@@ -80,7 +72,7 @@ def make_target(
             stored = reader.tensors[rewrite.source]
             tensor = _target_tensor(stored, leaf, rewrite, options, form)
             tensors[leaf.name] = tensor
-            request = _request(stored, tensor, form, store, by_one_task=by_one_task)
+            request = _request(stored, tensor, form, traits)
             requests.append(_saturating(request) if rewrite.saturate else request)
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
@@ -94,7 +86,7 @@ def make_target(
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
     warnings = (*found.warnings, *form.warnings(checkpoint))
-    return TargetPlan(checkpoint, tuple(requests), dropped, warnings, store)
+    return TargetPlan(checkpoint, tuple(requests), dropped, warnings, traits)
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
@@ -155,15 +147,13 @@ def _saturating(request: Request) -> Request:
     return replace(request, piece=replace(request.piece, saturate=True))
 
 
-def _request(
-    stored: StoredTensor, tensor: TargetTensor, form: Form, store: Store, *, by_one_task: bool
-) -> Request:
-    """What the planner is asked; ``by_one_task``: each file is written whole, or in order, by one task after the other."""
+def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits) -> Request:
+    """What the planner is asked."""
     source, target = stored.spec, tensor.spec
-    put_bytes = form.put_bytes(target.chunk_bytes)
-    in_order = form.packed_slices(tensor) if by_one_task else None
-    if not store.writes_in_place:
-        put_bytes = put_memory_bytes(target.chunk_bytes, in_parts=in_order is not None)
+    in_order = form.packed_slices(tensor) if traits.by_one_task else None
+    put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
+    if put_bytes is None:
+        put_bytes = form.put_bytes(target.chunk_bytes)
     return Request(
         Piece.whole(source, target),
         Side(
@@ -177,11 +167,11 @@ def _request(
         Side(
             target,
             codec_name(tensor.encoding),
-            is_seekable(tensor.encoding) and put_bytes is None and not by_one_task,
+            is_seekable(tensor.encoding) and put_bytes is None and not traits.by_one_task,
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
             copies=form.copies(tensor),
             in_order=in_order,
-            ends_with_chunk=put_bytes is None or (not store.writes_in_place and in_order is None),
+            ends_with_chunk=put_bytes is None or (not traits.in_place and in_order is None),
         ),
         COPY_BYTES
         + stored.encoding.read_ahead_bytes

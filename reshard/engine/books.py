@@ -163,7 +163,7 @@ class Books:
             self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
         complete = self._count(result, self._close)
         self.report_progress(self._plan.tensors[result.tensor].name)
-        if not self._output.is_local:
+        if not self._output.traits.in_place:
             return []
         return [
             StoredRange(f"{self._output.root}/{place.file}", chunk.stored_bytes or 0, place.start)

@@ -10,6 +10,8 @@ from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Place, Writer
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
+from reshard.storage.base import Traits
+from reshard.storage.target import TargetPlace, traits_at
 from reshard.storage.transaction import Elsewhere
 
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
@@ -35,6 +37,11 @@ class TaskOutput(Struct, frozen=True):
     elsewhere: Elsewhere | None = None
     is_attempt: bool = False
 
+    @property
+    def place(self) -> TargetPlace:
+        """The place below which it writes."""
+        return TargetPlace(self.root, self.is_attempt)
+
 
 class TargetOutput(Struct, frozen=True):
     """Where the chunks of a target are written, and how they are encoded.
@@ -56,9 +63,9 @@ class TargetOutput(Struct, frozen=True):
     elsewhere: Elsewhere | None = None
 
     @property
-    def is_local(self) -> bool:
-        """Whether chunks are written to local files."""
-        return "://" not in self.root
+    def traits(self) -> Traits:
+        """What can be done below ``root``."""
+        return traits_at(self.root)
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
         """Where a chunk is stored, below ``root``; nowhere if the writer itself stores it."""
@@ -67,5 +74,5 @@ class TargetOutput(Struct, frozen=True):
     @property
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
-        put = self.writer.put if self.is_local and not self.has_places else None
+        put = self.writer.put if self.traits.in_place and not self.has_places else None
         return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Condition
 
+from reshard.storage.target import traits_at
+
 TURN_BYTES = 4 << 20
 """Tasks that read less wait for answers more than for bytes; they read whenever they like."""
 
@@ -60,7 +62,7 @@ def turns_between(nbytes: int, roots: Iterable[str]) -> AbstractContextManager[R
 
     ``roots``: below which it writes.
     """
-    if nbytes < TURN_BYTES or not any("://" in root for root in roots):
+    if nbytes < TURN_BYTES or not any(traits_at(root).range_bytes for root in roots):
         return nullcontext()
     return _turns.task()
 

@@ -285,7 +285,7 @@ class _Tasks:
 
     def _waits_for_answers(self) -> bool:
         outputs = [self._targets[own.at.target].output for own in self._fills]
-        return not all(output.is_local for output in outputs) or any(
+        return any(output.traits.range_bytes for output in outputs) or any(
             piece.fill is None and self._stored_far(piece.key)
             for own in self._fills
             for piece in own.fill.pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
-from reshard.storage.base import Store
+from reshard.storage.base import Traits
 
 _MOST_SHOWN = 8
 
@@ -25,14 +25,14 @@ def refuse_others(target: TargetCheckpoint, source: Reader, files: str) -> None:
         )
 
 
-def refuse_database(form: Form, store: Store, *, is_elsewhere: bool = False) -> None:
-    """Raises PlanError for a target in a database, where the store does not write in place, or tasks run in other processes."""
-    if is_elsewhere and form.put_bytes(0) is not None:
+def refuse_database(form: Form, traits: Traits) -> None:
+    """Raises PlanError for a target in a database, where files are not written in place, or other processes write too."""
+    if traits.by_hosts and form.put_bytes(0) is not None:
         raise PlanError(
             "an OCDBT database is written by one process, but the tasks run in others; leave it out (ocdbt), so that chunks are files, or "
             "convert with threads of one host (executor, part)"
         )
-    if not store.writes_in_place and form.put_bytes(0) is not None:
+    if not traits.in_place and form.put_bytes(0) is not None:
         raise PlanError(
             "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
             "disk and copy the folder from there, commit_success.txt last"

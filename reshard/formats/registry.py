@@ -58,7 +58,7 @@ class FoundCheckpoint(Struct, frozen=True):
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.known.count_leaves(self.root)
-        return leaves, leaves * self.known.leaf_bytes + self.root.store.memory_bytes
+        return leaves, leaves * self.known.leaf_bytes + self.root.traits.memory_bytes
 
 
 def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Reader:
@@ -105,7 +105,7 @@ def _viewed(root: Location) -> Location:
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
-    folder = staging_above(Path(root.path)) if root.store.renames else None
+    folder = staging_above(Path(root.path)) if root.traits.renames else None
     if folder is not None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "

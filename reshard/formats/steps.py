@@ -80,7 +80,7 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
 
 def _is_whole(step: Location) -> bool:
     """Whether a folder with the name of a step may be read."""
-    if step.store.renames:
+    if step.traits.renames:
         return is_orbax(step) or safetensors.is_whole(step) or _lost_its_files(step)
     if (step / COMMIT_MARKER).is_file():
         return True

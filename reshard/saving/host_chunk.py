@@ -13,7 +13,8 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.host_copy import elements, on_host
 from reshard.saving.tensors import DeviceShard, LiveTensor
-from reshard.storage.buckets.objects import put_memory_bytes
+from reshard.storage.base import ON_DISK, Traits
+from reshard.storage.target import memory_of_put
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,7 +48,7 @@ def host_chunk(tensor: LiveTensor, spec: TensorSpec, box: Box) -> Array:
 
 
 def chunk_bytes_needed(
-    tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool, is_in_bucket: bool = False
+    tensor: LiveTensor, target: TargetTensor, *, ocdbt: bool, traits: Traits = ON_DISK
 ) -> int:
     """Upper bound of the memory that a chunk of the tensor takes until it is written.
 
@@ -58,8 +59,8 @@ def chunk_bytes_needed(
     stored = math.prod(_stored_shape(spec)) * spec.itemsize
     copies = max((_copied(tensor, spec, box) for box in _kinds(spec.storage)), default=0)
     packed = 3 * stored if ocdbt else 0
-    if is_in_bucket:
-        packed = stored + put_memory_bytes(stored)
+    if (put := memory_of_put(traits, stored)) is not None:
+        packed = stored + put
     return copies + encoder_bytes(target.encoding, stored) + packed
 
 

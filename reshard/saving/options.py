@@ -17,6 +17,7 @@ from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.refusals import refuse_database
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
+from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
 
 STEP_ITEM = "default"
@@ -33,7 +34,7 @@ class SaveOptions(Struct, frozen=True):
         timeout_s: how long the processes of a group wait for each other at each step.
         chunks_for: layouts of later readers, whose shards should be whole chunks.
         item: the tree's item and its folder; "" for a tree without an item.
-        is_in_bucket: whether chunks become objects, which are put whole.
+        traits: of the place of the target.
     """
 
     max_memory: int
@@ -46,7 +47,7 @@ class SaveOptions(Struct, frozen=True):
     ocdbt: bool = False
     overwrite: bool = False
     item: str = ""
-    is_in_bucket: bool = False
+    traits: Traits = ON_DISK
 
 
 def save_options(
@@ -66,10 +67,10 @@ def save_options(
     """The options from the arguments of ``save``; PlanError or LayoutError for values that make no sense."""
     import jax
 
-    store = locate(target).store
+    traits = locate(target).traits
     limits, largest = limits_of(max_memory, workers, target), bytes_of("chunk_bytes", chunk_bytes)
     if largest is None:
-        in_place = store.writes_in_place
+        in_place = traits.in_place
         largest = SPLIT_ABOVE_BYTES if in_place else object_chunk_bytes(limits.max_memory)
     encoding = _encoding(compression)
     check_positive("chunk_bytes", largest, "bytes, such as 256MiB")
@@ -80,7 +81,7 @@ def save_options(
         raise PlanError(
             "ocdbt=True: one database cannot be written by several processes; leave it out"
         )
-    refuse_database(OrbaxForm(ocdbt), store)
+    refuse_database(OrbaxForm(ocdbt), traits)
     return SaveOptions(
         limits.max_memory,
         limits.workers,
@@ -92,7 +93,7 @@ def save_options(
         ocdbt,
         overwrite,
         STEP_ITEM if is_step and style == "v0" else "",
-        not store.writes_in_place,
+        traits,
     )
 
 

@@ -87,7 +87,7 @@ def plan_save(
             by_name[name],
             target.tensors[name],
             ocdbt=options.ocdbt,
-            is_in_bucket=options.is_in_bucket,
+            traits=options.traits,
         )
         for name in dict.fromkeys(chunk.name for chunk in mine)
     }

@@ -15,7 +15,7 @@ from operator import xor
 from reshard.errors import StorageError
 from reshard.saving.plan import SavePlan
 from reshard.storage.location import Location
-from reshard.storage.noting import first_changed
+from reshard.storage.put_versions import first_changed
 
 
 def put_mark(file: str, version: str) -> int:

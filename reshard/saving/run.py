@@ -34,7 +34,7 @@ from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.saving.write import ChunkWriter, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
-from reshard.storage.noting import noted
+from reshard.storage.put_versions import recording_versions
 from reshard.storage.targets import check_new, held_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
 
@@ -62,7 +62,7 @@ class OpenSave(Struct):
     @property
     def settles(self) -> bool:
         """Whether this process waits for the others after an error of its own, since they write to the target's own name."""
-        return self.transaction is not None and not self.place.store.renames
+        return self.transaction is not None and not self.place.traits.renames
 
 
 def plan_together(
@@ -199,7 +199,7 @@ def _write(opened: OpenSave) -> bytes:
     """Writes this process's chunks; what it adds to the tensors' digests and to the sum of what is put, as JSON."""
     plan = opened.plan
     if opened.transaction is not None:
-        plan.writer.prepare(noted(opened.transaction.root, opened.put))
+        plan.writer.prepare(recording_versions(opened.transaction.root, opened.put))
     with Writeback() as writeback:
         writer = ChunkWriter(plan, root_text(opened.place), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
@@ -227,10 +227,10 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     if transaction is not None:
         parts = [json.loads(part) for part in written]
         chunks = [int(part["put"], 16) for part in parts]
-        if not opened.place.store.renames:
+        if not opened.place.traits.renames:
             # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
             check_put(plan, transaction.root, chunks, opened.put)
-        root = noted(transaction.root, opened.put)
+        root = recording_versions(transaction.root, opened.put)
         transaction.mark(plan.writer.finish(root, _digests(plan, parts), ()))
 
         def prove(marks: Mapping[str, str]) -> None:

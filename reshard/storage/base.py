@@ -29,6 +29,44 @@ class FileStatus(Struct, frozen=True):
     version: str = ""
 
 
+class Traits(Struct, frozen=True):
+    """What is known of a place with files without asking it; the defaults are those of a local disk.
+
+    Attributes:
+        prefix: what precedes a slash and a path in its text, such as ``s3://bucket``; "" where the path is the text.
+        range_bytes: how many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap.
+        memory_bytes: what the store keeps in memory of its files: the listing of a view of a bucket.
+        renames: whether a folder gets its name at once, when it is complete; else a file in it says that it is.
+        in_place: whether a part of a file can be written, and written again; else a file is written whole, once, and in order.
+        has_folders: whether folders are made before files are written in them.
+        has_versions: whether each file has a version, which tells its content from any other.
+        has_free_bytes: whether room is limited, and the store tells how much is left.
+        by_hosts: whether processes on other hosts may write there too.
+    """
+
+    prefix: str = ""
+    range_bytes: int = 0
+    memory_bytes: int = 0
+    renames: bool = True
+    in_place: bool = True
+    has_folders: bool = True
+    has_versions: bool = False
+    has_free_bytes: bool = True
+    by_hosts: bool = False
+
+    def text(self, path: str) -> str:
+        """A path as users name it; ``locate`` gives the same location for it in any process."""
+        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
+
+    @property
+    def by_one_task(self) -> bool:
+        """Whether each file must be written by one task, or by the tasks of one batch in order."""
+        return self.by_hosts or not self.in_place
+
+
+ON_DISK = Traits()
+
+
 class Entry(Struct, frozen=True):
     """A name in a folder.
 
@@ -58,6 +96,23 @@ class OpenFile(Protocol):
         ...
 
 
+class Pieces(Struct, frozen=True):
+    """The content of a file, in order, and its size."""
+
+    pieces: Iterable[bytes | memoryview]
+    nbytes: int
+
+
+Writing = Literal["whole", "new", "replace"]
+"""How a file is written.
+
+- ``whole``: nothing is synced. Where files can be written in place, one that is there is replaced; else TargetExistsError is
+  raised for it, unless it has the same bytes.
+- ``new``: durably, in one step, and only where nothing is, else TargetExistsError. Missing folders are made.
+- ``replace``: durably, in one step, in place of what is there.
+"""
+
+
 class Store(Protocol):
     """Where files are. Safe from any thread, and in another process after pickling.
 
@@ -65,27 +120,8 @@ class Store(Protocol):
     """
 
     @property
-    def range_bytes(self) -> int:
-        """How many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap."""
-        ...
-
-    @property
-    def renames(self) -> bool:
-        """Whether a folder gets its name at once, when it is complete; else a file in it says that it is."""
-        ...
-
-    @property
-    def writes_in_place(self) -> bool:
-        """Whether a part of a file can be written, and written again; else a file is written whole, once, and in order."""
-        ...
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the store keeps in memory of its files: the listing of a view of a bucket."""
-        ...
-
-    def text(self, path: str) -> str:
-        """The path as users name it; ``locate`` gives the same location for it in any process."""
+    def traits(self) -> Traits:
+        """What it can do."""
         ...
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
@@ -119,55 +155,13 @@ class Store(Protocol):
         """
         ...
 
-    def remembered(self, folder: str) -> Store:
-        """This store for looking through many folders below ``folder``: where requests take long, each is listed once.
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        """Writes a whole file; its version, "" where files have none.
 
-        A view of it, and the state, are listed once, too. It notices no change, so that it should not be kept.
+        A store that does not write in place keeps some of the pieces in memory (``target.memory_of_put``).
         """
-        ...
-
-    def write(self, path: str, data: bytes | memoryview) -> str:
-        """Writes a whole file; its version, "" where files have none. Nothing is synced.
-
-        Where files can be written in place, one that is there is replaced; else TargetExistsError is raised for it,
-        unless it has the same bytes.
-        """
-        ...
-
-    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
-        """Writes a whole file of ``nbytes`` from pieces, in order; its version. It appears as ``write`` says.
-
-        A store that does not write in place keeps some of them in memory (``buckets.objects.put_memory_bytes``).
-        """
-        ...
-
-    def write_new(self, path: str, data: bytes) -> None:
-        """Writes a whole file durably, in one step, and only where nothing is: else TargetExistsError.
-
-        Missing folders are made.
-        """
-        ...
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Writes a whole file durably, in place of what is there, in one step."""
         ...
 
     def remove(self, path: str) -> None:
         """Removes a file, if it is there."""
-        ...
-
-    def make_folder(self, path: str) -> None:
-        """Makes a folder and missing parents, where the store has folders."""
-        ...
-
-    def free_bytes(self, path: str) -> int | None:
-        """Bytes that may still be written at a path, which may not exist yet; None where no limit is known."""
-        ...
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        """A line for each file below a folder, or for one file, which changes when the file does.
-
-        Files named in ``but`` are left out. What is missing has a line too. Raises StorageError where a folder cannot
-        be listed.
-        """
         ...

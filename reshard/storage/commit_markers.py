@@ -21,7 +21,7 @@ def is_left_unfinished(target: Location) -> bool:
     request came late.
     """
     unfinished, committed = target / UNFINISHED_MARK, target / COMMIT_MARKER
-    if target.store.renames or not unfinished.exists():
+    if target.traits.renames or not unfinished.exists():
         return False
     if not committed.exists():
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,10 +11,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import StorageError
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits
 from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
-from reshard.storage.local.files import storage_errors
-from reshard.storage.local.store import LOCAL, LocalStore
+from reshard.storage.local.files import make_folder, storage_errors
+from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -28,13 +29,18 @@ class Location(Struct, frozen=True):
     path: str
 
     def __str__(self) -> str:
-        return self.store.text(self.path)
+        return self.traits.text(self.path)
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"
 
     def __truediv__(self, below: str) -> Location:
         return Location(self.store, join(self.path, below))
+
+    @property
+    def traits(self) -> Traits:
+        """What its store can do."""
+        return self.store.traits
 
     @property
     def name(self) -> str:
@@ -86,15 +92,15 @@ class Location(Struct, frozen=True):
 
     def write_new(self, data: bytes) -> None:
         """Writes it as a whole file, durably and in one step. TargetExistsError where something is there."""
-        self.store.write_new(self.path, data)
+        self.store.write(self.path, data, "new")
 
     def write_pieces(self, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
-        """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write_pieces``."""
-        return self.store.write_pieces(self.path, pieces, nbytes)
+        """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write``."""
+        return self.store.write(self.path, Pieces(pieces, nbytes))
 
     def replace(self, data: bytes) -> None:
         """Writes it as a whole file, durably, in place of what is there."""
-        self.store.replace(self.path, data)
+        self.store.write(self.path, data, "replace")
 
     def remove(self) -> None:
         """Removes the file, if it is there."""
@@ -102,23 +108,54 @@ class Location(Struct, frozen=True):
 
     def make_folder(self) -> None:
         """Makes the folder and missing parents, where the store has folders."""
-        self.store.make_folder(self.path)
+        if self.traits.has_folders:
+            make_folder(self.path)
 
     def free_bytes(self) -> int | None:
         """Bytes that may still be written here; None where no limit is known."""
-        return self.store.free_bytes(self.path)
+        return bytes_left(self.path) if self.traits.has_free_bytes else None
 
     def view(self) -> Location:
         """The same location, read as one checkpoint; see ``Store.view``."""
         return Location(self.store.view(self.path), self.path)
 
     def remembered(self) -> Location:
-        """The same location, to look through the folders below it; see ``Store.remembered``."""
-        return Location(self.store.remembered(self.path), self.path)
+        """The same location, to look through the folders below it: where requests take long, each is listed once.
+
+        A view of it, and the state, are listed once, too. It notices no change, so that it should not be kept.
+        """
+        if not self.traits.range_bytes:
+            return self
+        from reshard.storage.buckets.folders import remembered
+
+        return Location(remembered(self.store, self.path), self.path)
 
     def state(self, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        """Lines that change when a file here does; see ``Store.state``."""
-        return self.store.state(self.path, but)
+        """A line for each file below it, or for one file, which changes when the file does.
+
+        Files named in ``but`` are left out. What is missing has a line too. Raises StorageError where a folder cannot
+        be listed.
+        """
+        if not self.traits.has_versions:
+            return file_states(self.path, but)
+        return _versions(self.view(), but)
+
+
+def _versions(view: Location, but: frozenset[str]) -> Iterator[str]:
+    """The lines of ``state`` where each file has a version."""
+    found = view.status()
+    files = view.files() if found is not None and found.kind == "folder" else iter(())
+    first = next(files, None)
+    if first is None:
+        yield _state_line("", found)
+        return
+    for file in itertools.chain([first], files):
+        if not but.intersection(file.split("/")):
+            yield _state_line(f"/{file}", (view / file).status())
+
+
+def _state_line(below: str, found: FileStatus | None) -> str:
+    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
 
 
 def locate(path: str | os.PathLike[str]) -> Location:

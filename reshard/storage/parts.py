@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
 from reshard.storage.local.attempts import accept
-from reshard.storage.local.parts import held_part_folder, part_staging, remove_part_folders
 from reshard.storage.local.syncing import fsync, sync_tree
+from reshard.storage.local.transaction import held_part_folder, part_staging, remove_part_folders
 from reshard.storage.location import Location
 from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction

@@ -131,8 +131,10 @@ def check_lease(lease: str, run: str) -> None:
         check_held(place.store, place.path, run)
 
 
-def device_of(target: Location) -> int:
-    """The file system that a local target will be on."""
+def device_of(target: Location) -> int | None:
+    """The file system that a local target will be on; None in a bucket, which has no end."""
+    if not is_local(target):
+        return None
     with storage_errors("look at", target.path):
         return next(p for p in Path(target.path).absolute().parents if p.exists()).stat().st_dev
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from reshard.errors import StorageError
 from reshard.storage.location import Location
 
 Check = Callable[[Location], None]
@@ -49,31 +50,8 @@ class Elsewhere(Struct, frozen=True):
     lease: tuple[str, str] | None = None
 
 
-class Transaction(Protocol):
-    """A target that one run holds alone.
-
-    It begins anew (``begin``) or takes over what an earlier run left (``earlier``, ``records``, ``rewrite``); then files are
-    written below ``root`` and records appended; then it is committed, or aborted, or left for a later run to resume.
-    """
-
-    @property
-    def target(self) -> str:
-        """What will appear, as users name it."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where unfinished work is kept, for messages."""
-        ...
-
-    @property
-    def root(self) -> Location:
-        """The folder below which everything is written."""
-        ...
-
-    def check(self) -> None:
-        """Raises TargetBusyError where another run may have the target by now."""
-        ...
+class Records(Protocol):
+    """What is done of a target, one text after the other: those of an earlier run, and those of this one."""
 
     def left_by(self) -> Mapping[str, Any] | None:
         """The identity of the run whose records are here, whether or not it can be resumed; None for no run.
@@ -101,20 +79,8 @@ class Transaction(Protocol):
         """Removes what earlier runs left, and begins with no file and no record."""
         ...
 
-    def adopt(self) -> None:
-        """Makes sure of the files of the run that is resumed, before anything of them is removed."""
-        ...
-
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
         """Keeps the files of the run that is resumed, with these records, which take the place of its own durably."""
-        ...
-
-    def open_elsewhere(self) -> Elsewhere:
-        """Gets ready for tasks in other processes, on any host. What tasks of earlier runs do has no effect from now on."""
-        ...
-
-    def close_elsewhere(self) -> None:
-        """What such tasks still do has no effect on the target from now on, nor on a later run."""
         ...
 
     def append(self, record: str) -> None:
@@ -125,12 +91,55 @@ class Transaction(Protocol):
         """Ends the records; may be called twice."""
         ...
 
+
+class TargetFiles(Protocol):
+    """The files of a target in the making, which one run holds alone."""
+
+    @property
+    def root(self) -> Location:
+        """The folder below which everything is written."""
+        ...
+
+    def check(self) -> None:
+        """Raises TargetBusyError where another run may have the target by now."""
+        ...
+
     def files(self) -> Iterator[str]:
         """Every file below ``root``, by its path from there."""
         ...
 
     def remove(self, file: str) -> None:
         """Removes a file below ``root``, if it is there."""
+        ...
+
+    def adopt(self) -> None:
+        """Makes sure of the files of the run that is resumed, before anything of them is removed."""
+        ...
+
+    def open_elsewhere(self) -> Elsewhere:
+        """Gets ready for tasks in other processes, on any host. What tasks of earlier runs do has no effect from now on."""
+        ...
+
+    def close_elsewhere(self) -> None:
+        """What such tasks still do has no effect on the target from now on, nor on a later run."""
+        ...
+
+
+class Transaction(Records, TargetFiles, Protocol):
+    """A target that one run holds alone.
+
+    It begins anew (``begin``) or takes over what an earlier run left (``earlier``, ``records``, ``rewrite``); then files are
+    written below ``root`` and records appended; then it is committed, or aborted, or left for a later run to resume.
+    """
+
+    @property
+    def target(self) -> str:
+        """What will appear, as users name it."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where unfinished work is kept, for messages."""
         ...
 
     def mark(self, files: Mapping[str, bytes]) -> None:
@@ -158,10 +167,14 @@ class Transaction(Protocol):
         """Whether the files of this transaction are the target already. False where that cannot be looked up."""
         ...
 
-    def may_be_resumed(self) -> bool:
-        """Whether there is a record of anything done. True where that cannot be looked up now."""
-        ...
-
     def abort(self) -> None:
         """Removes everything but the target; what cannot be removed stays."""
         ...
+
+
+def may_be_resumed(records: Records) -> bool:
+    """Whether there is a record of anything done. True where that cannot be looked up now."""
+    try:
+        return next(records.records(), None) is not None
+    except StorageError:
+        return True  # what cannot be read now may be read later

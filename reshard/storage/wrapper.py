@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
 
 
 class StoreWrapper(Struct, frozen=True):
@@ -15,23 +15,8 @@ class StoreWrapper(Struct, frozen=True):
     store: Store
 
     @property
-    def range_bytes(self) -> int:
-        return self.store.range_bytes
-
-    @property
-    def renames(self) -> bool:
-        return self.store.renames
-
-    @property
-    def writes_in_place(self) -> bool:
-        return self.store.writes_in_place
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.store.memory_bytes
-
-    def text(self, path: str) -> str:
-        return self.store.text(path)
+    def traits(self) -> Traits:
+        return self.store.traits
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         return self.store.status(path, what)
@@ -48,29 +33,8 @@ class StoreWrapper(Struct, frozen=True):
     def view(self, folder: str) -> Store:
         return self.store.view(folder)
 
-    def remembered(self, folder: str) -> Store:
-        return self.store.remembered(folder)
-
-    def write(self, path: str, data: bytes | memoryview) -> str:
-        return self.store.write(path, data)
-
-    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
-        return self.store.write_pieces(path, pieces, nbytes)
-
-    def write_new(self, path: str, data: bytes) -> None:
-        self.store.write_new(path, data)
-
-    def replace(self, path: str, data: bytes) -> None:
-        self.store.replace(path, data)
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        return self.store.write(path, data, how)
 
     def remove(self, path: str) -> None:
         self.store.remove(path)
-
-    def make_folder(self, path: str) -> None:
-        self.store.make_folder(path)
-
-    def free_bytes(self, path: str) -> int | None:
-        return self.store.free_bytes(path)
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        return self.store.state(path, but)

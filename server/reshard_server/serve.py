@@ -56,7 +56,7 @@ def migrate_records(settings: Settings) -> str:
 def _check(settings: Settings) -> None:
     load_tokens(settings)
     for name, place in settings.roots.items():
-        if not place.store.renames:
+        if not place.traits.renames:
             _check_bucket(name, place)
             continue
         path = Path(place.path)

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reshard
-from reshard.engine.write import chunk_files
+from reshard.storage import target as target_place
 
 INDEX, COUNT, ADDRESS = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 ROOT, SCENARIO = Path(sys.argv[4]), sys.argv[5]
@@ -77,7 +77,7 @@ def no_writing(mesh: Mesh) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         if INDEX:
-            patch.setattr(chunk_files, "open_new", refused)
+            patch.setattr(target_place, "open_new", refused)
         reshard.save(ROOT / "no_writing", tree(mesh), timeout=60)
 
 

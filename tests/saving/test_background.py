@@ -15,8 +15,8 @@ import pytest
 from orbax.checkpoint import v1
 
 import reshard
-from reshard.engine.write import chunk_files
 from reshard.saving import write
+from reshard.storage import target as target_place
 from tests.orbax_trees import put
 from tests.saving.states import random
 
@@ -103,7 +103,7 @@ def test_a_failure_is_raised_by_wait_each_time_and_logged(tmp_path, monkeypatch,
     def refused(path):
         raise reshard.StorageError(f"cannot create {path!r}: refused")
 
-    monkeypatch.setattr(chunk_files, "open_new", refused)
+    monkeypatch.setattr(target_place, "open_new", refused)
     handle = reshard.save(tmp_path / "c", {"x": np.ones(3)}, wait=False)
     for _ in range(2):
         with pytest.raises(reshard.StorageError, match="refused"):

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import pytest
 from msgspec import Struct
 
+from reshard.storage.base import Traits
 from reshard.storage.local.store import LOCAL
 from reshard.storage.parallel_calls import REQUESTS_AT_ONCE, each_at_once
 
 
 class FarStore(Struct):
-    range_bytes: int = 8 << 20
+    traits: Traits = Traits(range_bytes=8 << 20)
 
 
 FAR = FarStore()

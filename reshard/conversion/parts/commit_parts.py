@@ -42,7 +42,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, held_part, parts_of, remove_parts, request_of, take_files
 from reshard.storage.targets import held_target, target_text
-from reshard.storage.transaction import Transaction
+from reshard.storage.transaction import Records, Transaction
 
 RESULTS_AT_ONCE = 256
 """So many results of a part are recorded, and then their files moved."""
@@ -78,7 +78,7 @@ def commit_parts(
         remove_leftovers(checked, identity)
         seconds = time.monotonic() - started
         return already_done(request.source, target, result.tensors.values(), seconds)
-    planned = plan_targets(chosen, [checked], is_elsewhere=True)
+    planned = plan_targets(chosen, [checked], by_hosts=True)
     job = _job(planned, checked, identity, request)
     with ExitStack() as held:
         parts = _held(held, place, request.parts, state)
@@ -193,7 +193,7 @@ def _check_whole(running: OpenTarget, plan: MultiPlan, parts: Parts, count: int)
         )
 
 
-def _is_sealed(transaction: Transaction, part: Part) -> bool:
+def _is_sealed(transaction: Records, part: Part) -> bool:
     """Whether the part says that it is done and durable."""
     last = b""
     for record in transaction.records():
@@ -206,7 +206,7 @@ def _is_sealed(transaction: Transaction, part: Part) -> bool:
 
 def _fold(running: OpenTarget, parts: Parts, place: Location) -> None:
     """Makes the work of the parts the target's own."""
-    if not running.output.is_local:
+    if not running.transaction.root.traits.renames:
         _fold_in_bucket(running, parts)
         return
     begin_or_resume(running)
@@ -238,7 +238,7 @@ def _fold_in_bucket(running: OpenTarget, parts: Parts) -> None:
     running.output.writer.prepare(running.noted_root)
 
 
-def _new(running: OpenTarget, transaction: Transaction) -> Iterator[Sequence[Result]]:
+def _new(running: OpenTarget, transaction: Records) -> Iterator[Sequence[Result]]:
     """The results of a part that the target does not have, some at a time."""
     results: list[Result] = []
     for result in read_results(transaction.records(), running.job.plan):

@@ -33,7 +33,6 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import locate
 from reshard.storage.parts import Part, claim_request, held_part, part_root, seal_part
-from reshard.storage.targets import is_local
 
 
 def convert_part(
@@ -53,7 +52,7 @@ def convert_part(
     report = PartReport(source, target.target, str(part))
     if open_result(target.target, identity) is not None and not target.options.overwrite:
         return replace(report, already_done=True, seconds=time.monotonic() - started)
-    planned = plan_targets(chosen, [target], is_elsewhere=True)
+    planned = plan_targets(chosen, [target], by_hosts=True)
     (job,) = target_jobs(planned, [target], [identity], {})
     output = replace(open_output(job, planned.limits(None)), root=part_root(job.place, part))
     _agree(job, part, plain, chosen)
@@ -85,7 +84,7 @@ def convert_part(
 
 
 def _refuse_overwriting(target: CheckedTarget) -> None:
-    if target.options.overwrite and not is_local(locate(target.target)):
+    if target.options.overwrite and not locate(target.target).traits.renames:
         raise PlanError(
             f"parts do not overwrite the target {target.target} in a bucket, where each would have to remove it first; remove it, or choose "
             "another name"

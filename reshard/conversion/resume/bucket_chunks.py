@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from reshard.conversion.resume.journaled_chunks import ChunkKey, JournaledChunk
 from reshard.storage.location import Location
+from reshard.storage.target import FileRange, look
 
 Journaled = Callable[[], Iterable[JournaledChunk]]
 """Gives every chunk of a journal, anew with each call."""
@@ -16,24 +17,16 @@ Journaled = Callable[[], Iterable[JournaledChunk]]
 
 def missing_in_bucket(journaled: Journaled, root: Location) -> set[ChunkKey]:
     """The chunks whose objects are gone, or are not those that were put."""
-    listed = root.view()
+    is_stored = look(root)
     bad = {
         place.file
         for chunk in journaled()
         for place, version in zip(chunk.places, _versions(chunk), strict=True)
-        if not _is_there(chunk, listed / place.file, version, is_own=place.offset is None)
+        if chunk.stored_bytes is None
+        or not is_stored(FileRange(place.file, place.offset, chunk.stored_bytes, version))
     }
     return {chunk.key for chunk in journaled() if any(place.file in bad for place in chunk.places)}
 
 
 def _versions(chunk: JournaledChunk) -> tuple[str, ...]:
     return chunk.stored.versions or ("",) * len(chunk.places)
-
-
-def _is_there(chunk: JournaledChunk, file: Location, version: str, *, is_own: bool) -> bool:
-    found = file.status()
-    if found is None or found.kind != "file" or chunk.stored_bytes is None:
-        return False
-    if is_own and found.nbytes != chunk.stored_bytes:
-        return False
-    return not version or found.version == version

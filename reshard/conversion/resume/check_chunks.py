@@ -21,12 +21,14 @@ from reshard.conversion.resume.journaled_chunks import ChunkKey, JournaledChunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
+from reshard.errors import StorageError
 from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.planning.tensor_plan import Plan
-from reshard.storage.local.files import has_data, storage_error, storage_errors
+from reshard.storage.local.files import storage_error, storage_errors
 from reshard.storage.local.store import LocalFile
 from reshard.storage.location import Location
+from reshard.storage.target import FileRange, look
 
 
 def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
@@ -35,24 +37,31 @@ def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
     ``journaled`` gives them anew with each call. Called before the writer is prepared, which makes shared files anew that
     are gone.
     """
-    if not root.store.writes_in_place:
+    if root.traits.has_versions:
         return missing_in_bucket(journaled, root)
+    is_stored = look(root)
     return {
-        c.key for c in journaled() if not all(_is_there(c, place, root.path) for place in c.places)
+        c.key
+        for c in journaled()
+        if not all(_is_there(c, place, root.path, is_stored) for place in c.places)
     }
 
 
-def _is_there(recorded: JournaledChunk, place: Place, root: str) -> bool:
-    path = f"{root}/{place.file}"
-    if place.offset is not None and recorded.stored_bytes is not None:
-        return has_data(path, place.offset, recorded.stored_bytes)
-    try:
-        size = os.lstat(path).st_size
+def _is_there(
+    recorded: JournaledChunk, place: Place, root: str, is_stored: Callable[[FileRange], bool]
+) -> bool:
+    wanted = FileRange(place.file, place.offset, recorded.stored_bytes)
+    if place.offset is None:
+        try:
+            return is_stored(wanted)
+        except StorageError:  # it is written again
+            return False
+    if recorded.stored_bytes is not None:
+        return is_stored(wanted)
+    try:  # a hole is what is not written yet
+        return os.lstat(f"{root}/{place.file}").st_size >= place.offset + recorded.full_bytes
     except OSError:
         return False
-    if place.offset is not None:
-        return size >= place.offset + recorded.full_bytes
-    return recorded.stored_bytes in (None, size)
 
 
 def changed_since(

@@ -15,6 +15,7 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.geometry.sizes import format_bytes
+from reshard.storage.transaction import may_be_resumed
 
 UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)
 """After these errors nothing that was written can be resumed."""
@@ -56,7 +57,7 @@ def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
         error.add_note(f"{transaction.target!r} is published and whole")
         return False
     is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and (target.is_begun or count == 1)
-    if is_lost or not transaction.may_be_resumed():
+    if is_lost or not may_be_resumed(transaction):
         transaction.abort()
         return False
     return target.is_begun or count == 1

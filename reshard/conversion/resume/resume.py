@@ -112,7 +112,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     transaction.adopt()
     _remove_others(target)
     doubted = missing_in_files(partial(_journaled, target), transaction.root)
-    if output.is_local:
+    if not transaction.root.traits.has_versions:
         # What another host wrote was never in this kernel's page cache.
         doubtful = _journaled(target, of_others=is_trusted)
         if is_trusted:
@@ -125,7 +125,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     if is_trusted and _is_packed(target):
         output.writer.prepare(target.noted_root)
         doubted |= missing_in_writer(_journaled(target), plan, output)
-    if target.job.is_elsewhere and output.is_local:
+    if target.job.by_hosts and transaction.root.traits.in_place:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
@@ -196,5 +196,5 @@ def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
     for number, index in chunks:
         name = target.job.plan.tensors[number].name
         for place in target.output.places(name, index):
-            if place.offset is None or not target.output.is_local:
+            if place.offset is None or not target.transaction.root.traits.in_place:
                 target.transaction.remove(place.file)

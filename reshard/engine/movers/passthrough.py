@@ -35,9 +35,10 @@ from reshard.formats.contents import Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.buckets.objects import WHOLE_BYTES
-from reshard.storage.copying import can_copy, copied_by_store
+from reshard.storage.copying import can_copy, cloned, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate, open_file, open_range
+from reshard.storage.target import traits_at
 
 PIECE_BYTES = 1 << 20
 
@@ -102,17 +103,17 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.unit, source, target)
     extent = source.extent
-    is_remote = any("://" in copy.output.root for copy in copies)
-    by_store = _copied_by_store(copies, targets, extent) if is_remote else None
+    is_whole = not all(copy.output.place.traits.in_place for copy in copies)
+    by_store = _copied_by_store(copies, targets, extent) if is_whole else None
     if by_store is not None:
         written = [by_store]
     elif (
         extent is None
         or extent.inline is not None
         or not all(t.places for t in targets)
-        or (is_remote and extent.length <= WHOLE_BYTES)
+        or (is_whole and extent.length <= WHOLE_BYTES)
     ):
-        nbytes = extent.length if extent is not None and "://" in extent.path else 0
+        nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
         with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
             with reading(turns):
                 stored = None if extent is None else _stored(extent)
@@ -122,7 +123,7 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
             ]
     else:
         files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
-        if is_remote:  # too large for memory, so that it is read once for each target
+        if is_whole:  # too large for memory, so that it is read once for each target
             written = [
                 one
                 for copy, file in zip(copies, files, strict=True)
@@ -164,7 +165,7 @@ def _copied_by_store(
 
 def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[_Written]:
     """Copies one large chunk to one target."""
-    if "://" not in copy.output.root:
+    if copy.output.place.traits.in_place:
         return _copied([copy], source, extent, [file])
     read, unit = copy.read, copy.unit
     with about_tensor(unit.name, source.index, read.name):
@@ -281,13 +282,10 @@ def _filled(fill: bytes, count: int) -> memoryview:
 
 def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
     """The same of a chunk that is in memory."""
-    files, output, version = copy.files, copy.output, ""
+    output, version = copy.output, ""
     if target.places:
-        file = _only_file(copy, target)
-        if "://" in output.root:
-            version = write_chunk(output, target.places[0], (data,))
-        else:
-            write_all(files.fd(file), memoryview(data), 0, files.path(file))
+        _only_file(copy, target)
+        version = write_chunk(output, target.places[0], (data,))
     elif output.put is not None:
         output.put(copy.unit.name, target.index, data)
     linear = 0 if copy.unit.encoding.checksum else CRC32C.linear(data)
@@ -298,8 +296,12 @@ def _copy_range(
     extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
 ) -> int:
     """Copies the stored bytes, to other open files too; their CRC32C."""
+    if not others:
+        crc = cloned(extent.path, extent.offset, extent.length, out, path)
+        if crc is not None:
+            return crc
     outs = ((out, path), *others)
-    done = crc = 0
+    done, crc = 0, 0
     for data in _read_pieces(extent, ahead_bytes):
         for fd, name in outs:
             write_all(fd, memoryview(data), done, name)

@@ -20,11 +20,10 @@ from reshard.formats.contents import Encoding
 from reshard.storage.local.files import (
     WRITE_BYTES,
     open_new,
-    open_shared,
     storage_errors,
     write_all,
 )
-from reshard.storage.location import locate
+from reshard.storage.target import write
 
 if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
@@ -76,10 +75,9 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
     """Writes the parts of an encoded chunk one behind the other; the version of a file that is complete now, or ""."""
     if output.uploads is not None and place.offset is not None:
         return output.uploads.write(place, parts)
-    if "://" in output.root:
-        return locate(f"{output.root}/{place.file}").write(joined(parts))
-    _write_local(output, place, parts)
-    return ""
+    if not output.place.traits.in_place:
+        parts = (joined(parts),)
+    return write(output.place, place.file, place.offset, parts)
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
@@ -97,21 +95,6 @@ def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
         whole[at : at + len(part)] = part
         at += len(part)
     return whole
-
-
-def _write_local(output: TaskOutput, place: Place, parts: Sequence[bytes | memoryview]) -> None:
-    path, offset = f"{output.root}/{place.file}", place.start
-    if output.is_attempt:
-        fd = open_new(path, output.root)
-    else:
-        fd = open_new(path) if place.offset is None else open_shared(path)
-    try:
-        for part in parts:
-            write_all(fd, memoryview(part), offset, path)
-            offset += len(part)
-    finally:
-        with storage_errors("close", path):
-            os.close(fd)
 
 
 def write_runs(

@@ -99,9 +99,9 @@ def read_ahead(encoding: Encoding, store: Store) -> Encoding:
 
     What TensorStore decodes is read whole.
     """
-    if not store.range_bytes or encoding.compressor == "tensorstore":
+    if not store.traits.range_bytes or encoding.compressor == "tensorstore":
         return encoding
-    return replace(encoding, read_ahead_bytes=READ_AHEAD_RANGES * store.range_bytes)
+    return replace(encoding, read_ahead_bytes=READ_AHEAD_RANGES * store.traits.range_bytes)
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:

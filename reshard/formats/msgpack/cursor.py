@@ -172,5 +172,5 @@ def first_bytes(file: Location, found: FileStatus) -> bytes:
 
 def _window_sizes(file: Location) -> tuple[int, int]:
     """How much is read at once at first, and at most."""
-    is_near = not file.store.range_bytes
+    is_near = not file.traits.range_bytes
     return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)

@@ -124,7 +124,7 @@ def _refuse_unfinished(root: Location) -> None:
             f"{root} has the marker {V1_MARKER} but no {CHECKPOINT_METADATA}: it was never committed; "
             "use a checkpoint that was saved completely"
         )
-    if not root.store.renames and not (root / COMMIT_MARKER).exists():
+    if not root.traits.renames and not (root / COMMIT_MARKER).exists():
         raise IncompleteCheckpointError(
             f"{root} has no {COMMIT_MARKER}, which a checkpoint in a bucket gets when it is complete: it is being "
             "saved, or was never committed; use a checkpoint that was saved completely. If it is a copy of a complete one from "

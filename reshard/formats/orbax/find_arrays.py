@@ -85,7 +85,7 @@ def _look_up(
     found = {}
     fetched: dict[Extent, bytes] = {}
     for number, leaf in enumerate(leaves):
-        if directory.store.range_bytes and number % FETCHED_AT_ONCE == 0:
+        if directory.traits.range_bytes and number % FETCHED_AT_ONCE == 0:
             fetched = _fetch(leaves[number : number + FETCHED_AT_ONCE], tree, values)
         array = _open_array(leaf, tree, values, parse, recorded, fetched)
         if array is not None:

@@ -46,7 +46,7 @@ class PlainFiles:
         if found is None:
             self._refuse_vanished(key, what)
             return None
-        text = self._store.text(path)
+        text = self._store.traits.text(path)
         if found.kind != "file":
             raise CorruptError(f"{what}: {text} should be a plain file, but is not")
         return Extent(text, 0, found.nbytes, version=found.version)

@@ -75,7 +75,7 @@ def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> O
     top.check_unread()
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
     container = replace(container, items=items)
-    return OrbaxReader(uri, container, opened, records, folder.store.memory_bytes)
+    return OrbaxReader(uri, container, opened, records, folder.traits.memory_bytes)
 
 
 _METADATA_FOLDERS = frozenset({ARRAY_METADATAS})

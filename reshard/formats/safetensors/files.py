@@ -119,7 +119,7 @@ def is_whole(folder: Location) -> bool:
         weights = [name for name in names if name.endswith(ENDING)]
         if indexes or not weights:
             return bool(indexes)
-        at_once = not folder.store.renames
+        at_once = not folder.traits.renames
         return is_whole_set(weights) and (
             at_once or all(has_whole_size(folder / name) for name in weights)
         )

@@ -149,7 +149,7 @@ class SafetensorsReader:
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
             {cut.name: _stored(cut, entry, store) for cut, entry in zip(cuts, entries, strict=True)}
         )
-        self.metadata_bytes = store.memory_bytes + 2 * header_bytes + sum(map(_memory, cuts))
+        self.metadata_bytes = store.traits.memory_bytes + 2 * header_bytes + sum(map(_memory, cuts))
 
     def locate(self, name: str, index: Index) -> Extent:
         """Where the elements of a chunk lie: in a range of one piece, or in several pieces.

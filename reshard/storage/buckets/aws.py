@@ -37,12 +37,16 @@ def credentials(config: Mapping[str, str], profile: str) -> dict[str, Any]:
             return {}
         return {"credential_provider": Boto3CredentialProvider(found)}
     except BotoCoreError as error:
-        problem = StorageError(
-            f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-        problem.fault, problem.finding = "refused", "the AWS profile gives no credentials"
-        raise problem from None
+        raise _no_credentials(profile, error) from None
+
+
+def _no_credentials(profile: str, error: Exception) -> StorageError:
+    problem = StorageError(
+        f"the AWS profile {profile or 'default'!r} gives no credentials: {error}; run 'aws configure', or set "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    )
+    problem.fault, problem.finding = "refused", "the AWS profile gives no credentials"
+    return problem
 
 
 def session(options: Mapping[str, str], profile: str) -> Any:

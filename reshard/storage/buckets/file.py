@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import SourceChangedError, StorageError
 from reshard.storage.buckets import counts
-from reshard.storage.buckets.errors import bucket_errors, client_errors, status_of
+from reshard.storage.buckets.errors import bucket_errors, client_errors
 from reshard.storage.buckets.listing import version_of
+from reshard.storage.buckets.reasons import status_of
 from reshard.storage.buckets.threads import request_threads
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import field
 
@@ -13,6 +13,13 @@ from reshard.storage.buckets.listing import Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
 from reshard.storage.buckets.view import BucketView
 from reshard.storage.wrapper import StoreWrapper
+
+
+def remembered(store: Store, folder: str) -> Store:
+    """A store in a bucket for looking through many folders below ``folder``; one that knows them already as it is."""
+    if isinstance(store, BucketView) and not store.holds(folder):
+        store = store.store
+    return BucketFolders(store, folder) if isinstance(store, BucketStore) else store
 
 
 class BucketFolders(StoreWrapper, frozen=True):
@@ -53,7 +60,7 @@ class BucketFolders(StoreWrapper, frozen=True):
     def entries(self, folder: str) -> Sequence[Entry]:
         names = self._names(folder)
         if not names and folder:
-            raise nothing_there("list", self.text(folder))
+            raise nothing_there("list", self.store.text(folder))
         return [Entry(name, found.kind == "folder") for name, found in sorted(names.items())]
 
     def view(self, folder: str) -> Store:
@@ -62,12 +69,6 @@ class BucketFolders(StoreWrapper, frozen=True):
                 return view
         made = self.views[folder] = BucketView(self.store, folder, self._listing(folder))
         return made
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        return self.view(path).state(path, but)
-
-    def remembered(self, folder: str) -> Store:  # noqa: ARG002  it remembers already
-        return self
 
     def _status_of_top(self, what: str) -> FileStatus | None:
         is_known = any(found for path, found in self.objects.items() if path != self.top)

@@ -56,18 +56,6 @@ class Listing(Struct, frozen=True):
         skipped = len(folder) + 1 if folder else 0
         return (self.paths[place][skipped:] for place in self._below(folder))
 
-    def lines(self, path: str, but: frozenset[str]) -> Iterator[str]:
-        """A line for each object at or below a path, which changes when the object does."""
-        found = self.status(path)
-        if found is None or found.kind == "file":
-            yield state_line("", found)
-            return
-        skipped = len(path)
-        for place in self._below(path):
-            below = self.paths[place][skipped:] if path else f"/{self.paths[place]}"
-            if not but.intersection(below.split("/")):
-                yield state_line(below, FileStatus("file", self.sizes[place], self.versions[place]))
-
     def _below(self, folder: str) -> Iterator[int]:
         return iter(range(*self._range(f"{folder}/" if folder else "")))
 
@@ -84,11 +72,6 @@ def version_of(e_tag: str | None) -> str:
     if not e_tag or e_tag.endswith('"'):
         return e_tag or ""
     return f'"{e_tag}"'
-
-
-def state_line(below: str, found: FileStatus | None) -> str:
-    """One line of ``Store.state``."""
-    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
 
 
 def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
@@ -110,21 +93,27 @@ def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
 
 def _in_order(paths: list[str], sizes: array[int], versions: list[str]) -> Listing:
     """Sorted, and without the empty objects by which some programs mark folders."""
-    order: Sequence[int] = range(len(paths))
+    listing = Listing(paths, sizes, versions)
     if any(one > other for one, other in pairwise(paths)):
-        order = sorted(order, key=paths.__getitem__)
-        paths = [paths[i] for i in order]
-    listing = Listing(paths, array("Q", (sizes[i] for i in order)), [versions[i] for i in order])
+        listing = _taken(listing, sorted(range(len(paths)), key=paths.__getitem__))
     marks = {
-        place
-        for place, size in enumerate(listing.sizes)
-        if not size and (not paths[place] or next(listing._below(paths[place]), None) is not None)
+        place for place, size in enumerate(listing.sizes) if not size and _marks(listing, place)
     }
     if not marks:
         return listing
-    kept = [place for place in range(len(paths)) if place not in marks]
+    return _taken(listing, [place for place in range(len(paths)) if place not in marks])
+
+
+def _marks(listing: Listing, place: int) -> bool:
+    """Whether an empty object marks the folder itself, or one that has objects below it."""
+    path = listing.paths[place]
+    return not path or next(listing._below(path), None) is not None
+
+
+def _taken(listing: Listing, places: Sequence[int]) -> Listing:
+    """The objects at these places, in that order."""
     return Listing(
-        [paths[i] for i in kept],
-        array("Q", (listing.sizes[i] for i in kept)),
-        [listing.versions[i] for i in kept],
+        [listing.paths[i] for i in places],
+        array("Q", (listing.sizes[i] for i in places)),
+        [listing.versions[i] for i in places],
     )

@@ -9,15 +9,15 @@ from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
+from reshard.storage.buckets.check_upload import Sent, has_parts, is_stored, stored_version
 from reshard.storage.buckets.errors import (
-    DamagedUploadError,
     bucket_error,
     bucket_errors,
     client_errors,
     damaged_upload,
 )
 from reshard.storage.buckets.listing import version_of
-from reshard.storage.buckets.target.arrived import Sent, has_arrived, has_parts, landed
+from reshard.storage.buckets.reasons import DamagedUploadError
 from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def put_parts(
             f"{store.text(path)}: parts of {part_bytes:,} bytes are too small; the store takes {least:,} or more"
         )
     client, sent = _writable(store, path), Sent()
-    taken = sent.noted(parts)
+    taken = sent.counted(parts)
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             with bucket_errors("write", store.text(path)):
@@ -169,7 +169,7 @@ def put_parts(
         except StorageError as error:
             if attempts_left and error.fault == "slow" and not sent.nbytes:
                 continue  # nothing came of its beginning
-            there = landed(store, path, sent)
+            there = stored_version(store, path, sent)
             if there is None:
                 raise
             return there
@@ -231,7 +231,7 @@ def _put(
             is_first = False
             continue
         version = version_of(done["e_tag"])
-        if store.scheme != "gs" or has_arrived(store, path, data, version):
+        if store.scheme != "gs" or is_stored(store, path, data, version):
             return version
         mode, is_first = _in_place_of(Known(done["e_tag"], done["version"])), False
     delete(store, [path])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.errors import MissingError
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
-from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
+from reshard.storage.buckets.errors import bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
-from reshard.storage.buckets.listing import Listing, list_objects, state_line, version_of
+from reshard.storage.buckets.listing import Listing, list_objects, version_of
+from reshard.storage.buckets.reasons import NoConditionsError
 from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
@@ -31,22 +33,11 @@ class BucketStore(Struct, frozen=True):
     bucket: str
 
     @property
-    def range_bytes(self) -> int:
-        return RANGE_BYTES
-
-    @property
-    def renames(self) -> bool:
-        return False
-
-    @property
-    def writes_in_place(self) -> bool:
-        return False
-
-    @property
-    def memory_bytes(self) -> int:
-        return 0
+    def traits(self) -> Traits:
+        return _traits(self.scheme, self.bucket)
 
     def text(self, path: str) -> str:
+        """The URL of a path."""
         return format_url(self.scheme, self.bucket, path)
 
     def client(self, path: str, *, retries: bool = True) -> ObjectStore:
@@ -103,19 +94,18 @@ class BucketStore(Struct, frozen=True):
 
         return BucketView(self, folder, self.listing(folder))
 
-    def remembered(self, folder: str) -> Store:
-        from reshard.storage.buckets.folders import BucketFolders
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        if isinstance(data, Pieces):
+            if data.nbytes > objects.WHOLE_BYTES:
+                return objects.put_parts(self, path, data.pieces, objects.part_bytes(data.nbytes))
+            data = b"".join(data.pieces)
+        if how == "replace":
+            return objects.put(self, path, data)
+        if how == "new":
+            return objects.put_new(self, path, data)
+        return self._write_whole(path, data)
 
-        return BucketFolders(self, folder)
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        found = self.listing(path)
-        if found.paths:
-            yield from found.lines("", but)
-        else:
-            yield state_line("", self.status(path))
-
-    def write(self, path: str, data: bytes | memoryview) -> str:
+    def _write_whole(self, path: str, data: bytes | memoryview) -> str:
         if self._place not in _WITHOUT_CONDITIONS:
             try:
                 return objects.put_new(self, path, data)
@@ -129,31 +119,27 @@ class BucketStore(Struct, frozen=True):
     def _place(self) -> tuple[Scheme, str]:
         return self.scheme, self.bucket
 
-    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
-        if nbytes <= objects.WHOLE_BYTES:
-            return self.write(path, b"".join(pieces))
-        return objects.put_parts(self, path, pieces, objects.part_bytes(nbytes))
-
-    def write_new(self, path: str, data: bytes) -> None:
-        objects.put_new(self, path, data)
-
-    def replace(self, path: str, data: bytes) -> None:
-        objects.put(self, path, data)
-
     def remove(self, path: str) -> None:
         objects.delete(self, [path])
-
-    def make_folder(self, path: str) -> None:
-        """Nothing: a bucket has no folders."""
-
-    def free_bytes(self, path: str) -> int | None:  # noqa: ARG002  a bucket has no limit
-        return None
 
     def listing(self, folder: str) -> Listing:
         """Every object below a folder."""
         client = self.client(folder)
         with bucket_errors("list", self.text(folder)):
             return whole_listing(lambda: list_objects(client, folder, self.text(folder)))
+
+
+@cache
+def _traits(scheme: Scheme, bucket: str) -> Traits:
+    return Traits(
+        format_url(scheme, bucket, ""),
+        RANGE_BYTES,
+        renames=False,
+        in_place=False,
+        has_folders=False,
+        has_versions=True,
+        has_free_bytes=False,
+    )
 
 
 def nothing_there(action: str, url: str, what: str = "") -> MissingError:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from reshard.storage.base import Entry, FileStatus, OpenFile, Store
+from msgspec.structs import replace
+
+from reshard.storage.base import Entry, FileStatus, OpenFile, Store, Traits
 from reshard.storage.buckets.file import BucketFile
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT, Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
@@ -25,8 +27,9 @@ class BucketView(StoreWrapper, frozen=True):
     listing: Listing
 
     @property
-    def memory_bytes(self) -> int:
-        return BYTES_PER_OBJECT * len(self.listing.paths)
+    def traits(self) -> Traits:
+        kept = BYTES_PER_OBJECT * len(self.listing.paths)
+        return replace(self.store.traits, memory_bytes=kept)
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         below = self._below(path)
@@ -41,7 +44,7 @@ class BucketView(StoreWrapper, frozen=True):
             return self.store.entries(folder)
         found = self.listing.entries(below)
         if not found:
-            raise nothing_there("list", self.text(folder))
+            raise nothing_there("list", self.store.text(folder))
         return found
 
     def files(self, folder: str) -> Iterator[str]:
@@ -54,21 +57,12 @@ class BucketView(StoreWrapper, frozen=True):
         if not below and (found is None or found.kind != "file"):
             return self.store.open(path, version, what)
         if found is None or found.kind != "file":
-            raise nothing_there("read", self.text(path), what)
+            raise nothing_there("read", self.store.text(path), what)
         client, version = self.store.client(path), version or found.version
-        return BucketFile(client, path, self.text(path), version, found.nbytes, what)
+        return BucketFile(client, path, self.store.text(path), version, found.nbytes, what)
 
     def view(self, folder: str) -> Store:
         return self if self.holds(folder) else self.store.view(folder)
-
-    def remembered(self, folder: str) -> Store:
-        return self if self.holds(folder) else self.store.remembered(folder)
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        below = self._below(path)
-        if below is None or not self.listing.paths:
-            return self.store.state(path, but)
-        return self.listing.lines(below, but)
 
     def holds(self, path: str) -> bool:
         """Whether a path is the folder, or below it."""

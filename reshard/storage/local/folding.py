@@ -20,7 +20,7 @@ def refuse_folded(root: Location, paths: Iterable[str]) -> None:
 
     Nothing is asked of it unless some of them could be taken so.
     """
-    pairs = list(_alike(paths)) if root.store.renames else []
+    pairs = list(_alike(paths)) if root.traits.renames else []
     if not pairs:
         return
     if (found := _taken_for_one(Path(root.path), pairs)) is not None:

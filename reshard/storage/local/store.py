@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
-from reshard.storage.base import Entry, FileKind, FileStatus, OpenFile
+from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile, Pieces, Writing
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
     close_after_reading,
-    make_folder,
     open_new,
     read_at,
     storage_error,
@@ -35,16 +34,10 @@ class LocalStore:
         inside: refuses links that lead out of one folder; None follows every link.
     """
 
-    range_bytes = 0
-    memory_bytes = 0
-    renames = True
-    writes_in_place = True
+    traits = ON_DISK
 
     def __init__(self, inside: Inside | None = None) -> None:
         self._inside = inside
-
-    def text(self, path: str) -> str:
-        return path
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:
@@ -95,67 +88,20 @@ class LocalStore:
     def view(self, folder: str) -> LocalStore:
         return LocalStore(Inside(folder.rstrip("/") or folder, blobs_of_snapshot(folder)))
 
-    def remembered(self, folder: str) -> LocalStore:  # noqa: ARG002  a look costs nothing
-        return self
-
-    def write(self, path: str, data: bytes | memoryview) -> str:
-        write_file(path, data)
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        if isinstance(data, Pieces):
+            _write_pieces(path, data.pieces)
+        elif how == "new":
+            _write_new(path, data)
+        elif how == "replace":
+            _replace(path, data)
+        else:
+            write_file(path, data)
         return ""
-
-    def write_pieces(self, path: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:  # noqa: ARG002
-        done = 0
-        fd = open_new(path)
-        try:
-            for piece in pieces:
-                write_all(fd, memoryview(piece), done, path)
-                done += len(piece)
-            with storage_errors("write", path):
-                os.ftruncate(fd, done)  # an interrupted run may have left more
-        finally:
-            with storage_errors("close", path):
-                os.close(fd)
-        return ""
-
-    def write_new(self, path: str, data: bytes) -> None:
-        whole = Path(path)
-        partial = whole.with_name(f".{whole.name}-{secrets.token_hex(8)}{PARTIAL}")
-        make_folders(whole.parent)
-        write_file(str(partial), data)
-        fsync(partial)
-        try:
-            with storage_errors("publish", path):
-                try:
-                    whole.hardlink_to(partial)
-                except FileExistsError:
-                    raise TargetExistsError(
-                        f"{path!r} exists already and was left untouched"
-                    ) from None
-        finally:
-            partial.unlink(missing_ok=True)
-        fsync(whole.parent)
-
-    def replace(self, path: str, data: bytes) -> None:
-        whole = Path(path)
-        partial = whole.with_name(f".{whole.name}{PARTIAL}")
-        write_file(str(partial), data)
-        fsync(partial)
-        with storage_errors("publish", path):
-            partial.replace(whole)
-        fsync(whole.parent)
 
     def remove(self, path: str) -> None:
         with storage_errors("remove", path):
             Path(path).unlink(missing_ok=True)
-
-    def make_folder(self, path: str) -> None:
-        make_folder(path)
-
-    def free_bytes(self, path: str) -> int | None:
-        with storage_errors("look at", path):
-            return free_bytes(Path(path).absolute())
-
-    def state(self, path: str, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        return _state(os.path.realpath(path), "", but)
 
 
 LOCAL = LocalStore()
@@ -200,6 +146,58 @@ class LocalFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close_after_reading(fd)
+
+
+def bytes_left(path: str) -> int:
+    """Bytes that may still be written at a path, which may not exist yet."""
+    with storage_errors("look at", path):
+        return free_bytes(Path(path).absolute())
+
+
+def file_states(path: str, but: frozenset[str]) -> Iterator[str]:
+    """The lines of ``Location.state``."""
+    return _state(os.path.realpath(path), "", but)
+
+
+def _write_pieces(path: str, pieces: Iterable[bytes | memoryview]) -> None:
+    done = 0
+    fd = open_new(path)
+    try:
+        for piece in pieces:
+            write_all(fd, memoryview(piece), done, path)
+            done += len(piece)
+        with storage_errors("write", path):
+            os.ftruncate(fd, done)  # an interrupted run may have left more
+    finally:
+        with storage_errors("close", path):
+            os.close(fd)
+
+
+def _write_new(path: str, data: bytes | memoryview) -> None:
+    whole = Path(path)
+    partial = whole.with_name(f".{whole.name}-{secrets.token_hex(8)}{PARTIAL}")
+    make_folders(whole.parent)
+    write_file(str(partial), data)
+    fsync(partial)
+    try:
+        with storage_errors("publish", path):
+            try:
+                whole.hardlink_to(partial)
+            except FileExistsError:
+                raise TargetExistsError(f"{path!r} exists already and was left untouched") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    fsync(whole.parent)
+
+
+def _replace(path: str, data: bytes | memoryview) -> None:
+    whole = Path(path)
+    partial = whole.with_name(f".{whole.name}{PARTIAL}")
+    write_file(str(partial), data)
+    fsync(partial)
+    with storage_errors("publish", path):
+        partial.replace(whole)
+    fsync(whole.parent)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

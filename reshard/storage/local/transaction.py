@@ -1,4 +1,4 @@
-"""A transaction on the local file system: a staging folder beside the target, and one rename.
+"""A transaction on the local file system: a staging folder beside the target, and one rename; the folders of parts are below it.
 
 The folder is locked by one process (``staging``), the records are a journal in it (``journal_file``), and the commit is the
 rename of ``publishing``.
@@ -7,10 +7,13 @@ rename of ``publishing``.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile
@@ -19,7 +22,16 @@ from reshard.storage.local.attempts import attempts_in, end_attempts, open_attem
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
 from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
 from reshard.storage.local.publishing import publish
-from reshard.storage.local.staging import Staging, dissolve, emptied, held, identified
+from reshard.storage.local.staging import (
+    Staging,
+    dissolve,
+    emptied,
+    held,
+    identified,
+    locked,
+    make_folders,
+    staging_for,
+)
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
@@ -132,25 +144,10 @@ class LocalTransaction:
             journal.close()
 
     def files(self) -> Iterator[str]:
-        folders = [""]
-        while folders:
-            below = folders.pop()
-            with (
-                storage_errors("list", self._root / below),
-                os.scandir(self._root / below) as found,
-            ):
-                entries = list(found)
-            for entry in entries:
-                name = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
-                    yield name
+        return self.root.files()
 
     def remove(self, file: str) -> None:
-        path = self._root / file
-        with storage_errors("remove", path):
-            path.unlink(missing_ok=True)
+        (self.root / file).remove()
 
     def mark(self, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
@@ -177,12 +174,6 @@ class LocalTransaction:
         except (StorageError, ResumeError, OSError):
             return False
 
-    def may_be_resumed(self) -> bool:
-        try:
-            return self._has_records()
-        except StorageError:
-            return True  # what cannot be read now may be read later
-
     def abort(self) -> None:
         dissolve(self._staging)
 
@@ -205,3 +196,34 @@ class LocalTransaction:
             return False
         is_published = bool(self._staging.file) and status.st_nlink > 1
         return status.st_ino == header.root and not is_published
+
+
+def part_staging(target: Path, name: str) -> Staging:
+    """The staging paths of a part, which is a folder also where the whole target is one file; nothing is made."""
+    whole = staging_for(target)
+    folder = whole.folder / "parts" / name
+    return replace(whole, folder=folder, root=folder / "checkpoint")
+
+
+@contextmanager
+def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
+    """The transaction of a part, whose folder no other process has in the block."""
+    staging = part_staging(target, name)
+    make_folders(staging.folder.parent)
+    with locked(staging) as held:
+        yield LocalTransaction(held)
+
+
+def remove_part_folders(target: Path) -> None:
+    """Removes the folder of all parts of a target; what still writes there finds no folder."""
+    folder = staging_for(target).folder / "parts"
+    dead = folder.with_name(f"dead-parts-{os.getpid()}")
+    with suppress(FileNotFoundError):
+        for part in folder.iterdir():
+            if part.is_dir():
+                end_attempts(part)
+    with storage_errors("remove", folder), suppress(FileNotFoundError):
+        folder.rename(dead)
+    shutil.rmtree(dead, ignore_errors=True)
+    with suppress(OSError):  # something else is kept there
+        folder.parent.rmdir()

@@ -68,7 +68,7 @@ class Roots:
         by = lookup or best_lookup()
         return cls(
             {
-                name: LocalRoot(place, by) if place.store.renames else BucketRoot(name, place)
+                name: LocalRoot(place, by) if place.traits.renames else BucketRoot(name, place)
                 for name, place in places.items()
             }
         )

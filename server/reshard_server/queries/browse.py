@@ -147,7 +147,7 @@ def _format(folder: Location, key: Key) -> str | None:
 
 def _of_steps(folder: Location, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
     modified = _modified_at(folder)
-    if modified is None and folder.store.renames:
+    if modified is None and folder.traits.renames:
         return None
     return FoundCheckpoint(
         path=name,
@@ -160,7 +160,7 @@ def _of_steps(folder: Location, name: str, steps: dict[int, str]) -> FoundCheckp
 
 def _of_checkpoint(folder: Location, name: str, kind: str) -> FoundCheckpoint | None:
     modified = _modified_at(folder)
-    if modified is None and folder.store.renames:
+    if modified is None and folder.traits.renames:
         return None
     return FoundCheckpoint(path=name, kind=kind, modified_at=modified)
 

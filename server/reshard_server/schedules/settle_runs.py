@@ -85,7 +85,7 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
         return None
     try:
         step = scheduling.roots.recheck(run.source)
-        if not step.store.renames:
+        if not step.traits.renames:
             return _gone_from_bucket(scheduling, run, step)
         lost = listing(Path(step.path)).lost_files
     except GoneError:

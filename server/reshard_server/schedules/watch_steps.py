@@ -155,7 +155,7 @@ def _link_and_queue(
     """The id of the conversion; None if the claim was lost meanwhile."""
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
-    if not step.store.renames:
+    if not step.traits.renames:
         return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail="")
     links = LinkFolder(claimed.text, _link_folder(scheduling, occasion.source, claimed))
     hard_links.record(db, links, scheduling.executor)

@@ -111,8 +111,8 @@ class Disk:
         node.now, node.is_synced = Path(call.path).read_bytes(), False
 
     _after_write = _after_pwrite = _after_ftruncate = _after_copy_file_range = _after_sendfile = (
-        _written
-    )
+        _after_ioctl
+    ) = _written
 
     def _after_unlink(self, _: Call, path: str, __: None) -> None:
         self._change((*self._entry(path), None))

@@ -41,7 +41,7 @@ OF_LIBC = ("syncfs", "renameat2", "sync_file_range")
 RENAME_EXCHANGE = 2
 
 CHANGES = frozenset(
-    ("create", "mkdir", "write", "pwrite", "ftruncate", "copy_file_range", "sendfile", "rename", "exchange")
+    ("create", "mkdir", "write", "pwrite", "ftruncate", "copy_file_range", "sendfile", "ioctl", "rename", "exchange")
 )  # fmt: skip
 """Kinds of calls that make or change something; what only removes or syncs is not among them."""
 
@@ -82,6 +82,7 @@ def at_the_seam(root: Path, hook: Hook) -> Iterator[None]:
         for name in (*BY_PATH, *BY_DESCRIPTOR):
             stack.enter_context(patch.object(os, name, seam.of_os(name)))
         stack.enter_context(patch.object(fcntl, "flock", seam.wrapped("flock", fcntl.flock)))
+        stack.enter_context(patch.object(fcntl, "ioctl", seam.wrapped("ioctl", fcntl.ioctl)))
         stack.enter_context(patch.object(os, "fdopen", seam.fdopen))
         stack.enter_context(patch.object(io, "open", seam.open))
         stack.enter_context(patch.object(builtins, "open", seam.open))

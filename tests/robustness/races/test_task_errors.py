@@ -21,6 +21,7 @@ from reshard.engine.executor import run_tasks
 from reshard.engine.movers import stream
 from reshard.engine.write import chunk_files
 from reshard.errors import CorruptError, ReshardError, StorageError
+from reshard.storage import target as target_place
 from tests.orbax_trees import save_pytree
 from tests.robustness.leaks import nothing_leaks
 from tests.robustness.races.small_tasks import KEPT, convert
@@ -50,7 +51,8 @@ def refused_writes(monkeypatch, after: int) -> None:
             raise StorageError(f"cannot write {path!r}: refused")
         return write(fd, data, offset, path)
 
-    monkeypatch.setattr(chunk_files, "write_all", refuse)
+    for module in (chunk_files, target_place):  # pieces, and whole chunks
+        monkeypatch.setattr(module, "write_all", refuse)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -138,7 +140,8 @@ def test_the_keyboard_in_the_main_thread(source, tmp_path, monkeypatch):
         time.sleep(0.005)
         return write(*args)
 
-    monkeypatch.setattr(chunk_files, "write_all", interrupting)
+    for module in (chunk_files, target_place):  # pieces, and whole chunks
+        monkeypatch.setattr(module, "write_all", interrupting)
     with nothing_leaks(tmp_path, KEPT), pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target")
     assert not (tmp_path / "target").exists()

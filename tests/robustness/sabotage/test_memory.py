@@ -10,6 +10,7 @@ import pytest
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.write import chunk_files, sinks
 from reshard.planning.piece import inverse
+from reshard.storage import target
 from tests.engine.stores import RAW_CRC, ZSTD_CRC
 from tests.robustness.sabotage.moves import (
     APART,
@@ -54,7 +55,8 @@ def test_a_bit_that_flips_in_what_is_about_to_be_written(case, make, monkeypatch
         patch.setattr(
             chunk_files, "WRITE_BYTES", 0
         )  # so that small chunks are not joined by a copy
-        return put_defect(patch, chunk_files, "write_all", n, act)
+        writer = target if case.strategy == "block" else chunk_files  # a whole chunk, or pieces
+        return put_defect(patch, writer, "write_all", n, act)
 
     assert strike(monkeypatch, make(case), arm) > 0
 

@@ -42,7 +42,7 @@ def test_the_same_answers(run: Location, bucket: Bucket) -> None:
     assert Location(folders.store, "a").entries() == locate(f"{bucket.url}/a").entries()
     assert folders.view().files() is not None
     assert folders.remembered() == folders
-    assert (str(folders), folders.store.range_bytes) == (str(run), run.store.range_bytes)
+    assert (str(folders), folders.traits.range_bytes) == (str(run), run.traits.range_bytes)
     with pytest.raises(MissingError, match=r"cannot list .*/a/run/x: nothing is there"):
         (folders / "x").entries()
 

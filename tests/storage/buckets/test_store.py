@@ -286,9 +286,9 @@ def test_the_listing_of_a_view_counts_as_memory_of_the_open_checkpoint(
     local = save_pytree(tmp_path / "saved", {"a": np.zeros(3), "b": np.zeros(4)})
     url = upload(bucket, local, "run/1")
     view = locate(url).view()
-    assert view.store.memory_bytes == BYTES_PER_OBJECT * len(list(view.files()))
-    assert locate(url).store.memory_bytes == 0
+    assert view.traits.memory_bytes == BYTES_PER_OBJECT * len(list(view.files()))
+    assert locate(url).traits.memory_bytes == 0
     assert (
         open_reader(url).metadata_bytes - open_reader(str(local)).metadata_bytes
-        >= view.store.memory_bytes
+        >= view.traits.memory_bytes
     )

@@ -128,7 +128,7 @@ def _prepare_tree(root: Location, tree: ItemTree, arrays: Mapping[str, bytes]) -
     def prepare_array(param: str) -> None:
         folder = base / param
         folder.make_folder()
-        if root.store.writes_in_place:
+        if root.traits.has_folders:
             for below in chunk_folders(grids[param]):
                 (folder / below).make_folder()
         (folder / "zarr.json").write(arrays[f"{param}/zarr.json"])

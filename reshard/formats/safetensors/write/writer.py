@@ -100,7 +100,7 @@ class SafetensorsWriter:
         names = [self._index_name, FILE_NAME, *self._sizes, *self._form.carried.files]
         refuse_folded(root, names)
         for file in self._files:
-            if root.store.writes_in_place:
+            if root.traits.in_place:
                 path = f"{root.path}/{file.name}"
                 _write_header(path, self._header(file), self._sizes[file.name])
             elif not any(one.box.size for one in file.slices):
@@ -150,7 +150,7 @@ class SafetensorsWriter:
             (root / self._index_name).write(index)
             known[self._index_name] = digest_of(index)
         known |= digests_of_files(root, self._form.carried.files)
-        markers = {} if root.store.renames else {COMMIT_MARKER: COMMITTED}
+        markers = {} if root.traits.renames else {COMMIT_MARKER: COMMITTED}
         known |= {name: digest_of(data) for name, data in markers.items()}
         (root / FILE_NAME).write(self._record(digests, known))
         return markers

@@ -28,7 +28,7 @@ from reshard.errors import (
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target.lease import Lease, take
-from reshard.storage.buckets.target.overlay import with_files
+from reshard.storage.buckets.target.pending_files import with_files
 from reshard.storage.buckets.target.run_numbers import numbered, run_of
 from reshard.storage.buckets.target.segments import Segments
 from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
@@ -260,12 +260,6 @@ class ObjectTransaction:
             return marker.open().read(0, len(expected) + 1) == expected
         except StorageError:
             return False
-
-    def may_be_resumed(self) -> bool:
-        try:
-            return self._has_records()
-        except StorageError:
-            return True  # what cannot be asked now may be asked later
 
     def abort(self) -> None:
         with suppress(StorageError):

@@ -27,7 +27,7 @@ class Sent:
         self.nbytes = self.crc = 0
         self.is_all = False
 
-    def noted(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def counted(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         """The parts, without empty ones."""
         for part in parts:
             if len(part):
@@ -37,7 +37,7 @@ class Sent:
         self.is_all = True
 
 
-def has_arrived(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
+def is_stored(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
     """Whether Google Cloud received what was put whole: its ETag of such an object is most often its MD5.
 
     Where it is something else (the object has a key of the customer), the object is read back.
@@ -58,7 +58,7 @@ def has_parts(store: BucketStore, path: str, version: str, sent: Sent) -> bool:
     return (done, crc) == (sent.nbytes, sent.crc) and not file.read(done, 1)
 
 
-def landed(store: BucketStore, path: str, sent: Sent) -> str | None:
+def stored_version(store: BucketStore, path: str, sent: Sent) -> str | None:
     """The version of an object that has all bytes of an upload, although the store answered with an error; None for none."""
     with suppress(StorageError):
         found = store.status(path) if sent.is_all else None

@@ -15,10 +15,10 @@ def with_files(folder: Location, files: Mapping[str, bytes]) -> Location:
     """The folder as it is now, with these files in it, by path."""
     view = folder.view()
     below = {f"{folder.path}/{name}": data for name, data in files.items()}
-    return Location(_Overlay(view.store, below), folder.path)
+    return Location(_PendingFiles(view.store, below), folder.path)
 
 
-class _Overlay(StoreWrapper, frozen=True):
+class _PendingFiles(StoreWrapper, frozen=True):
     """A view with more files; implements ``base.Store`` for reading."""
 
     below: Mapping[str, bytes]
@@ -43,9 +43,6 @@ class _Overlay(StoreWrapper, frozen=True):
         return self.store.open(path, version, what) if data is None else _BytesFile(data)
 
     def view(self, folder: str) -> Store:  # noqa: ARG002  it is one already
-        return self
-
-    def remembered(self, folder: str) -> Store:  # noqa: ARG002  its files are in memory
         return self
 
     def _names(self, folder: str) -> Iterator[str]:

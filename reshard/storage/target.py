@@ -1,0 +1,124 @@
+"""TargetPlace: the place below which a target's files are written, on a disk, in a bucket, or in the attempt of another host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from reshard.storage.base import ON_DISK, Traits
+from reshard.storage.local.files import (
+    has_data,
+    open_new,
+    open_shared,
+    size_if_there,
+    storage_errors,
+    write_all,
+)
+from reshard.storage.location import Location, locate
+
+
+class TargetPlace(Struct, frozen=True):
+    """A folder below which the files of a target are written. It can be pickled.
+
+    Attributes:
+        root: the text of the folder, a local path or a URL.
+        is_attempt: whether it is the folder of an attempt (``storage.local.attempts``), in which tasks make all files anew.
+    """
+
+    root: str
+    is_attempt: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What can be done there."""
+        return traits_at(self.root)
+
+
+def write(
+    place: TargetPlace, file: str, offset: int | None, data: Sequence[bytes | memoryview]
+) -> str:
+    """Writes bytes that lie one behind the other: a whole file, or from an offset of one that several writers share.
+
+    The version of the file, "" where files have none. Where files are not written in place, ``data`` is one piece. Nothing is
+    synced. A file that is shared must be there, except in an attempt.
+    """
+    path = f"{place.root}/{file}"
+    if not place.traits.in_place:
+        (whole,) = data
+        return locate(path).write(whole)
+    if place.is_attempt:
+        fd = open_new(path, place.root)
+    else:
+        fd = open_new(path) if offset is None else open_shared(path)
+    at = offset or 0
+    try:
+        for part in data:
+            write_all(fd, memoryview(part), at, path)
+            at += len(part)
+    finally:
+        with storage_errors("close", path):
+            os.close(fd)
+    return ""
+
+
+class FileRange(Struct, frozen=True):
+    """What should be stored: a file, or a range of one that chunks share.
+
+    Attributes:
+        offset: where the range begins; None for a whole file.
+        nbytes: None where the size is not known.
+        version: of the file; "" where it is not known, or files have none.
+    """
+
+    file: str
+    offset: int | None
+    nbytes: int | None
+    version: str = ""
+
+
+def look(root: Location) -> Callable[[FileRange], bool]:
+    """A function that tells of a range whether it is stored below a folder.
+
+    On a disk it looks at the file: all bytes must be there, without a hole that nobody wrote to. Raises StorageError where the
+    system refuses. Where files have versions, the folder is listed once, here: a file appears whole, so that its version tells.
+    """
+    if root.traits.has_versions:
+        return partial(_is_listed, root.view())
+    return partial(_is_on_disk, root.path)
+
+
+def _is_on_disk(root: str, wanted: FileRange) -> bool:
+    path = f"{root}/{wanted.file}"
+    if wanted.offset is not None:
+        return has_data(path, wanted.offset, wanted.nbytes or 0)
+    found = size_if_there(path)
+    return found is not None and wanted.nbytes in (None, found)
+
+
+def _is_listed(root: Location, wanted: FileRange) -> bool:
+    found = (root / wanted.file).status()
+    if found is None or found.kind != "file":
+        return False
+    if wanted.offset is None and wanted.nbytes not in (None, found.nbytes):
+        return False
+    return wanted.version in ("", found.version)
+
+
+def traits_at(text: str) -> Traits:
+    """What can be done below the folder, or with the file, that a text names."""
+    return ON_DISK if "://" not in text else locate(text).traits
+
+
+def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
+    """What a file of ``nbytes`` takes in memory beside its bytes until it is written; None where it is written in place.
+
+    ``in_parts``: whether they come in pieces, or are themselves a piece of a larger file.
+    """
+    if traits.in_place:
+        return None
+    from reshard.storage.buckets.objects import put_memory_bytes
+
+    return put_memory_bytes(nbytes, in_parts=in_parts)
