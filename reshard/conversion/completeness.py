@@ -10,9 +10,10 @@ from reshard.conversion.resume.bucket_chunks import missing_in_bucket
 from reshard.conversion.resume.journal import read_finished
 from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
 from reshard.errors import CorruptError, StorageError
-from reshard.formats.base import Place, Reader
+from reshard.formats.base import Reader
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
+from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local.files import has_data, size_if_there

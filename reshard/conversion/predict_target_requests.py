@@ -1,6 +1,6 @@
 """Plans the requests that write a target in a bucket: its chunks, its metadata, and holding and publishing it.
 
-What the writer of a format puts is counted by having it write to a store that sends nothing.
+What a format puts is counted by writing its files to a store that sends nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.prepare import Planned
-from reshard.formats.base import Reader, TargetCheckpoint, Writer
+from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.contents import Extent
+from reshard.formats.file_map import FileMap
+from reshard.formats.registry import plan_files
 from reshard.planning.move import Move
 from reshard.planning.predict_source_requests import (
     WeightedSum,
@@ -46,12 +49,12 @@ def target_requests(planned: Planned, number: int, target: CheckedTarget) -> Req
     """What writing target ``number`` takes, which is in a bucket."""
     plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
     root, scheme = locate(target.target), target.target.partition("://")[0]
-    writer = checkpoint.form.open_writer(replace(checkpoint, copied={}, conversion=_ZEROS * 2))
-    metadata, finish = _metadata(writer, checkpoint, root)
+    files = plan_files(replace(checkpoint, copied={}, conversion=_ZEROS * 2))
+    metadata, finish = _metadata(files, checkpoint, root)
     reads = planned.summary.total.reads
     shared = {at.move for read in reads if len(read) > 1 for at in read if at.target == number}
     data = _chunks(plan.moves, planned.reader, target.target, shared)
-    data += _files(plan.moves, writer, scheme)
+    data += _files(plan.moves, files, scheme)
     chunks = sum(move.target.spec.storage.count for move in plan.moves)
     held = of_transaction(scheme, data.put + metadata.put + finish.put, chunks, plan.tasks)
     steps = finish + _copied_items(checkpoint) + held
@@ -63,14 +66,14 @@ def target_requests(planned: Planned, number: int, target: CheckedTarget) -> Req
 
 
 def _metadata(
-    writer: Writer, checkpoint: TargetCheckpoint, root: Location
+    files: FileMap, checkpoint: TargetCheckpoint, root: Location
 ) -> tuple[Requests, Requests]:
-    """What the writer's files take, before the chunks and after them."""
+    """What the files of metadata take, before the chunks and after them."""
     unsent = Unsent(root.store)
     place = Location(unsent, root.path)
-    writer.prepare(place)
+    prepare_files(files, place)
     before = unsent.requests
-    markers = writer.finish(place, dict.fromkeys(checkpoint.tensors, _ZEROS), ())
+    markers = finish_files(files, place, dict.fromkeys(checkpoint.tensors, _ZEROS), ())
     markers = {**markers, COMMIT_MARKER: COMMITTED}
     sent = sum(map(len, markers.values()))
     after = unsent.requests - before
@@ -169,10 +172,10 @@ def _stored_share(move: Move, reader: Reader) -> float:
     return stored / (len(found) * move.source.spec.chunk_bytes or 1) if found else 1.0
 
 
-def _files(moves: Sequence[Move], writer: Writer, scheme: str) -> Requests:
+def _files(moves: Sequence[Move], files: FileMap, scheme: str) -> Requests:
     """Files that chunks share."""
     made = NONE
-    for nbytes in _file_sizes(moves, writer):
+    for nbytes in _file_sizes(moves, files):
         if nbytes <= WHOLE_BYTES:
             made += Requests(put=1, sent_bytes=nbytes)
         else:
@@ -180,15 +183,15 @@ def _files(moves: Sequence[Move], writer: Writer, scheme: str) -> Requests:
     return made
 
 
-def _file_sizes(moves: Sequence[Move], writer: Writer) -> Iterator[int]:
-    files: dict[str, None] = {}
+def _file_sizes(moves: Sequence[Move], files: FileMap) -> Iterator[int]:
+    names: dict[str, None] = {}
     for move in moves:
         if move.target.in_order is None:
             continue
         spec = move.target.spec
         for index in spec.storage.indices():
-            files |= dict.fromkeys(place.file for place in writer.places(spec.name, index))
-    return (writer.shared_file(file).nbytes for file in files)
+            names |= dict.fromkeys(place.file for place in files.places(spec.name, index))
+    return (files.shared_file(name).nbytes for name in names)
 
 
 Way = Literal["store", "parts", "whole"]

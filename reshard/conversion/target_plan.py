@@ -14,7 +14,8 @@ from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, i
 from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.refusals import refuse_database
+from reshard.formats.refusals import refuse_database, refuse_others
+from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
@@ -90,10 +91,11 @@ def make_target(
         form,
         made=made_of(reader.tensors, kept, options.changes),
     )
-    form.refuse_unsupported(checkpoint, reader)
+    known = known_format(form.format)
+    refuse_others(known, checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
-    warnings = (*found.warnings, *form.warnings(checkpoint))
+    warnings = (*found.warnings, *known.warnings(checkpoint))
     return TargetPlan(checkpoint, tuple(requests), dropped, warnings, store)
 
 
@@ -127,7 +129,7 @@ def _target_tensor(
     partition, slices = _partition(stored, parts)
     whole = replace(bare, layout=parts.layout)
     tensor = TargetTensor(whole, Encoding(), leaf, partition, slices)
-    return form.stored(tensor, stored, parts.slices)
+    return known_format(form.format).arrange(form, tensor, stored, parts.slices)
 
 
 def _partition(
@@ -161,7 +163,7 @@ def _request(
     """What the planner is asked; ``by_one_task``: each file is written whole, or in order, by one task after the other."""
     source, target = stored.spec, tensor.spec
     put_bytes = form.put_bytes(target.chunk_bytes)
-    in_order = form.packed_slices(tensor) if by_one_task else None
+    in_order = tensor.packed if by_one_task else None
     if not store.writes_in_place:
         put_bytes = put_memory_bytes(target.chunk_bytes, in_parts=in_order is not None)
     return Request(
@@ -179,7 +181,7 @@ def _request(
             codec_name(tensor.encoding),
             is_seekable(tensor.encoding) and put_bytes is None and not by_one_task,
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
-            copies=form.copies(tensor),
+            copies=tensor.copies,
             in_order=in_order,
             ends_with_chunk=put_bytes is None or (not store.writes_in_place and in_order is None),
         ),
@@ -190,7 +192,7 @@ def _request(
 
 
 def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: int | None) -> int:
-    """What passing on a chunk takes where it is in memory whole: handed to the writer, or not stored.
+    """What passing on a chunk takes where it is in memory whole: handed to a database, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """

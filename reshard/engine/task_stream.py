@@ -17,7 +17,8 @@ from reshard.engine.share import ALL, Range, Share
 from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceChunk, TargetChunk, Task
 from reshard.engine.write.file_order import in_order_of_files
-from reshard.formats.base import Place, Reader
+from reshard.formats.base import Reader
+from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Index
 from reshard.planning.move import Move

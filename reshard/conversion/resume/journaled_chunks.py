@@ -13,8 +13,8 @@ from reshard.engine.accumulator import decoded_bytes
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Finished
 from reshard.engine.write.chunk_files import raw_bytes
-from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.planning.move import Move, Plan
 
@@ -26,7 +26,7 @@ class JournaledChunk(Struct, frozen=True):
     """A chunk that a journal names.
 
     Attributes:
-        places: where it is stored; none if the writer keeps it.
+        places: where it is stored; none if a database keeps it.
         stored_bytes: its size, checksum included; None where it is not closed.
         full_bytes: of its elements.
         crc32c: of its stored bytes without the checksum, where the journal knows it.

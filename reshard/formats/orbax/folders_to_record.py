@@ -12,7 +12,7 @@ from reshard.formats.orbax.aggregate_values import KeptValues
 from reshard.formats.orbax.chunk_files import ChunkFiles
 from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.item_tensors import OpenItem
-from reshard.formats.orbax.reader import OrbaxReader
+from reshard.formats.orbax.reader import OrbaxChunks
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
@@ -21,8 +21,11 @@ from reshard.storage.location import Location
 
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     """The folders and the files to record in each, the top last."""
-    opened = cast("OrbaxReader", reader)  # the registry asks a format about its own readers only
-    items = [_item_folder(root, item, opened.chunk_files) for item in opened.opened.values()]
+    chunks = cast(
+        "OrbaxChunks", reader.chunks
+    )  # the registry asks a format about its own readers only
+    files = ChunkFiles(chunks.items)
+    items = [_item_folder(root, item, files) for item in chunks.items.values()]
     folders = frozenset(item.folder for item in items)
     if "" in folders:
         return items

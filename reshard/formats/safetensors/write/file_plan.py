@@ -69,7 +69,7 @@ class PlannedFile(Struct, frozen=True):
     count: int
 
 
-def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedFile]:
+def listed_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedFile]:
     """The files of ``target``.
 
     Raises PlanError where a file for each device is asked for and the layouts have no mesh, or several.
