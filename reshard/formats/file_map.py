@@ -62,18 +62,26 @@ class StoredRanges:
         self._crc = crc
         self._parts: dict[int, tuple[int, int]] = {}
         self._starts: list[int] = []
+        self._is_sorted = True
 
     def add(self, offset: int, nbytes: int, value: int) -> None:
         """Adds a chunk; ``value``: its plain CRC."""
         self._parts[offset] = (nbytes, value)
+        self._is_sorted = self._is_sorted and (not self._starts or offset > self._starts[-1])
+        self._starts.append(offset)
 
     def crc(self, offset: int, nbytes: int) -> int:
         """The CRC of a range that chunks tile. Raises FormatError for one that they do not."""
-        if len(self._starts) < len(self._parts):
-            self._starts = sorted(self._parts)
-        first, last = (bisect_left(self._starts, at) for at in (offset, offset + nbytes))
-        parts = [(start - offset, *self._parts[start]) for start in self._starts[first:last]]
-        if sum(length for _, length, _ in parts) != nbytes:
+        if not self._is_sorted:
+            self._starts.sort()
+            self._is_sorted = True
+        parts, at, end = list[tuple[int, int, int]](), offset, offset + nbytes
+        number = bisect_left(self._starts, offset)
+        while at < end and number < len(self._starts) and self._starts[number] == at:
+            length, value = self._parts[at]
+            parts.append((at - offset, length, value))
+            at, number = at + length, number + 1
+        if at != end:  # a chunk is missing, or one crosses the end
             raise FormatError(
                 f"chunks do not tile the {nbytes} bytes at {offset} of a file; this is a defect of the program, please report it"
             )

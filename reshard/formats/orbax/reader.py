@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, Record
-from reshard.formats.contents import Extent, Stored, StoredTensor
-from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.chunk_keys import stored_values
+from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
+from reshard.formats.orbax.chunk_files import ChunkFiles, stored_values
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
@@ -59,31 +58,46 @@ def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> R
     if not folder.is_folder():
         raise StorageError(f"{uri} should be the directory of a checkpoint, but is not a directory")
     top = MetadataFiles(folder, _METADATA_FOLDERS)
-    container = read_container(top)
+    container, records = read_container(top), _Records(folder)
     trees = [item for item in container.items if item.is_tree]
-    records = _Records(folder)
     is_of_container = all(item.directory for item in trees)
     recorded = _container_record(top, records, record) if is_of_container else None
     container = replace(container, item_names=recorded is not None and recorded.item_names)
-    opened = {}
-    for item in trees:
-        files = MetadataFiles(folder / item.directory, _METADATA_FOLDERS) if item.directory else top
-        prefix = f"{item.name}/" if container.naming_items else ""
-        recorded = _recorded(files, records, item.directory, record)
-        opened[item.name] = open_item(files, item, prefix, recorded, check=record == "checked")
-        files.check_unread()
+    naming = bool(container.naming_items)
+    opened = {item.name: _opened(top, item, records, record, is_named=naming) for item in trees}
     top.check_unread()
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    container = replace(container, items=items)
-    origins = {records.origin(item.directory)[0] for item in trees}
+    return _reader(uri, folder, replace(container, items=items), opened, records)
+
+
+def _opened(
+    top: MetadataFiles, item: Item, records: _Records, record: Record, *, is_named: bool
+) -> OpenItem:
+    """An item that is a tree; ``is_named``: names of tensors begin with its own."""
+    folder = top.folder / item.directory
+    files = MetadataFiles(folder, _METADATA_FOLDERS) if item.directory else top
+    prefix = f"{item.name}/" if is_named else ""
+    recorded = _recorded(files, records, item.directory, record)
+    opened = open_item(files, item, prefix, recorded, check=record == "checked")
+    files.check_unread()
+    return opened
+
+
+def _reader(
+    uri: str,
+    folder: Location,
+    container: Container,
+    opened: Mapping[str, OpenItem],
+    records: _Records,
+) -> Reader:
+    origins = {records.origin(one.item.directory)[0] for one in opened.values()}
     chunks = OrbaxChunks(uri, opened)
-    found = list(opened.values())
     return Reader(
         uri=uri,
         format="orbax",
         container=container,
         tensors=chunks.tensors,
-        leaves=tuple(leaf for item in found for leaf in item.leaves),
+        leaves=tuple(leaf for one in opened.values() for leaf in one.leaves),
         chunks=chunks,
         metadata_bytes=folder.store.memory_bytes + chunks.metadata_bytes,
         conversion=origins.pop() if len(origins) == 1 else "",

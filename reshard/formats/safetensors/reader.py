@@ -18,9 +18,13 @@ from reshard.formats.safetensors.files import Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, tensor_count
 from reshard.formats.safetensors.index import is_weights
 from reshard.formats.safetensors.listed import read_headers
-from reshard.formats.safetensors.lost_files import lost_file_warnings
 from reshard.formats.safetensors.model_name import ModelName, name_of_files, name_of_index
-from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
+from reshard.formats.safetensors.read_record import (
+    check_record,
+    entry_of,
+    lost_file_warnings,
+    read_record,
+)
 from reshard.formats.safetensors.slices import CutTensor, cut_tensors, holds_slices
 from reshard.formats.slices.slice_file import SliceEntry
 from reshard.geometry.dtypes import storage_bytes
