@@ -21,16 +21,7 @@ from msgspec.structs import replace
 
 from reshard.checksums.crc import CRC32
 from reshard.errors import CorruptError
-from reshard.formats.base import (
-    About,
-    Chunks,
-    Form,
-    Format,
-    Reader,
-    Recognised,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Chunks, Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.file_map import (
@@ -41,6 +32,7 @@ from reshard.formats.file_map import (
     SharedFile,
     StoredRanges,
 )
+from reshard.formats.format import About, Format, Recognised
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.raw_pieces import RawPiece
 from reshard.formats.slices.parse import read_slices
@@ -186,7 +178,11 @@ class Archive(Format):
     )
 
     def recognise(self, root: Location) -> Recognised | None:
-        return Recognised(count_leaves=lambda _: 1) if (root / FILE).is_file() else None
+        return (
+            Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
+            if (root / FILE).is_file()
+            else None
+        )
 
     def open(self, root: Location, *given: Any) -> Reader:
         known, file = read_slices(root), root / FILE

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from reshard.formats.base import Chunks, Reader, Recognised
+from reshard.formats.base import Chunks, Reader
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.format import Recognised
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.orbax.format import ORBAX, Orbax
@@ -104,7 +105,11 @@ class Pieces(Orbax):
     about = replace(ORBAX.about, name="pieces", marks=MARK)
 
     def recognise(self, root: Location) -> Recognised | None:
-        return Recognised(count_leaves=lambda _: 1) if (root / MARK).is_file() else None
+        return (
+            Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
+            if (root / MARK).is_file()
+            else None
+        )
 
     def open(self, root: Location, *_: object) -> Reader:
         return open_pieces(root, root / MARK, "pieces")

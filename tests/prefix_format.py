@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from reshard.formats.base import Reader, Recognised
+from reshard.formats.base import Reader
+from reshard.formats.format import Recognised
 from reshard.formats.orbax.format import ORBAX, Orbax
 from reshard.storage.location import Location
 from tests.loose_pieces import open_pieces
@@ -57,7 +58,11 @@ class Prefix(Orbax):
     about = replace(ORBAX.about, name="prefix", marks=f"prefix (*{INDEX})")
 
     def recognise(self, root: Location) -> Recognised | None:
-        return None if prefix_files(root) is None else Recognised(count_leaves=lambda _: 1)
+        return (
+            None
+            if prefix_files(root) is None
+            else Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
+        )
 
     def files_of(self, root: Location) -> tuple[Location, ...] | None:
         return prefix_files(root)

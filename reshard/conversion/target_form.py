@@ -8,7 +8,8 @@ from typing import Any
 from reshard.conversion.check_target import CheckedOptions, parsed_options
 from reshard.conversion.options import Target
 from reshard.errors import PlanError
-from reshard.formats.base import Form, Format, Reader
+from reshard.formats.base import Form, Reader
+from reshard.formats.format import Format
 from reshard.formats.registry import format_with, known_format
 from reshard.storage.base import Store
 from reshard.storage.local.store import LOCAL

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from reshard.errors import FormatError, PlanError
-from reshard.formats.base import Form, Format, Reader, TargetCheckpoint
+from reshard.formats.base import Form, Reader, TargetCheckpoint
+from reshard.formats.format import Format
 from reshard.storage.base import Store
 
 _MOST_SHOWN = 8

@@ -18,11 +18,12 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Format, Reader, Recognised, Record, TargetCheckpoint
+from reshard.formats.base import Reader, Record, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.file_map import FileMap
 from reshard.formats.foreign.recognise import foreign_text, prefix_text
+from reshard.formats.format import Format, Recognised
 from reshard.formats.options import FormatOption
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS

@@ -8,18 +8,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
-from reshard.formats.base import (
-    About,
-    Form,
-    Format,
-    Reader,
-    Recognised,
-    Record,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Item, StoredTensor
 from reshard.formats.file_map import FileMap
+from reshard.formats.format import About, Format, Recognised
 from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.aggregate_file import AGGREGATE
 from reshard.formats.orbax.aggregate_values import KeptValues
@@ -47,7 +39,12 @@ def _items(root: Location) -> tuple[Item, ...]:
     return read_container(MetadataFiles(root)).items
 
 
-_MARKED = Recognised(count_leaves=leaf_count, is_finished=is_finished, items=_items)
+_MARKED = Recognised(
+    count_leaves=leaf_count,
+    is_ours=lambda _: True,
+    is_finished=is_finished,
+    items=_items,
+)
 _OF_ITEMS = replace(_MARKED, is_no_run=lambda _: False)
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Form, OneFile, Reader, TargetTensor
+from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.format import OneFile
 from reshard.formats.options import FormatOption, choice, flag, size
 from reshard.formats.safetensors.beside import Beside, beside
 from reshard.formats.safetensors.dtypes import safetensors_name

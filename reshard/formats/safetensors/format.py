@@ -7,18 +7,10 @@ from typing import Any, cast
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError, ReshardError
-from reshard.formats.base import (
-    About,
-    Form,
-    Format,
-    Reader,
-    Recognised,
-    Record,
-    TargetCheckpoint,
-    TargetTensor,
-)
+from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
+from reshard.formats.format import About, Format, Recognised
 from reshard.formats.safetensors.beside import beside
 from reshard.formats.safetensors.files import files_of, index_files, is_named_index, is_whole
 from reshard.formats.safetensors.form import (
