@@ -10,7 +10,6 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 
 from msgspec import Struct
 
@@ -94,7 +93,7 @@ class _Planned:
     def __init__(self, target: TargetCheckpoint, form: SafetensorsForm) -> None:
         self._target = target
         self._form = form
-        self._files = listed_files(target, form)
+        self._files = {file.name: file for file in listed_files(target, form)}
         self.sizes: dict[str, int] = {}
         self._stored = self._located()
 
@@ -115,8 +114,7 @@ class _Planned:
 
     def shared_file(self, file: str) -> SharedFile:
         """A file with its header."""
-        planned = next(one for one in self._files if one.name == file)
-        return SharedFile(self._header(planned), self.sizes[file])
+        return SharedFile(self._header(self._files[file]), self.sizes[file])
 
     def finish(
         self,
@@ -126,7 +124,7 @@ class _Planned:
     ) -> Mapping[str, bytes]:
         """Writes the record with the tensors' digests, and the index."""
         if self._form.files == "one":
-            (file,) = self._files
+            (file,) = self._files.values()
             write_head(root / file.name, self._header(file, digests), self.sizes[file.name])
             return {}
         known: dict[str, str] = {}
@@ -146,7 +144,7 @@ class _Planned:
     def _located(self) -> dict[str, _Stored]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
         grids = {n: self._form.slices_of(t) for n, t in self._target.tensors.items()}
-        for file in self._files:
+        for file in self._files.values():
             offset = len(self._header(file))
             for one in file.slices:
                 if one.box.size:
@@ -187,17 +185,15 @@ class _Planned:
     def _index(self) -> bytes:
         """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""
         found_alone = ([ONLY_FILE], [self._form.name.only_file])
-        if self._form.files != "shards" or self._names in found_alone:
+        if self._form.files != "shards" or list(self._files) in found_alone:
             return b""
         document = {
             "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
-            "weight_map": {one.name: file.name for file in self._files for one in file.slices},
+            "weight_map": {
+                one.name: file.name for file in self._files.values() for one in file.slices
+            },
         }
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return [file.name for file in self._files]
 
 
 def _index_of(one: FileSlice, grid: Grid) -> Index:
