@@ -1,4 +1,4 @@
-"""A checkpoint of loose pieces in raw files, each with an order of axes of its own, and its Reader."""
+"""A checkpoint of loose pieces in raw files, each with an order of axes of its own, and its format."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from reshard.formats import registry
-from reshard.formats.base import Record
+from reshard.formats.base import Chunks, Reader
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.format import Recognised
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.orbax.format import ORBAX, Orbax
 from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
@@ -62,58 +63,57 @@ def hollow_pieces(
     (folder / MARK).write_text(json.dumps(known))
 
 
-class LooseReader:
-    """An open checkpoint of ``write_pieces``."""
+class LooseChunks(Chunks):
+    """The pieces of each tensor."""
 
-    format = "pieces"
-    metadata_bytes = 10_000
-    conversion = ""
-    made = None
-    warnings = ()
-
-    def __init__(self, folder: Location, _record: Record = "checked", _uri: str = "") -> None:
-        self.uri = str(folder)
-        self.container = Container(None, (Item("", "", is_tree=True),))
-        self.laid_out: dict[str, GatheredChunks] = {}
-        self.tensors: Mapping[str, StoredTensor] = {}
-        self.leaves: Sequence[Leaf] = ()
-        index = self.index(folder)
-        for name, known in read_json(index).items():
-            self._add(name, known["dtype"], tuple(known["shape"]), known["pieces"], index.parent)
-
-    def index(self, folder: Location) -> Location:
-        """The file that lists the pieces; the other files are beside it."""
-        return folder / MARK
-
-    def _add(
-        self, name: str, dtype: str, shape: tuple[int, ...], listed: list, folder: Location
-    ) -> None:
-        itemsize = np.dtype(dtype).itemsize
-        pieces = [
-            RawPiece(Box(tuple(start), tuple(stop)), f"{folder}/{file}", offset, tuple(order))
-            for start, stop, file, offset, order in listed
-        ]
-        laid_out = self.laid_out[name] = gathered_chunks(shape, itemsize, pieces)
-        spec = TensorSpec(name, shape, dtype, laid_out.grid)
-        stored = StoredTensor(spec, laid_out.encoding, bytes(itemsize), may_be_missing=False)
-        self.tensors = {**self.tensors, name: stored}
-        self.leaves = (*self.leaves, Leaf(name, (PathKey(name),)))
+    def __init__(self, laid_out: Mapping[str, GatheredChunks]) -> None:
+        self.laid_out = laid_out
 
     def locate(self, name: str, index: Index) -> Extent | None:
         return self.laid_out[name].locate(index)
 
-    def copies(self, _: str) -> tuple[()]:
-        return ()
+
+def open_pieces(root: Location, index: Location, kind: str) -> Reader:
+    """Opens a checkpoint of ``write_pieces``, whose pieces the file ``index`` lists; other files are beside it."""
+    laid_out: dict[str, GatheredChunks] = {}
+    tensors: dict[str, StoredTensor] = {}
+    for name, known in read_json(index).items():
+        shape, dtype = tuple(known["shape"]), known["dtype"]
+        itemsize = np.dtype(dtype).itemsize
+        pieces = [
+            RawPiece(Box(tuple(start), tuple(stop)), f"{index.parent}/{file}", offset, tuple(order))
+            for start, stop, file, offset, order in known["pieces"]
+        ]
+        laid_out[name] = gathered_chunks(shape, itemsize, pieces)
+        spec = TensorSpec(name, shape, dtype, laid_out[name].grid)
+        encoding = laid_out[name].encoding
+        tensors[name] = StoredTensor(spec, encoding, bytes(itemsize), may_be_missing=False)
+    return Reader(
+        uri=str(root),
+        format=kind,
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=tensors,
+        leaves=tuple(Leaf(name, (PathKey(name),)) for name in tensors),
+        chunks=LooseChunks(laid_out),
+        metadata_bytes=10_000,
+    )
 
 
-PIECES = replace(
-    registry.FORMATS[0],
-    name="pieces",
-    marks=MARK,
-    matches=lambda folder: (folder / MARK).is_file(),
-    open=LooseReader,
-    count_leaves=lambda _: 1,
-    lacking_chunks=lambda *_: {},
-    with_missing=lambda reader, _: reader,
-)
+class Pieces(Orbax):
+    """A format that is only read; its marks are one file."""
+
+    about = replace(ORBAX.about, name="pieces", marks=MARK)
+
+    def recognise(self, root: Location) -> Recognised | None:
+        return (
+            Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
+            if (root / MARK).is_file()
+            else None
+        )
+
+    def open(self, root: Location, *_: object) -> Reader:
+        return open_pieces(root, root / MARK, "pieces")
+
+
+PIECES = Pieces()
 """For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""

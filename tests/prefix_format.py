@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from reshard.formats.base import Reader
+from reshard.formats.format import Recognised
+from reshard.formats.orbax.format import ORBAX, Orbax
 from reshard.storage.location import Location
-from tests.loose_pieces import PIECES, LooseReader
+from tests.loose_pieces import open_pieces
 
 INDEX = ".index"
 
@@ -36,15 +39,6 @@ def write_prefix(prefix: Path, arrays: Mapping[str, np.ndarray]) -> Path:
     return prefix
 
 
-class PrefixReader(LooseReader):
-    """An open checkpoint of ``write_prefix``."""
-
-    format = "prefix"
-
-    def index(self, folder: Location) -> Location:
-        return folder.parent / f"{folder.name}{INDEX}"
-
-
 def prefix_files(root: Location) -> tuple[Location, ...] | None:
     """The index and the data files; None where there is no index, or something has the prefix's own name."""
     folder = root.parent
@@ -58,16 +52,24 @@ def prefix_files(root: Location) -> tuple[Location, ...] | None:
     )
 
 
-PREFIX = replace(
-    PIECES,
-    name="prefix",
-    marks=f"prefix (*{INDEX})",
-    matches=lambda root: prefix_files(root) is not None,
-    files_of=prefix_files,
-    open=PrefixReader,
-    takes_record=lambda _: False,
-    is_no_run=lambda root: prefix_files(root) is not None,
-    items=lambda _: (),
-    chunk_test=lambda _: None,
-)
+class Prefix(Orbax):
+    """A format that is only read."""
+
+    about = replace(ORBAX.about, name="prefix", marks=f"prefix (*{INDEX})")
+
+    def recognise(self, root: Location) -> Recognised | None:
+        return (
+            None
+            if prefix_files(root) is None
+            else Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
+        )
+
+    def files_of(self, root: Location) -> tuple[Location, ...] | None:
+        return prefix_files(root)
+
+    def open(self, root: Location, *_: object) -> Reader:
+        return open_pieces(root, root.parent / f"{root.name}{INDEX}", "prefix")
+
+
+PREFIX = Prefix()
 """For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""

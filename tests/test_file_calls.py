@@ -51,12 +51,12 @@ EXCEPTIONS = {
     "writes targets, which are on local disks": (
         "engine.movers.passthrough", "engine.movers.stream",
         "engine.write.chunk_files", "engine.write.sinks",
-        "formats.registry", "formats.safetensors.write.writer",
+        "formats.carry_out", "formats.registry",
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
     "asks how wide the terminal is": ("engine.progress_lines",),
-    "lets TensorStore write databases": ("formats.orbax.write.ocdbt_writer",),
+    "lets TensorStore write databases": ("formats.ocdbt.databases",),
 }  # fmt: skip
 """Why these modules may touch files."""
 

@@ -12,11 +12,10 @@ from random import Random
 
 import numpy as np
 
+from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.orbax.reader import OrbaxReader
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.index import ENDING, is_weights
-from reshard.formats.safetensors.reader import SafetensorsReader
 from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4
@@ -44,8 +43,8 @@ class Range:
 def places(root: Path) -> dict[str, list[Range]]:
     """Every byte of every file of the checkpoint, by class of position."""
     reader = open_reader(str(root))
-    if not isinstance(reader, OrbaxReader | SafetensorsReader):
-        raise TypeError(f"{root} is opened by {type(reader)}, which this does not know")
+    if reader.format not in ("orbax", "safetensors"):
+        raise TypeError(f"{root} is of the format {reader.format}, which this does not know")
     found: dict[str, list[Range]] = defaultdict(list)
     taken: dict[str, list[Range]] = defaultdict(list)
     for kind, place in _chunks(root, reader):
@@ -85,7 +84,7 @@ def _gaps(size: int, taken: list[Range]) -> Iterator[tuple[int, int]]:
         yield at, size
 
 
-def _chunks(root: Path, reader: OrbaxReader | SafetensorsReader) -> Iterator[tuple[str, Range]]:
+def _chunks(root: Path, reader: Reader) -> Iterator[tuple[str, Range]]:
     for name, tensor in reader.tensors.items():
         for _, *copies in reader.copies(name):
             for extent in copies:

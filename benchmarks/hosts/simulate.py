@@ -32,6 +32,7 @@ from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.target_layouts import layout_of
@@ -160,9 +161,9 @@ def planned(model: Model, workers: int) -> Planned:
 
 def _output(checkpoint: TargetCheckpoint) -> TargetOutput:
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    writer = checkpoint.form.open_writer(checkpoint)
+    files = plan_files(checkpoint)
     elsewhere = Elsewhere("", ("host", "boot"), (TARGET, "0" * 32))
-    return TargetOutput(writer, encodings, TARGET, has_places=True, elsewhere=elsewhere)
+    return TargetOutput(files, encodings, TARGET, elsewhere=elsewhere)
 
 
 def simulate(hosts: int, workers: int, parameters: float) -> Figures:

@@ -74,6 +74,8 @@ class Crc(Struct, frozen=True):
 
 CRC64NVME = Crc("crc64nvme", 64)
 CRC32C = Crc("crc32c", 32)
+CRC32 = Crc("crc32", 32)
+"""Of zip archives; ``zlib.crc32``."""
 
 CRC32C_OF_CHECKED = 0x48674BC7
 """CRC32C of any bytes that are followed by their own CRC32C, little-endian."""
@@ -190,12 +192,12 @@ def _dtype(crc: Crc) -> np.dtype[Any]:
     return np.dtype(f"<u{crc.width // 8}")
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _checksum(name: str) -> Checksum:
     return _c_function(f"checksums_{name}", name)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _combine(name: str) -> Callable[[int, int, int], int]:
     return _c_function(f"checksums_{name}_combine", f"combine_{name}")
 

@@ -11,7 +11,7 @@ from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.journal import read_results
 from reshard.conversion.resume.journaled_chunks import journaled_chunks
 from reshard.errors import StorageError
-from reshard.formats.base import ChunkChecksum
+from reshard.formats.file_map import ChunkChecksum
 
 
 class ChunkChecksums(Struct, frozen=True):

@@ -16,6 +16,7 @@ from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.errors import SourceChangedError
+from reshard.formats.carry_out import finish_files
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
@@ -31,9 +32,8 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     check_recorded(job.plan, job.reader, results, limits)
     if not transaction.root.traits.has_versions:  # those prove more right before the commit
         check_stored(target)
-    markers = target.output.writer.finish(
-        target.noted_root, _digests(job, results), ChunkChecksums(target)
-    )
+    digests, checksums = _digests(job, results), ChunkChecksums(target)
+    markers = finish_files(target.output.files, target.noted_root, digests, checksums)
     transaction.mark(markers)
     if job.options.check == "readback":
         results = read_back(

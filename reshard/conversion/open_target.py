@@ -39,7 +39,7 @@ class OpenTarget(Struct):
 
     @property
     def noted_root(self) -> Location:
-        """The root for the writer of the format, whose versions are recorded where they are put into a bucket."""
+        """The root for the files that the format writes, whose versions are recorded where they are put into a bucket."""
         return recording_versions(self.transaction.root, self.put)
 
     @property

@@ -38,7 +38,7 @@ class Planned(Struct, frozen=True):
     """The open source, and for each target what will be written.
 
     Attributes:
-        checkpoints: what the writer of each target must know.
+        checkpoints: what the format of each target must know.
         by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
     """
 

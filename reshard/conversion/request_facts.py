@@ -1,5 +1,5 @@
 """Finds what the formulas in ``planning/source_requests.py`` and ``target_requests.py`` take: facts of the open source, of the
-writer of a target, and of buckets."""
+file map of a target, and of buckets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.prepare import Planned
-from reshard.formats.base import Reader, TargetCheckpoint, Writer
+from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import Extent, StoredTensor
+from reshard.formats.file_map import FileMap
+from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import Read
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.source_requests import Ranges, StoredChunks, reading_of, reads
@@ -156,7 +158,7 @@ def of_target(
     plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
     root, scheme = locate(target.target), target.target.partition("://")[0]
     written = list(map(writing_of, plan.tensors))
-    data = _files(written, checkpoint.form.open_writer(checkpoint), scheme)
+    data = _files(written, plan_files(checkpoint), scheme)
     shared = _shared(planned.summary.total.reads, number)
     for at, writing in enumerate(written):
         if not writing.shared:
@@ -213,13 +215,13 @@ def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
     return round(writing.nbytes * mean_bytes / decoded)
 
 
-def _files(written: Iterable[Writing], writer: Writer, scheme: str) -> Requests:
+def _files(written: Iterable[Writing], target: FileMap, scheme: str) -> Requests:
     """What files take that chunks share."""
     chunks = (
         (one.target, index) for one in written if one.shared for index in one.chunks.indices()
     )
-    files = dict.fromkeys(place.file for chunk in chunks for place in writer.places(*chunk))
-    sizes = (writer.shared_file(file).nbytes for file in files)
+    files = dict.fromkeys(place.file for chunk in chunks for place in target.places(*chunk))
+    sizes = (target.shared_file(file).nbytes for file in files)
     return sum((_uploaded(scheme, nbytes) for nbytes in sizes), NONE)
 
 

@@ -18,6 +18,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.registry import plan_files
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import has_leftovers, root_text
@@ -106,12 +107,11 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits)
-        writer = checkpoint.form.open_writer(checkpoint)
+        files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     is_in_order = any(tensor.target.in_order is not None for tensor in job.plan.tensors)
     uploads = None
     if is_in_order and not job.place.traits.in_place:
-        uploads = Uploads(job.place, writer.shared_file)
-    has_places = checkpoint.form.put_bytes(0) is None
+        uploads = Uploads(job.place, files.shared_file)
     root = root_text(job.place, job.file)
-    return TargetOutput(writer, encodings, root, job.name, uploads, has_places)
+    return TargetOutput(files, encodings, root, job.name, uploads)

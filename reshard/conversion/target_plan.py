@@ -14,7 +14,8 @@ from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, i
 from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.refusals import refuse_database
+from reshard.formats.refusals import refuse_database, refuse_others
+from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
@@ -82,10 +83,11 @@ def make_target(
         form,
         made=made_of(reader.tensors, kept, options.changes),
     )
-    form.refuse_unsupported(checkpoint, reader)
+    known = known_format(form.format)
+    refuse_others(known, checkpoint, reader)
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
-    warnings = (*found.warnings, *form.warnings(checkpoint))
+    warnings = (*found.warnings, *known.warnings(checkpoint))
     return TargetPlan(checkpoint, tuple(requests), dropped, warnings, traits)
 
 
@@ -119,7 +121,7 @@ def _target_tensor(
     partition, slices = _partition(stored, parts)
     whole = replace(bare, layout=parts.layout)
     tensor = TargetTensor(whole, Encoding(), leaf, partition, slices)
-    return form.stored(tensor, stored, parts.slices)
+    return known_format(form.format).arrange(form, tensor, stored, parts.slices)
 
 
 def _partition(
@@ -150,7 +152,7 @@ def _saturating(request: Request) -> Request:
 def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits) -> Request:
     """What the planner is asked."""
     source, target = stored.spec, tensor.spec
-    in_order = form.packed_slices(tensor) if traits.by_one_task else None
+    in_order = tensor.packed if traits.by_one_task else None
     put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
     if put_bytes is None:
         put_bytes = form.put_bytes(target.chunk_bytes)
@@ -169,7 +171,7 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Tra
             codec_name(tensor.encoding),
             is_seekable(tensor.encoding) and put_bytes is None and not traits.by_one_task,
             encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
-            copies=form.copies(tensor),
+            copies=tensor.copies,
             in_order=in_order,
             ends_with_chunk=put_bytes is None or (not traits.in_place and in_order is None),
         ),
@@ -180,7 +182,7 @@ def _request(stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Tra
 
 
 def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: int | None) -> int:
-    """What passing on a chunk takes where it is in memory whole: handed to the writer, or not stored.
+    """What passing on a chunk takes where it is in memory whole: handed to a database, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """

@@ -19,7 +19,7 @@ from reshard.engine.movers.stream import execute
 from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.task import Result, Task
 from reshard.engine.write.uploads import Uploads
-from reshard.formats.base import SharedFile
+from reshard.formats.file_map import SharedFile
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.host import host_name, this_kernel
 from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
@@ -65,7 +65,7 @@ def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batc
         files = shared[unit.target]
         for place in (place for chunk in unit.chunks for place in chunk.places):
             if place.offset is not None and place.file not in files:
-                files[place.file] = outputs[unit.target].writer.shared_file(place.file)
+                files[place.file] = outputs[unit.target].files.shared_file(place.file)
     return PackedBatch(tasks, shared) if any(shared.values()) else tasks
 
 
@@ -161,7 +161,7 @@ def accept_files(
         for chunk in one.chunks:
             for place in output.places(tensors[one.tensor].name, chunk.index):
                 if place.offset is not None and place.file not in heads:
-                    shared = output.writer.shared_file(place.file)
+                    shared = output.files.shared_file(place.file)
                     heads[place.file] = (shared.head, shared.nbytes)
                 files[place.file] = None
     accept(output.elsewhere.attempts, name, output.root, files, heads)

@@ -19,7 +19,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, Result, StoredChunk
 from reshard.engine.write.chunk_files import close_chunk, raw_bytes
 from reshard.errors import VerificationError
-from reshard.formats.base import Place
+from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec

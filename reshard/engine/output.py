@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from reshard.engine.write.uploads import Uploads
-from reshard.formats.base import Place, Writer
 from reshard.formats.contents import Encoding
+from reshard.formats.file_map import FileMap, Place
 from reshard.geometry.grid import Index
 from reshard.storage.base import Traits
 from reshard.storage.target import TargetPlace, traits_at
@@ -47,19 +47,18 @@ class TargetOutput(Struct, frozen=True):
     """Where the chunks of a target are written, and how they are encoded.
 
     Attributes:
+        files: what it is made of.
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
         name: of the target in errors, where a run has several; None where it has one.
         uploads, elsewhere: as in TaskOutput.
-        has_places: whether every chunk has a place, so that tasks hand nothing to the writer and do without it.
     """
 
-    writer: Writer
+    files: FileMap
     encodings: Mapping[str, Encoding]
     root: str
     name: str | None = None
     uploads: Uploads | None = None
-    has_places: bool = False
     elsewhere: Elsewhere | None = None
 
     @property
@@ -68,11 +67,11 @@ class TargetOutput(Struct, frozen=True):
         return traits_at(self.root)
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
-        """Where a chunk is stored, below ``root``; nowhere if the writer itself stores it."""
-        return self.writer.places(tensor, index)
+        """Where a chunk is stored, below ``root``; nowhere if a database does."""
+        return self.files.places(tensor, index)
 
     @property
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
-        put = self.writer.put if self.traits.in_place and not self.has_places else None
+        put = None if self.files.database is None else self.files.database.put
         return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from reshard.checksums.sums import Sums
-from reshard.formats.base import Place
 from reshard.formats.contents import Encoding, Extent
+from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid, Index
@@ -50,7 +50,7 @@ class SourceChunk(Struct, frozen=True, gc=False):
 
 
 class TargetChunk(Struct, frozen=True, gc=False):
-    """A chunk to write, to each of its ``places``; it has none if the writer itself stores it."""
+    """A chunk to write, to each of its ``places``; it has none if a database stores it."""
 
     index: Index
     places: tuple[Place, ...]

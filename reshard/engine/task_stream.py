@@ -17,7 +17,8 @@ from reshard.engine.target_run import TargetRun
 from reshard.engine.task import SourceRead, Take, Task, Unit
 from reshard.engine.task_parts import changes_bytes, source_read, unit_of
 from reshard.engine.write.file_order import in_order_of_files
-from reshard.formats.base import Place, Reader
+from reshard.formats.base import Reader
+from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from reshard.formats.base import Reader
-from reshard.formats.registry import takes_record
 
 
 class Unprotected(Struct, frozen=True):
@@ -36,7 +35,7 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
         if tensor.digest is None and not tensor.encoding.checksum and name not in agreeing
     )
     is_all = len(bare) == len(reader.tensors)
-    return Unprotected(reader.uri, bare, is_all, takes_record(reader))
+    return Unprotected(reader.uri, bare, is_all, reader.takes_record)
 
 
 def record_warnings(*checkpoints: Unprotected) -> tuple[str, ...]:

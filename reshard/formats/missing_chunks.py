@@ -13,7 +13,6 @@ from reshard.arguments import MissingChunks
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Stored
-from reshard.formats.registry import lacking_chunks, with_missing
 from reshard.record_text import counted
 
 MOST_NAMED = 3
@@ -30,8 +29,10 @@ def read_as(reader: Reader, *asked: MissingChunks | None) -> Reader:
     If none does, they are refused where all say so; else by what the checkpoint records.
     """
     if any(one in ("warn", "allow") for one in asked):
-        return with_missing(reader, True)
-    return with_missing(reader, False) if all(one == "refuse" for one in asked) else reader
+        return reader.chunks.with_missing(reader, True)
+    if all(one == "refuse" for one in asked):
+        return reader.chunks.with_missing(reader, False)
+    return reader
 
 
 def check_missing(
@@ -45,7 +46,7 @@ def check_missing(
 
     Raises CorruptError, with tensors and numbers, where they are refused.
     """
-    found = lacking_chunks(reader, names)
+    found = reader.chunks.lacking(names)
     refused = {name: stored for name, stored in found.items() if _refuses(reader, name, asked)}
     if refused:
         raise CorruptError(
@@ -60,7 +61,7 @@ def filled_chunks(reader: Reader | None) -> dict[str, Stored]:
     if reader is None:
         return {}
     names = [name for name, tensor in reader.tensors.items() if tensor.may_be_missing]
-    return lacking_chunks(reader, names)
+    return reader.chunks.lacking(names)
 
 
 def numbers(found: Mapping[str, Stored]) -> dict[str, int]:

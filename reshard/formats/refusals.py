@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
+from reshard.formats.format import Format
 from reshard.storage.base import Traits
 
 _MOST_SHOWN = 8
 
 
-def refuse_others(target: TargetCheckpoint, source: Reader, files: str) -> None:
-    """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys.
-
-    ``files`` names the format's files in the message, such as ``"safetensors files"``.
-    """
+def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> None:
+    """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only."""
+    if not known.about.tensors_only:
+        return
     others = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if not leaf.tensor]
     keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
     others += [f"{leaf.name!r} (a PRNG key)" for leaf in target.leaves if leaf.name in keys]
     if others:
         more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
         raise FormatError(
-            f"{files} hold tensors only, and cannot hold {', '.join(others[:_MOST_SHOWN])}{more}; leave them out "
+            f"{known.about.title} files hold tensors only, and cannot hold {', '.join(others[:_MOST_SHOWN])}{more}; leave them out "
             "(drop), or write Orbax (to)"
         )
 

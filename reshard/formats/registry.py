@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
+    PlanError,
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader, Record
+from reshard.formats.base import Reader, Record, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.contents import Item, Stored
+from reshard.formats.contents import Item
+from reshard.formats.file_map import FileMap
 from reshard.formats.foreign.recognise import foreign_text, prefix_text
-from reshard.formats.known_format import KnownFormat
-from reshard.formats.orbax.registry_entry import ORBAX
-from reshard.formats.safetensors.registry_entry import SAFETENSORS
+from reshard.formats.format import Format, Recognised
+from reshard.formats.orbax.format import ORBAX
+from reshard.formats.safetensors.format import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, steps_text
@@ -32,7 +34,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS = (ORBAX, SAFETENSORS)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS)
 """In the order in which they are tried."""
 
 
@@ -46,19 +48,19 @@ class FoundCheckpoint(Struct, frozen=True):
     """
 
     uri: str
-    known: KnownFormat
+    format: Format
+    recognised: Recognised
     root: Location
     unlisted: Unlisted = "leave"
 
     def open(self, record: Record = "checked") -> Reader:
         """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
-        open_all = self.known.open_all if self.unlisted == "include" else None
-        return (open_all or self.known.open)(self.root, record, self.uri)
+        return self.format.open(self.root, record, self.uri, self.unlisted)
 
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
-        leaves = self.known.count_leaves(self.root)
-        return leaves, leaves * self.known.leaf_bytes + self.root.traits.memory_bytes
+        leaves = self.recognised.count_leaves(self.root)
+        return leaves, leaves * self.format.about.leaf_bytes + self.root.traits.memory_bytes
 
 
 def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Reader:
@@ -79,7 +81,7 @@ def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Rea
 def open_written(place: Location) -> Reader:
     """Opens what a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
-    return FoundCheckpoint(uri, _recognise(uri, place), _viewed(place)).open()
+    return FoundCheckpoint(uri, *_recognise(uri, place), _viewed(place)).open()
 
 
 def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
@@ -87,11 +89,11 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
-    known = _recognise(uri, root)
+    known, recognised = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     viewed = _viewed(root)
     _refuse_unfinished(uri, viewed)
-    return FoundCheckpoint(source_text(uri), known, viewed, chosen.unlisted)
+    return FoundCheckpoint(source_text(uri), known, recognised, viewed, chosen.unlisted)
 
 
 def _viewed(root: Location) -> Location:
@@ -121,19 +123,21 @@ def _refuse_unfinished(uri: str, place: Location) -> None:
         )
 
 
-def _recognise(uri: str, root: Location) -> KnownFormat:
-    if (known := _matching(root)) is not None:
-        return known
+def _recognise(uri: str, root: Location) -> tuple[Format, Recognised]:
+    if (found := _recognised(root)) is not None:
+        return found
     refuse_missing(uri, root)
     _refuse_unfinished(uri, root)
-    marks = ", ".join(known.marks for known in FORMATS)
+    marks = ", ".join(known.about.marks for known in FORMATS)
     raise NotACheckpointError(
         f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, root)}"
     )
 
 
-def _matching(root: Location) -> KnownFormat | None:
-    return next((known for known in FORMATS if known.matches(root)), None)
+def _recognised(root: Location) -> tuple[Format, Recognised] | None:
+    """The first format that recognises what is there."""
+    found = ((known, known.recognise(root)) for known in FORMATS)
+    return next(((known, one) for known, one in found if one is not None), None)
 
 
 def files_of(root: Location) -> tuple[Location, ...] | None:
@@ -144,17 +148,13 @@ def files_of(root: Location) -> tuple[Location, ...] | None:
 
 def is_checkpoint(root: Location) -> bool:
     """Whether a checkpoint of a known format is there, finished or not."""
-    return _matching(root) is not None
+    return _recognised(root) is not None
 
 
 def is_written(root: Location) -> bool:
     """Whether a checkpoint that a target may replace is there, finished or not."""
-    return any(known.matches(root) and known.is_ours(root) for known in FORMATS)
-
-
-def takes_record(reader: Reader) -> bool:
-    """Whether ``reshard fingerprint`` can record the digests of an open checkpoint."""
-    return _format_of(reader).takes_record(reader)
+    found = (known.recognise(root) for known in FORMATS)
+    return any(one is not None and one.is_ours(root) for one in found)
 
 
 def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
@@ -162,47 +162,37 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
 
     Raises FormatError for a checkpoint that has no room for one.
     """
-    return _format_of(reader).folders_to_record(root, reader)
-
-
-def chunk_test(reader: Reader) -> Callable[[str], bool] | None:
-    """Tells whether a file is a chunk, by its path below the open checkpoint; None if its format does not say."""
-    return _format_of(reader).chunk_test(reader)
+    return known_format(reader.format).folders_to_record(root, reader)
 
 
 def holds_only_tensors(reader: Reader) -> bool:
     """Whether its format has no place for strings, None and empty containers."""
-    return any(known.tensors_only for known in FORMATS if known.name == reader.format)
+    return any(known.about.tensors_only for known in FORMATS if known.about.name == reader.format)
 
 
-def lacking_chunks(reader: Reader, names: Iterable[str]) -> dict[str, Stored]:
-    """Of these tensors of an open checkpoint, those of which chunks are not stored."""
-    return _format_of(reader).lacking_chunks(reader, names)
-
-
-def with_missing(reader: Reader, may_be_missing: bool) -> Reader:
-    """The open checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
-    return _format_of(reader).with_missing(reader, may_be_missing)
-
-
-def known_format(name: str) -> KnownFormat:
+def known_format(name: str) -> Format:
     """The format of that name."""
-    return next(known for known in FORMATS if known.name == name)
+    return next(known for known in FORMATS if known.about.name == name)
+
+
+def plan_files(target: TargetCheckpoint) -> FileMap:
+    """The files of a target; nothing is written yet. Raises as ``Format.plan``."""
+    return known_format(target.form.format).plan(target)
 
 
 def format_names() -> tuple[str, ...]:
     """The names of all formats."""
-    return tuple(known.name for known in FORMATS)
+    return tuple(known.about.name for known in FORMATS)
 
 
 def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
-    return {name: option for known in FORMATS for name, option in known.options.items()}
+    return {name: option for known in FORMATS for name, option in known.about.options.items()}
 
 
-def format_with(option: str) -> KnownFormat:
+def format_with(option: str) -> Format:
     """The first format whose targets have that option."""
-    return next(known for known in FORMATS if option in known.options)
+    return next(known for known in FORMATS if option in known.about.options)
 
 
 def named_options(
@@ -212,32 +202,39 @@ def named_options(
 
     Raises PlanError for options that contradict the name.
     """
-    for known in FORMATS:
-        if to in (None, known.name) and (named := known.named_options(path, options)) is not None:
-            return known.name, named
+    for about in (known.about for known in FORMATS):
+        one = about.one_file
+        if to not in (None, about.name) or one is None or not path.endswith(one.ending):
+            continue
+        if options[one.option] not in (None, one.value):
+            raise PlanError(
+                f"{one.option} is {options[one.option]!r}, which makes a folder, but the target {path!r} has the name of a file; "
+                f"name a folder, or leave {one.option} out for one file"
+            )
+        return about.name, {**options, one.option: one.value}
     return to, options
-
-
-def _format_of(reader: Reader) -> KnownFormat:
-    return known_format(reader.format)
 
 
 def is_no_run(root: Location) -> bool:
     """Whether it is certainly one checkpoint, and not the folder of a training run."""
-    return any(known.is_no_run(root) for known in FORMATS)
+    found = (known.recognise(root) for known in FORMATS)
+    return any(one is not None and one.is_no_run(root) for one in found)
 
 
 def items_of(root: Location) -> tuple[Item, ...]:
     """The items of a checkpoint; none for a format without items."""
-    known = _matching(root)
-    return () if known is None else known.items(root)
+    found = _recognised(root)
+    return () if found is None else found[1].items(root)
 
 
 def committed_format(root: Location) -> str | None:
     """The name of the format of a finished checkpoint; None where there is none."""
-    known = _matching(root)
-    is_whole = known is not None and known.is_finished(root) and not is_left_unfinished(root)
-    return known.name if known is not None and is_whole else None
+    found = _recognised(root)
+    if found is None:
+        return None
+    known, recognised = found
+    is_whole = recognised.is_finished(root) and not is_left_unfinished(root)
+    return known.about.name if is_whole else None
 
 
 def refuse_other_content(target: Location) -> None:

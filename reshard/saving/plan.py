@@ -12,9 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, LayoutError, MemoryBudgetError, TreeError
-from reshard.formats.base import TargetCheckpoint, TargetTensor, Writer
+from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item
+from reshard.formats.file_map import FileMap
 from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.registry import plan_files
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
@@ -33,13 +35,14 @@ class SavePlan(Struct, frozen=True):
 
     Attributes:
         target: the whole checkpoint.
+        files: what it is made of.
         tensors: live tensors by name, with the data that this process has.
         chunks: the chunks that this process writes.
         need_bytes: memory that the largest chunk of each tensor takes, by name.
     """
 
     target: TargetCheckpoint
-    writer: Writer
+    files: FileMap
     tensors: Mapping[str, LiveTensor]
     chunks: tuple[OwnChunk, ...]
     need_bytes: Mapping[str, int]
@@ -92,8 +95,7 @@ def plan_save(
         for name in dict.fromkeys(chunk.name for chunk in mine)
     }
     _refuse_too_large(need, options.max_memory)
-    writer = _writer(target)
-    return SavePlan(target, writer, by_name, tuple(mine), need)
+    return SavePlan(target, _files(target), by_name, tuple(mine), need)
 
 
 def live_tensors(leaves: Sequence[LiveLeaf], own: Collection[str]) -> list[LiveTensor]:
@@ -127,9 +129,9 @@ def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> Targ
     return TargetTensor(spec, options.encoding, tensor.leaf, tensor.partition, tensor.slices)
 
 
-def _writer(target: TargetCheckpoint) -> Writer:
+def _files(target: TargetCheckpoint) -> FileMap:
     try:
-        return target.form.open_writer(target)
+        return plan_files(target)
     except LayoutError:
         raise
     except FormatError as error:

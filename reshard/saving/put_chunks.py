@@ -39,7 +39,7 @@ def check_put(
         )
     for name, tensor in plan.target.tensors.items():
         for index in tensor.spec.storage.indices():
-            for place in plan.writer.places(name, index):
+            for place in plan.files.places(name, index):
                 found = (listed / place.file).status()
                 if found is None or found.kind != "file":
                     raise StorageError(

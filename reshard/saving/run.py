@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_text
 from reshard.errors import StorageError
+from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import GivenLayouts
@@ -199,12 +200,12 @@ def _write(opened: OpenSave) -> bytes:
     """Writes this process's chunks; what it adds to the tensors' digests and to the sum of what is put, as JSON."""
     plan = opened.plan
     if opened.transaction is not None:
-        plan.writer.prepare(recording_versions(opened.transaction.root, opened.put))
+        prepare_files(plan.files, recording_versions(opened.transaction.root, opened.put))
     with Writeback() as writeback:
         writer = ChunkWriter(plan, root_text(opened.place), opened.options.max_memory, writeback)
         for_each(plan.chunks, writer.write, opened.options.workers)
     if opened.transaction is None:
-        places = (place for c in plan.chunks for place in plan.writer.places(c.name, c.index))
+        places = (place for c in plan.chunks for place in plan.files.places(c.name, c.index))
         make_durable(opened.place, list(dict.fromkeys(place.file for place in places)))
     sums = {name: f"{value:x}" for name, value in writer.sums.items()}
     return json.dumps({"sums": sums, "put": f"{writer.put_sum:x}"}).encode()
@@ -231,7 +232,7 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
             # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
             check_put(plan, transaction.root, chunks, opened.put)
         root = recording_versions(transaction.root, opened.put)
-        transaction.mark(plan.writer.finish(root, _digests(plan, parts), ()))
+        transaction.mark(finish_files(plan.files, root, _digests(plan, parts), ()))
 
         def prove(marks: Mapping[str, str]) -> None:
             check_put(plan, transaction.root, chunks, {**opened.put, **marks})

@@ -78,9 +78,10 @@ class ChunkWriter:
 
     def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> int:
         """Stores an encoded chunk; what it adds to ``put_sum``."""
-        places, put = self._plan.writer.places(own.name, own.index), 0
-        if not places:
-            self._plan.writer.put(own.name, own.index, b"".join(encoded))
+        files = self._plan.files
+        places, put = files.places(own.name, own.index), 0
+        if files.database is not None:
+            files.database.put(own.name, own.index, b"".join(encoded))
         for place in places:
             if version := write_chunk(self._output, place, encoded):
                 put ^= put_mark(place.file, version)

@@ -32,7 +32,7 @@ from reshard.formats.missing_chunks import (
     numbers,
     read_as,
 )
-from reshard.formats.registry import chunk_test, open_reader
+from reshard.formats.registry import open_reader
 from reshard.formats.slices.file_digests import size_of
 from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
@@ -198,7 +198,7 @@ def _open_side(
         return ComparedSide(uri, reader, files, damage, None if reader is None else reader.made)
     reader, damage = _opened(chosen, records)
     read = _file_progress(root, records, progress)
-    is_chunk = None if reader is None else chunk_test(reader)
+    is_chunk = None if reader is None else reader.chunks.chunk_test()
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
     return ComparedSide(uri, reader, files, damage, made)

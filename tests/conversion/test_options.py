@@ -80,7 +80,9 @@ def test_a_declaration_fits_type_and_default(name: str) -> None:
 
 
 def test_each_format_has_its_options() -> None:
-    assert {known.title: known.options for known in FORMATS} == declared_options.OF_FORMATS
+    assert {
+        known.about.title: known.about.options for known in FORMATS
+    } == declared_options.OF_FORMATS
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from safetensors.numpy import save_file
 import reshard
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container
+from reshard.formats.file_map import FileMap
+from reshard.formats.registry import plan_files
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.record import with_digest
-from reshard.formats.safetensors.write.writer import open_writer
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceFile, render_slices
 from reshard.storage.location import locate
@@ -137,11 +138,14 @@ def test_items_that_are_no_trees_are_left_out_and_said(tmp_path: Path) -> None:
     )
 
 
-def test_a_chunk_with_a_place_is_not_handed_to_the_writer() -> None:
+def test_only_a_database_has_chunks_without_places() -> None:
     form = SafetensorsForm()
-    writer = open_writer(TargetCheckpoint(Container(None, ()), {}, (), {}, form), form)
-    with pytest.raises(reshard.FormatError, match="has a place in a file, but was handed to the"):
-        writer.put("w", (0,), b"")
+    files = plan_files(TargetCheckpoint(Container(None, ()), {}, (), {}, form))
+    assert (files.database, form.put_bytes(8)) == (None, None)
+    with pytest.raises(
+        reshard.FormatError, match="'w' is no file that chunks share; this is a defect"
+    ):
+        FileMap(places=files.places, finish=files.finish).shared_file("w")
 
 
 def test_a_header_that_was_changed(model: Path, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from reshard.engine.run import run_batches
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
-from reshard.formats.base import Place, Reader
+from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, Extent, Leaf, PathKey, StoredTensor
+from reshard.formats.file_map import Place
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
@@ -103,6 +104,10 @@ class Folder:
 
     packed: bool = False
     values: dict[tuple[str, Index], bytes] = field(default_factory=dict)
+
+    @property
+    def database(self) -> Folder | None:
+        return self if self.packed else None
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         return () if self.packed else (Place("/".join([name, "c", *map(str, index)])),)

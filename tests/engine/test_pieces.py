@@ -113,7 +113,7 @@ class Conversion:
     def killed_and_resumed(self, plan: MultiPlan) -> list[TensorResult]:
         """Killed after its first record, and again after one more, by SIGKILL; the third run ends."""
         journal = self.root / "journal"
-        context = multiprocessing.get_context("fork")
+        context = multiprocessing.get_context("spawn")
         for _ in range(2):
             child = context.Process(target=self.run, args=(plan, journal), kwargs={"dies_after": 1})
             child.start()

@@ -14,8 +14,8 @@ from reshard.engine.movers.stream import _Buffers
 from reshard.engine.output import TargetOutput
 from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
-from reshard.formats.base import Place
 from reshard.formats.contents import Extent, StoredTensor
+from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.piece import Piece

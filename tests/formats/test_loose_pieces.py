@@ -22,7 +22,7 @@ from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.storage.location import locate
 from tests.geometry.tilings import tilings
-from tests.loose_pieces import LooseReader, write_pieces
+from tests.loose_pieces import PIECES, write_pieces
 from tests.source_reads import Reads
 
 
@@ -75,7 +75,7 @@ def test_chunks_hold_what_numpy_says_however_pieces_lie(
         patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
         patch.setattr(loose_pieces, "AT_ONCE_BYTES", split_bytes)
         write_pieces(Path(folder), "w", values, [(box, data.draw(orders)) for box in boxes])
-        np.testing.assert_array_equal(decoded(LooseReader(locate(folder)), "w", step), values)
+        np.testing.assert_array_equal(decoded(PIECES.open(locate(folder)), "w", step), values)
 
 
 @given(tilings(longest=9), st.sampled_from([16, 1 << 20]))
@@ -87,7 +87,7 @@ def test_each_byte_is_read_once_in_rows_of_a_chunk(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
         write_pieces(Path(folder), "w", values, [(b, tuple(range(len(shape)))) for b in boxes])
-        reader = LooseReader(locate(folder))
+        reader = PIECES.open(locate(folder))
         reads = Reads(patch)
         decoded(reader, "w", 1 << 20)
         for path in Path(folder).glob("*.bin"):
@@ -103,7 +103,7 @@ def test_a_turned_piece_is_read_once_however_little_is_taken_at_a_time(
     values = values_of((700, 900), "float32")
     boxes = [Box((0, 0), (700, 500)), Box((0, 500), (700, 900))]
     write_pieces(tmp_path, "w", values, [(box, (1, 0)) for box in boxes], files=1)
-    reader = LooseReader(locate(tmp_path))
+    reader = PIECES.open(locate(tmp_path))
     assert reader.tensors["w"].encoding.gathered == "at once"
     assert reader.tensors["w"].spec.storage.count == 2
     reads = Reads(monkeypatch)
@@ -117,7 +117,7 @@ def test_pieces_that_form_a_grid_are_ranges_of_files(tmp_path: Path) -> None:
     values = values_of((1024, 1024), "float32")
     boxes = [Box((0, 0), (300, 1024)), Box((300, 0), (1024, 1024))]
     write_pieces(tmp_path, "w", values, [(box, (0, 1)) for box in boxes])
-    reader = LooseReader(locate(tmp_path))
+    reader = PIECES.open(locate(tmp_path))
     assert reader.tensors["w"].encoding.gathered == "no"
     assert reader.tensors["w"].spec.storage.cuts == ((0, 300, 1024), (0, 1024))
     extent = reader.locate("w", (1, 0))
@@ -134,11 +134,11 @@ def test_axes_of_length_one_turn_nothing() -> None:
     assert laid_out.locate((0, 0, 0)).offset == 8
 
 
-def loose(folder: Path) -> LooseReader:
+def loose(folder: Path) -> Reader:
     values = values_of((4, 6), "float32")
     boxes = [Box((0, 0), (4, 2)), Box((0, 2), (1, 6)), Box((1, 2), (4, 6))]
     write_pieces(folder, "w", values, [(box, (0, 1)) for box in boxes], files=3)
-    return LooseReader(locate(folder))
+    return PIECES.open(locate(folder))
 
 
 def test_a_file_that_is_cut_short_is_named_with_its_piece(tmp_path: Path) -> None:

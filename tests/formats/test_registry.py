@@ -165,4 +165,4 @@ def test_the_formats_are_those_that_can_be_asked_for() -> None:
 
 def test_each_format_has_options_of_targets_only() -> None:
     for known in FORMATS:
-        assert known.options.keys() <= set(ConvertOptions.__annotations__)
+        assert known.about.options.keys() <= set(ConvertOptions.__annotations__)

@@ -36,6 +36,7 @@ from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Result
 from reshard.engine.task_stream import share_units
 from reshard.errors import MissingError, ReshardError, StorageError, TargetBusyError
+from reshard.formats.carry_out import prepare_files
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import open_reader
 from reshard.planning.multi_plan import MultiPlan
@@ -235,7 +236,7 @@ def _fold_in_bucket(running: OpenTarget, parts: Parts) -> None:
                 yield record_of(results)
 
     running.transaction.rewrite(to_builtins(running.job.identity), records())
-    running.output.writer.prepare(running.noted_root)
+    prepare_files(running.output.files, running.noted_root)
 
 
 def _new(running: OpenTarget, transaction: Records) -> Iterator[Sequence[Result]]:

@@ -22,8 +22,8 @@ from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.errors import StorageError
-from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.file_map import Place
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.local.files import storage_error, storage_errors
 from reshard.storage.local.store import LocalFile
@@ -34,7 +34,7 @@ from reshard.storage.target import FileRange, look
 def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
     """Those whose files are gone or have another size or version, or a hole: what may be lost while the kernel runs on.
 
-    ``journaled`` gives them anew with each call. Called before the writer is prepared, which makes shared files anew that
+    ``journaled`` gives them anew with each call. Called before the files are prepared, which makes shared files anew that
     are gone.
     """
     if root.traits.has_versions:
@@ -88,14 +88,15 @@ def _changed_ns(path: str) -> int:
         return 0
 
 
-def missing_in_writer(
+def missing_in_database(
     chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput
 ) -> set[ChunkKey]:
-    """Those that the writer itself should have stored and does not find; called once it is prepared."""
+    """Those that a database should have stored and does not find; called once it is open."""
+    database = output.files.database
     return {
         (number, index)
         for number, index in (c.key for c in chunks if not c.places)
-        if not output.writer.holds(plan.tensors[number].name, index)
+        if database is None or not database.holds(plan.tensors[number].name, index)
     }
 
 

@@ -10,8 +10,8 @@ from reshard.checksums.crc import CRC32C, finish
 from reshard.engine.books import closed_bytes, decoded_bytes, merged_chunk
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
-from reshard.formats.base import Place
 from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.tensor_plan import Plan
@@ -24,7 +24,7 @@ class JournaledChunk(Struct, frozen=True):
     """A chunk that a journal names, with what the plan knows of it.
 
     Attributes:
-        places: where it is stored; none if the writer keeps it.
+        places: where it is stored; none if a database keeps it.
         full_bytes: of its elements.
         has_trailer: whether a CRC32C of its bytes follows them.
         is_summed: whether ``stored.crc32c`` is known: not of a chunk that was stored whole with a checksum.

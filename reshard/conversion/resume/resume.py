@@ -20,8 +20,8 @@ from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import (
     changed_since,
     damaged,
+    missing_in_database,
     missing_in_files,
-    missing_in_writer,
 )
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import identity_left, read_results, record_of
@@ -33,6 +33,7 @@ from reshard.conversion.resume.journaled_chunks import (
 from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Result
 from reshard.errors import ResumeError
+from reshard.formats.carry_out import prepare_files
 from reshard.formats.step_names import step_name
 from reshard.storage.transaction import Earlier, Transaction
 
@@ -40,7 +41,7 @@ from reshard.storage.transaction import Earlier, Transaction
 def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     """Takes over what an unfinished run of the same conversion left, or begins anew.
 
-    The writer is prepared unless ``prepares`` is false, the accumulator counts what was kept, and records can be appended.
+    The files are prepared unless ``prepares`` is false, the accumulator counts what was kept, and records can be appended.
     Raises ResumeError, and leaves everything as it is, where that run was another conversion.
     """
     earlier = None if target.job.restart else target.transaction.earlier()
@@ -57,7 +58,7 @@ def _begin(target: OpenTarget, *, prepares: bool) -> None:
     target.transaction.begin(to_builtins(target.job.identity))
     if prepares:
         with _closed_on_error(target.transaction):
-            target.output.writer.prepare(target.noted_root)
+            prepare_files(target.output.files, target.noted_root)
     target.done = DoneUnits(target.job.plan)
 
 
@@ -123,8 +124,8 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             listed = chain([first], doubtful)
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
-        output.writer.prepare(target.noted_root)
-        doubted |= missing_in_writer(_journaled(target), plan, output)
+        prepare_files(output.files, target.noted_root)
+        doubted |= missing_in_database(_journaled(target), plan, output)
     if target.job.by_hosts and transaction.root.traits.in_place:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
@@ -132,7 +133,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     # Last: a shared file that is made anew here must not be in the place of one that the records still describe.
     if prepares:
         with _closed_on_error(transaction):
-            output.writer.prepare(target.noted_root)
+            prepare_files(output.files, target.noted_root)
 
 
 def _journaled(target: OpenTarget, *, of_others: bool = False) -> Iterator[JournaledChunk]:
@@ -180,7 +181,7 @@ def _remove_others(target: OpenTarget) -> None:
     """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
     named = set(_named_files(_results(target), target))
     for file in target.transaction.files():
-        if file not in named and not target.output.writer.keeps(file):
+        if file not in named and not target.output.files.keeps(file):
             target.transaction.remove(file)
 
 

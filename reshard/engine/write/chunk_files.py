@@ -13,10 +13,10 @@ from reshard.engine.buffers import MAPPED_BYTES, aligned_empty
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import StoredChunk, TargetChunk, Unit
-from reshard.formats.base import Place
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
+from reshard.formats.file_map import Place
 from reshard.storage.local.files import (
     WRITE_BYTES,
     open_new,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
-from reshard.formats.base import Place
+from reshard.formats.file_map import Place
 
 
 def in_order_of_files(places: Sequence[tuple[Place, ...]]) -> Iterator[list[int]]:

@@ -6,9 +6,39 @@ import threading
 from collections.abc import Callable, Sequence
 
 from reshard.errors import VerificationError
-from reshard.formats.base import Place, SharedFile
+from reshard.formats.file_map import Place, SharedFile, StoredRanges
 from reshard.storage.location import Location
 from reshard.storage.upload import Upload
+
+
+class _SharedUpload:
+    """The upload of one file, with its head and its inserts among the chunks."""
+
+    def __init__(self, file: SharedFile, upload: Upload) -> None:
+        self.upload = upload
+        self._file = file
+        self._inserts = list(reversed(file.inserts))
+        self._ranges = StoredRanges(file.crc)
+
+    def begin(self) -> None:
+        """Writes what is before the first chunk."""
+        self.upload.write(self._file.head)
+        self._insert()
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Adds a chunk, and what follows it before the next."""
+        start, crc = self.upload.done_bytes, 0
+        for part in parts:
+            self.upload.write(part)
+            if self._inserts:
+                crc = self._file.crc.of(part, crc)
+        if self._inserts:
+            self._ranges.add(start, self.upload.done_bytes - start, crc)
+            self._insert()
+
+    def _insert(self) -> None:
+        while self._inserts and self._inserts[-1].offset == self.upload.done_bytes:
+            self.upload.write(self._inserts.pop().make(self._ranges))
 
 
 class Uploads:
@@ -25,19 +55,19 @@ class Uploads:
     def __init__(self, root: Location, shared_file: Callable[[str], SharedFile]) -> None:
         self._root = root
         self._shared_file = shared_file
-        self._open: dict[str, Upload] = {}
+        self._open: dict[str, _SharedUpload] = {}
         self._lock = threading.Lock()
 
     def write(self, place: Place, parts: Sequence[bytes | memoryview]) -> str:
         """Adds a chunk, which must be the next of its file; the file's version once it is complete, else ""."""
-        upload = self._upload(place.file)
+        shared = self._begun(place.file)
+        upload = shared.upload
         if upload.done_bytes != place.start:
             raise VerificationError(
                 f"a chunk at {place.start} of {self._root / place.file} was made after the first {upload.done_bytes} bytes; this is a "
                 "defect of the program, please report it with the plan"
             )
-        for part in parts:
-            upload.write(part)
+        shared.write(parts)
         if not upload.is_whole:
             return ""
         version = upload.finish()
@@ -48,15 +78,16 @@ class Uploads:
     def abort(self) -> None:
         """Ends the uploads that are not complete; nothing of them is stored."""
         with self._lock:
-            uploads, self._open = list(self._open.values()), {}
-        for upload in uploads:
-            upload.abort()
+            opened, self._open = list(self._open.values()), {}
+        for shared in opened:
+            shared.upload.abort()
 
-    def _upload(self, file: str) -> Upload:
+    def _begun(self, file: str) -> _SharedUpload:
         with self._lock:
             found = self._open.get(file)
             if found is None:
                 shared = self._shared_file(file)
-                found = self._open[file] = Upload(self._root / file, shared.nbytes, self.check)
-                found.write(shared.head)
+                upload = Upload(self._root / file, shared.nbytes, self.check)
+                found = self._open[file] = _SharedUpload(shared, upload)
+                found.begin()
             return found

@@ -22,7 +22,7 @@ record of an unfinished deletion (``_CHECKPOINT_DELETION``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
@@ -47,12 +47,25 @@ _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTre
 _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 
+Marks = Literal["top", "items"]
+
+
+def marks_of(folder: Location) -> Marks | None:
+    """Where a folder has the marker files of an Orbax checkpoint, finished or not: at its top, or in folders of items only.
+
+    Old versions of Orbax put none at the top of a step, so that the folder may also be something else.
+    """
+    if has_tree(folder):
+        return "top"
+    entries = _entries(folder)
+    if any(entry.name in MARKERS for entry in entries):
+        return "top"
+    return "items" if _unnamed_items(folder, entries) else None
+
+
 def is_orbax(folder: Location) -> bool:
     """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
-    if has_tree(folder):
-        return True
-    entries = _entries(folder)
-    return _has_marker(entries) or bool(_unnamed_items(folder, entries))
+    return marks_of(folder) is not None
 
 
 def has_tree(folder: Location) -> bool:
@@ -60,18 +73,9 @@ def has_tree(folder: Location) -> bool:
     return (folder / TREE_METADATA).exists() or is_aggregate(folder) or has_array(folder)
 
 
-def is_marked(folder: Location) -> bool:
-    """Whether one of the files that Orbax puts at the top of a checkpoint is there."""
-    return has_tree(folder) or _has_marker(_entries(folder))
-
-
 def _entries(folder: Location) -> Sequence[Entry]:
     """What is in a folder; nothing where there is none. In a bucket one listing is cheaper than several look-ups."""
     return folder.entries() if folder.is_folder() else ()
-
-
-def _has_marker(entries: Sequence[Entry]) -> bool:
-    return any(entry.name in MARKERS for entry in entries)
 
 
 def is_finished(folder: Location) -> bool:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, TargetTensor
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
-from reshard.formats.contents import Container, Encoding, StoredTensor, Style
+from reshard.formats.contents import Encoding, StoredTensor, Style
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 
-if TYPE_CHECKING:
-    from reshard.formats.base import Writer
 
-
-class OrbaxForm(Struct, frozen=True):
+class OrbaxForm(Form, frozen=True):
     """An Orbax target.
 
     Attributes:
@@ -31,80 +26,54 @@ class OrbaxForm(Struct, frozen=True):
         chunk_bytes: larger chunks are subdivided.
     """
 
+    format: ClassVar[str] = "orbax"
+
     ocdbt: bool = False
     style: Style | None = None
     compression: Encoding | None = Encoding(checksum=True)
     chunk_bytes: int = SPLIT_ABOVE_BYTES
 
     @property
-    def format(self) -> str:
-        return "orbax"
+    def container_style(self) -> Style | None:
+        return self.style
 
     @property
-    def file(self) -> str:
-        """An Orbax checkpoint is a folder."""
-        return ""
-
-    def container(self, container: Container) -> Container:
-        if self.style is None or self.style == container.style:
-            return container
-        return replace(container, style=self.style)
-
-    def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:
-        """With the regular grid of chunks that zarr needs."""
-        spec = tensor.spec
-        _refuse_packed(spec)
-        chunk = self._chunks(source, spec, slices)
-        _refuse_too_many(spec, chunk)
-        storage = Grid.regular(spec.shape, chunk)
-        spec = replace(spec, storage=storage, chunk_shape=chunk)
-        return replace(tensor, spec=spec, encoding=self._encoding(source))
-
-    def _chunks(self, source: StoredTensor, target: TensorSpec, slices: Grid) -> tuple[int, ...]:
-        """The source's own chunks where encodings are kept and they serve the slices, else the shards."""
-        own = source.spec.chunk_shape
-        if self.compression is None and own is not None and target.dtype == source.spec.dtype:
-            fits = math.prod(own) * target.itemsize <= self.chunk_bytes
-            if fits and slices.refine(source.spec.storage) == source.spec.storage:
-                return own
-        return chunk_shape(slices, target.itemsize, split_above=self.chunk_bytes)
-
-    def _encoding(self, source: StoredTensor) -> Encoding:
-        if self.compression is not None:
-            return self.compression
-        if source.encoding.compressor == "tensorstore":
-            return Encoding(checksum=True)
-        # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
-        return replace(source.encoding, checksum=True, gathered="no", axis_order=())
-
-    def copies(self, tensor: TargetTensor) -> int:  # noqa: ARG002  the same for every tensor
-        """One: replicas are not stored."""
-        return 1
-
-    def packed_slices(self, tensor: TargetTensor) -> Grid | None:  # noqa: ARG002  the same for every tensor
-        """None: chunks share no file."""
-        return None
-
-    def put_bytes(self, chunk_bytes: int) -> int | None:
-        """The database keeps a copy of each value until it is on disk."""
-        return 2 * chunk_bytes if self.ocdbt else None
-
-    def refuse_unsupported(self, target: TargetCheckpoint, source: Reader) -> None:
-        """Nothing: Orbax holds every kind of leaf."""
-
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
-        """None."""
-        return iter(())
-
-    def open_writer(self, target: TargetCheckpoint) -> Writer:
-        from reshard.formats.orbax.write.writer import open_writer
-
-        return open_writer(target, self)
+    def is_database(self) -> bool:
+        return self.ocdbt
 
 
-def orbax_form(options: Mapping[str, Any], source: Reader) -> OrbaxForm:  # noqa: ARG001
-    """The form that the parsed options ask for."""
-    return OrbaxForm(**options)
+def arrange(
+    form: OrbaxForm, tensor: TargetTensor, source: StoredTensor, slices: Grid
+) -> TargetTensor:
+    """The tensor with the regular grid of chunks that zarr needs."""
+    spec = tensor.spec
+    _refuse_packed(spec)
+    chunk = _chunks(form, source, spec, slices)
+    _refuse_too_many(spec, chunk)
+    storage = Grid.regular(spec.shape, chunk)
+    spec = replace(spec, storage=storage, chunk_shape=chunk)
+    return replace(tensor, spec=spec, encoding=_encoding(form, source))
+
+
+def _chunks(
+    form: OrbaxForm, source: StoredTensor, target: TensorSpec, slices: Grid
+) -> tuple[int, ...]:
+    """The source's own chunks where encodings are kept and they serve the slices, else the shards."""
+    own = source.spec.chunk_shape
+    if form.compression is None and own is not None and target.dtype == source.spec.dtype:
+        fits = math.prod(own) * target.itemsize <= form.chunk_bytes
+        if fits and slices.refine(source.spec.storage) == source.spec.storage:
+            return own
+    return chunk_shape(slices, target.itemsize, split_above=form.chunk_bytes)
+
+
+def _encoding(form: OrbaxForm, source: StoredTensor) -> Encoding:
+    if form.compression is not None:
+        return form.compression
+    if source.encoding.compressor == "tensorstore":
+        return Encoding(checksum=True)
+    # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
+    return replace(source.encoding, checksum=True, gathered="no", axis_order=())
 
 
 def _refuse_packed(target: TensorSpec) -> None:

@@ -7,7 +7,7 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
-from reshard.formats.base import Record
-from reshard.formats.contents import Container, Extent, Leaf, Stored, StoredTensor
-from reshard.formats.orbax.chunk_files import ChunkFiles
-from reshard.formats.orbax.chunk_keys import stored_values
+from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
+from reshard.formats.orbax.chunk_files import ChunkFiles, stored_values
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceFile
 
 
-def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> OrbaxReader:
+def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> Reader:
     """Open the Orbax checkpoint in a folder.
 
     With one tree, tensor names are its keys joined with ``/``. With several trees, the item's name comes first. It also
@@ -59,23 +58,52 @@ def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> O
     if not folder.is_folder():
         raise StorageError(f"{uri} should be the directory of a checkpoint, but is not a directory")
     top = MetadataFiles(folder, _METADATA_FOLDERS)
-    container = read_container(top)
+    container, records = read_container(top), _Records(folder)
     trees = [item for item in container.items if item.is_tree]
-    records = _Records(folder)
     is_of_container = all(item.directory for item in trees)
     recorded = _container_record(top, records, record) if is_of_container else None
     container = replace(container, item_names=recorded is not None and recorded.item_names)
-    opened = {}
-    for item in trees:
-        files = MetadataFiles(folder / item.directory, _METADATA_FOLDERS) if item.directory else top
-        prefix = f"{item.name}/" if container.naming_items else ""
-        recorded = _recorded(files, records, item.directory, record)
-        opened[item.name] = open_item(files, item, prefix, recorded, check=record == "checked")
-        files.check_unread()
+    naming = bool(container.naming_items)
+    opened = {item.name: _opened(top, item, records, record, is_named=naming) for item in trees}
     top.check_unread()
     items = tuple(opened[i.name].item if i.is_tree else i for i in container.items)
-    container = replace(container, items=items)
-    return OrbaxReader(uri, container, opened, records, folder.traits.memory_bytes)
+    return _reader(uri, folder, replace(container, items=items), opened, records)
+
+
+def _opened(
+    top: MetadataFiles, item: Item, records: _Records, record: Record, *, is_named: bool
+) -> OpenItem:
+    """An item that is a tree; ``is_named``: names of tensors begin with its own."""
+    folder = top.folder / item.directory
+    files = MetadataFiles(folder, _METADATA_FOLDERS) if item.directory else top
+    prefix = f"{item.name}/" if is_named else ""
+    recorded = _recorded(files, records, item.directory, record)
+    opened = open_item(files, item, prefix, recorded, check=record == "checked")
+    files.check_unread()
+    return opened
+
+
+def _reader(
+    uri: str,
+    folder: Location,
+    container: Container,
+    opened: Mapping[str, OpenItem],
+    records: _Records,
+) -> Reader:
+    origins = {records.origin(one.item.directory)[0] for one in opened.values()}
+    chunks = OrbaxChunks(uri, opened)
+    return Reader(
+        uri=uri,
+        format="orbax",
+        container=container,
+        tensors=chunks.tensors,
+        leaves=tuple(leaf for one in opened.values() for leaf in one.leaves),
+        chunks=chunks,
+        metadata_bytes=folder.traits.memory_bytes + chunks.metadata_bytes,
+        conversion=origins.pop() if len(origins) == 1 else "",
+        made=records.origin("")[1],
+        takes_record=True,
+    )
 
 
 _METADATA_FOLDERS = frozenset({ARRAY_METADATAS})
@@ -123,59 +151,35 @@ class _Records:
         return found
 
     def origin(self, folder: str) -> tuple[str, Made | None]:
-        """The conversion that made the folder, and from what; the record is read if it was not yet."""
-        if folder not in self._origins:
-            self.read(folder)
-        return self._origins[folder]
+        """The conversion that made the folder, and from what, as far as its record was read."""
+        return self._origins.get(folder, ("", None))
 
 
-class OrbaxReader:
-    """An open Orbax checkpoint; implements ``formats.base.Reader``. Safe from any thread."""
+class OrbaxChunks(Chunks):
+    """The chunks of an open Orbax checkpoint.
 
-    format = "orbax"
-    warnings: Sequence[str] = ()
+    Attributes:
+        items: the open trees, by name of the item.
+        tensors: of all of them.
+    """
 
-    def __init__(
-        self,
-        uri: str,
-        container: Container,
-        opened: Mapping[str, OpenItem],
-        records: _Records,
-        store_bytes: int,
-    ) -> None:
-        items = list(opened.values())
-        self.uri = uri
-        self.container = container
-        self.opened = opened
-        self.leaves: Sequence[Leaf] = tuple(leaf for item in items for leaf in item.leaves)
-        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(items))
-        self._arrays: dict[str, ArrayFiles] = {n: a for i in items for n, a in i.arrays.items()}
-        self._records = records
+    def __init__(self, uri: str, items: Mapping[str, OpenItem]) -> None:
+        self._uri = uri
+        self.items = items
+        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(_joined(list(items.values())))
+        self._arrays: dict[str, ArrayFiles] = {
+            n: a for item in items.values() for n, a in item.arrays.items()
+        }
         self._shards = ShardIndexes()
-        self._store_bytes = store_bytes
-        self._kept_bytes = store_bytes + sum(item.metadata_bytes for item in items)
 
     @property
     def metadata_bytes(self) -> int:
-        """Estimate of the memory that the open checkpoint keeps, in bytes."""
-        return self._kept_bytes + self._shards.max_bytes
+        """Estimate of the memory that the open trees keep."""
+        return self._shards.max_bytes + sum(item.metadata_bytes for item in self.items.values())
 
-    @property
-    def chunk_files(self) -> ChunkFiles:
-        """Tells which paths below the checkpoint are chunks in plain files."""
-        return ChunkFiles(self.opened)
-
-    @property
-    def conversion(self) -> str:
-        """The conversion that made every tree of it, as their slices.json say; "" if none did, or several."""
-        trees = [item for item in self.container.items if item.is_tree]
-        found = {self._records.origin(item.directory)[0] for item in trees}
-        return found.pop() if len(found) == 1 else ""
-
-    @property
-    def made(self) -> Made | None:
-        """From which source and by which rules it was made, as the slices.json at its top says."""
-        return self._records.origin("")[1]
+    def chunk_test(self) -> Callable[[str], bool]:
+        """Tells chunks in plain files."""
+        return ChunkFiles(self.items).__contains__
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of the encoded chunk at ``index`` of the tensor's storage grid.
@@ -205,28 +209,26 @@ class OrbaxReader:
         found = ((name, stored_values(self._arrays[name])) for name in names)
         return {name: stored for name, stored in found if stored.missing}
 
-    def with_missing(self, may_be_missing: bool) -> OrbaxReader:
+    def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:
         """The same checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
         if all(t.may_be_missing == may_be_missing for t in self.tensors.values()):
-            return self
-        opened = {n: _with_missing(item, may_be_missing) for n, item in self.opened.items()}
-        return OrbaxReader(self.uri, self.container, opened, self._records, self._store_bytes)
-
-    def copies(self, name: str) -> tuple[()]:  # noqa: ARG002  the same for every tensor
-        """Always empty: every chunk is stored once."""
-        return ()
+            return reader
+        opened = {n: _with_missing(item, may_be_missing) for n, item in self.items.items()}
+        chunks = OrbaxChunks(self._uri, opened)
+        nbytes = reader.metadata_bytes - self.metadata_bytes + chunks.metadata_bytes
+        return replace(reader, tensors=chunks.tensors, chunks=chunks, metadata_bytes=nbytes)
 
     def _array(self, name: str, index: Index) -> ArrayFiles:
         try:
             array = self._arrays[name]
         except KeyError:
-            raise FormatError(f"{self.uri} has no tensor named {name!r}") from None
+            raise FormatError(f"{self._uri} has no tensor named {name!r}") from None
         parts = self.tensors[name].spec.storage.parts
         if len(index) != len(parts) or not all(
             0 <= i < n for i, n in zip(index, parts, strict=True)
         ):
             raise FormatError(
-                f"{self.uri}: {name!r} has no chunk {list(index)}; its grid has {list(parts)} chunks"
+                f"{self._uri}: {name!r} has no chunk {list(index)}; its grid has {list(parts)} chunks"
             )
         return array
 

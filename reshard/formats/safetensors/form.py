@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Reader, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Container, Encoding, StoredTensor
-from reshard.formats.refusals import refuse_others
+from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.format import OneFile
 from reshard.formats.safetensors.beside import Beside, beside
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.index import ENDING
 from reshard.formats.safetensors.model_name import ModelName
 from reshard.formats.safetensors.options import FilesOf
-from reshard.formats.safetensors.target_warnings import target_warnings
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate
 
 if TYPE_CHECKING:
-    from reshard.formats.base import Writer
-    from reshard.formats.safetensors.reader import SafetensorsReader
+    from reshard.formats.safetensors.reader import SafetensorsChunks
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
@@ -37,8 +34,10 @@ FILE_CHUNK_BYTES = 16 << 20
 
 Where files are uploaded in order, one chunk is read while those before it are sent."""
 
+ONE_FILE = OneFile(ENDING, "files", "one")
 
-class SafetensorsForm(Struct, frozen=True):
+
+class SafetensorsForm(Form, frozen=True):
     """A safetensors target.
 
     Attributes:
@@ -48,6 +47,8 @@ class SafetensorsForm(Struct, frozen=True):
         carried: files of the source that are copied as they are.
     """
 
+    format: ClassVar[str] = "safetensors"
+
     files: FilesOf = "shards"
     file_bytes: int = SHARD_BYTES
     file_names: str | None = None
@@ -55,27 +56,8 @@ class SafetensorsForm(Struct, frozen=True):
     name: ModelName = ModelName()
 
     @property
-    def format(self) -> str:
-        return "safetensors"
-
-    @property
     def file(self) -> str:
         return ONLY_FILE if self.files == "one" else ""
-
-    def container(self, container: Container) -> Container:
-        """The source's, for a later way back."""
-        return container
-
-    def stored(self, tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:  # noqa: ARG002
-        """With contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
-        spec = tensor.spec
-        safetensors_name(spec.dtype, spec.name)
-        wanted = source.spec.storage
-        grid = self.slices_of(tensor)
-        storage = contiguous_grid(
-            grid, spec.itemsize, FILE_CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
-        )
-        return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding())
 
     def slices_of(self, tensor: TargetTensor) -> Grid:
         """The slices in which a tensor is stored."""
@@ -84,47 +66,29 @@ class SafetensorsForm(Struct, frozen=True):
             return Grid.whole(tensor.spec.shape)
         return shards
 
-    def copies(self, tensor: TargetTensor) -> int:
-        """Rank files repeat a slice that is replicated over the mesh."""
-        if self.files != "ranks":
-            return 1
-        layout = tensor.spec.layout
-        mesh = None if layout is None else layout.device_mesh
-        slices = self.slices_of(tensor).count
-        return 1 if mesh is None or not slices else max(1, math.prod(mesh.shape) // slices)
 
-    def packed_slices(self, tensor: TargetTensor) -> Grid | None:
-        return self.slices_of(tensor)
-
-    def put_bytes(self, chunk_bytes: int) -> int | None:  # noqa: ARG002  the same for every chunk
-        """None: every chunk has a place in a file."""
-        return None
-
-    def refuse_unsupported(self, target: TargetCheckpoint, source: Reader) -> None:
-        refuse_others(target, source, "safetensors files")
-
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
-        return target_warnings(target, self.files, self.carried)
-
-    def open_writer(self, target: TargetCheckpoint) -> Writer:
-        from reshard.formats.safetensors.write.writer import open_writer
-
-        return open_writer(target, self)
+def arrange(form: SafetensorsForm, tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
+    """The tensor with contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
+    spec = tensor.spec
+    safetensors_name(spec.dtype, spec.name)
+    wanted, grid = source.spec.storage, form.slices_of(tensor)
+    storage = contiguous_grid(
+        grid, spec.itemsize, FILE_CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
+    )
+    return replace(
+        tensor,
+        spec=replace(spec, storage=storage),
+        encoding=Encoding(),
+        copies=_copies(form, tensor, grid),
+        packed=grid,
+    )
 
 
-def named_options(path: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The options of a target whose name ends in ``.safetensors``, which is one file; None for other names.
-
-    Raises PlanError where other files are asked for.
-    """
-    if not path.endswith(ENDING):
-        return None
-    if options["files"] not in (None, "one"):
-        raise PlanError(
-            f"files is {options['files']!r}, which makes a folder, but the target {path!r} has the name of a file; name a "
-            f"folder, or leave files out for one file"
-        )
-    return {**options, "files": "one"}
+def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:
+    """Rank files repeat a slice that is replicated over the mesh."""
+    layout = tensor.spec.layout
+    mesh = None if layout is None or form.files != "ranks" else layout.device_mesh
+    return 1 if mesh is None or not slices.count else max(1, math.prod(mesh.shape) // slices.count)
 
 
 def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsForm:
@@ -147,7 +111,9 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
 
 def _name_of(source: Reader) -> ModelName:
     """The source's own, so that the programs that load it find the target too."""
-    return cast("SafetensorsReader", source).name if source.format == "safetensors" else ModelName()
+    if source.format != "safetensors":
+        return ModelName()
+    return cast("SafetensorsChunks", source.chunks).model_name
 
 
 def _carried(source: Reader) -> Beside:

@@ -6,23 +6,27 @@ checksums, so that the engine reads them in ranges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError, ReshardError
-from reshard.formats.base import Record
+from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.safetensors.files import Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, tensor_count
 from reshard.formats.safetensors.index import is_weights
 from reshard.formats.safetensors.listed import read_headers
-from reshard.formats.safetensors.lost_files import lost_file_warnings
 from reshard.formats.safetensors.model_name import ModelName, name_of_files, name_of_index
-from reshard.formats.safetensors.read_record import check_record, entry_of, read_record
+from reshard.formats.safetensors.read_record import (
+    check_record,
+    entry_of,
+    lost_file_warnings,
+    read_record,
+)
 from reshard.formats.safetensors.slices import CutTensor, cut_tensors, holds_slices
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.formats.slices.slice_file import SliceEntry
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -61,7 +65,7 @@ def is_safetensors_checkpoint(root: Location) -> bool:
 
 def open_safetensors(
     root: Location, record: Record = "checked", uri: str = "", unlisted: Unlisted = "leave"
-) -> SafetensorsReader:
+) -> Reader:
     """Open a safetensors file or folder, or an index.
 
     Names are one key each, whatever dots they hold: the tree is flat, unless this project recorded another.
@@ -85,17 +89,22 @@ def open_safetensors(
     if record == "checked":
         check_record(known, cuts, uri, headers.unlisted)
     header_bytes = sum(header.nbytes for header in headers.all)
-    warnings = (*headers.warnings, *lost_file_warnings(headers.all, cuts, known))
-    is_folder = root.is_folder()
-    return SafetensorsReader(
-        uri,
-        cuts,
-        header_bytes,
-        known,
-        root.store,
-        _name_of(files, headers.all),
-        warnings,
-        is_folder=is_folder,
+    entries = [entry_of(cut, known) for cut in cuts]
+    stored = {
+        cut.name: _stored(cut, entry, root.store) for cut, entry in zip(cuts, entries, strict=True)
+    }
+    return Reader(
+        uri=uri,
+        format=FORMAT,
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=MappingProxyType(stored),
+        leaves=tuple(map(_leaf, cuts, entries)),
+        chunks=SafetensorsChunks(uri, cuts, _name_of(files, headers.all)),
+        metadata_bytes=root.traits.memory_bytes + 2 * header_bytes + sum(map(_memory, cuts)),
+        conversion=known.conversion,
+        made=known.made,
+        warnings=(*headers.warnings, *lost_file_warnings(headers.all, cuts, known)),
+        takes_record=root.is_folder(),  # a file by itself has no room for one
     )
 
 
@@ -117,39 +126,18 @@ def leaf_count(root: Location) -> int:
         return 0
 
 
-class SafetensorsReader:
-    """An open safetensors checkpoint; implements ``formats.base.Reader``. Safe from any thread.
+class SafetensorsChunks(Chunks):
+    """The bytes of an open safetensors checkpoint.
 
     Attributes:
-        is_folder: whether it is a folder, and not a file by itself or an index.
-        name: how the files of the model are called.
+        model_name: how the files of the model are called.
     """
 
-    format = FORMAT
-
-    def __init__(
-        self,
-        uri: str,
-        cuts: Sequence[CutTensor],
-        header_bytes: int,
-        record: SliceFile,
-        store: Store,
-        name: ModelName,
-        warnings: Sequence[str] = (),
-        *,
-        is_folder: bool,
-    ) -> None:
-        self.uri, self.is_folder, self.name, self.warnings = uri, is_folder, name, warnings
-        self.container = Container(None, (Item("", "", is_tree=True),))
-        self.conversion, self.made = record.conversion, record.made
+    def __init__(self, uri: str, cuts: Sequence[CutTensor], model_name: ModelName) -> None:
+        self.model_name = model_name
+        self._uri = uri
         self._chunks = {cut.name: cut.chunks for cut in cuts}
         self._copies = {cut.name: cut.copies for cut in cuts if cut.copies}
-        entries = [entry_of(cut, record) for cut in cuts]
-        self.leaves: Sequence[Leaf] = tuple(map(_leaf, cuts, entries))
-        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
-            {cut.name: _stored(cut, entry, store) for cut, entry in zip(cuts, entries, strict=True)}
-        )
-        self.metadata_bytes = store.traits.memory_bytes + 2 * header_bytes + sum(map(_memory, cuts))
 
     def locate(self, name: str, index: Index) -> Extent:
         """Where the elements of a chunk lie: in a range of one piece, or in several pieces.
@@ -158,10 +146,10 @@ class SafetensorsReader:
         """
         chunks = self._chunks.get(name)
         if chunks is None:
-            raise FormatError(f"{self.uri} has no tensor named {name!r}")
+            raise FormatError(f"{self._uri} has no tensor named {name!r}")
         extent = chunks.locate(index)
         if extent is None:
-            raise FormatError(f"{self.uri}: {name!r} has no chunk {list(index)}")
+            raise FormatError(f"{self._uri}: {name!r} has no chunk {list(index)}")
         return extent
 
     def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:

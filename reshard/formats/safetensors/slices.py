@@ -6,7 +6,7 @@ Two writers cut tensors over files, and both say in ``__metadata__`` where a pie
   it is;
 - torch's distributed checkpoint (``HuggingFaceStorageWriter(save_distributed=True)``): ``DCP_SHARDING_INFO``, JSON with
   ``saved_offsets``, and in later versions ``global_shape``, the full shape. Without that the full shape is where the last
-  piece ends, so that a lost last file cannot be noticed (``lost_files`` says so).
+  piece ends, so that a lost last file cannot be noticed (``read_record.lost_file_warnings`` says so).
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ import re
 import numpy as np
 import pytest
 from awscrt.checksums import crc32c
+from msgspec.structs import replace
 
 import reshard
 from reshard.engine.movers.passthrough import _copy_range
 from reshard.errors import CorruptError, StorageError, VerificationError
-from reshard.formats.base import Place
 from reshard.formats.contents import Extent
-from reshard.formats.orbax.write.writer import OrbaxWriter
+from reshard.formats.file_map import Place
+from reshard.formats.orbax.write import file_map
 from tests.orbax_trees import put, save_pytree
 
 
@@ -98,14 +99,14 @@ def test_a_checksum_that_does_not_fit_is_not_passed_on(packed, tmp_path):
 def test_an_encoded_chunk_is_not_put_into_a_shared_file_or_several(
     packed, tmp_path, monkeypatch, places
 ):
-    """No writer has such places for chunks whose size is known only once they are written."""
-    usual = OrbaxWriter.places
+    """No format has such places for chunks whose size is known only once they are written."""
+    usual = file_map.plan_files
 
-    def shared(writer, name, index):
-        (place,) = usual(writer, name, index)
-        return places(place.file)
+    def planned(*given):
+        files = usual(*given)
+        return replace(files, places=lambda *of: places(files.places(*of)[0].file))
 
-    monkeypatch.setattr(OrbaxWriter, "places", shared)
+    monkeypatch.setattr(file_map, "plan_files", planned)
     with pytest.raises(VerificationError) as caught:
         reshard.convert(packed, tmp_path / "target", compression="keep")
     assert re.fullmatch(

@@ -8,7 +8,7 @@ import pytest
 
 from reshard.engine.write.uploads import Uploads
 from reshard.errors import VerificationError
-from reshard.formats.base import Place, SharedFile
+from reshard.formats.file_map import Place, SharedFile
 from reshard.storage import upload
 from reshard.storage.location import locate
 

@@ -294,7 +294,7 @@ def test_the_memory_of_many_leaves_is_not_more_than_is_said(tmp_path):
         used = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    said = reader.opened[""].metadata_bytes
+    said = reader.chunks.items[""].metadata_bytes
     assert 0.7 * said < used < said
 
 

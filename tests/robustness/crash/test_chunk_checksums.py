@@ -1,8 +1,8 @@
-"""``finish`` gets the size and the CRC32C of each chunk, as it is in its file; also after a resume."""
+"""``finish_files`` gets the size and the CRC32C of each chunk, as it is in its file; also after a resume."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ from awscrt.checksums import crc32c
 from msgspec.structs import replace
 
 import reshard
+from reshard.conversion import finish
+from reshard.conversion.chunk_checksums import ChunkChecksums
 from reshard.errors import StorageError
-from reshard.formats.base import ChunkChecksum
-from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.ocdbt_writer import OcdbtWriter
-from reshard.formats.orbax.write.writer import OrbaxWriter
-from reshard.formats.safetensors.write.writer import SafetensorsWriter
-from reshard.formats.zarr.zarr3_json import chunk_key
+from reshard.formats.carry_out import finish_files
+from reshard.formats.file_map import ChunkChecksum, FileMap
+from reshard.formats.orbax import form as orbax_form
 from reshard.storage.local.transaction import LocalTransaction
 from reshard.storage.location import Location
 from tests.robustness.crash.cases import CASES, Case, case
@@ -32,49 +31,47 @@ SHARED_FILES = {name: CASES[name] for name in ("one", "shards", "ranks", "dcp")}
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[ChunkChecksum]:
-    """What a writer was told, once it is held against the files."""
+    """What a format is told, once it is held against the files."""
     heard: list[ChunkChecksum] = []
-    for kind in (OrbaxWriter, OcdbtWriter, SafetensorsWriter):
-        monkeypatch.setattr(kind, "finish", checking(kind.finish, heard))
+    monkeypatch.setattr(finish, "finish_files", checking(heard))
     return heard
 
 
-def checking(finish: Any, heard: list[ChunkChecksum]) -> Any:
+def checking(heard: list[ChunkChecksum]) -> Any:
     def checked(
-        self: Any, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
+        files: FileMap, root: Location, digests: Mapping[str, str], checksums: ChunkChecksums
     ) -> Mapping[str, bytes]:
         heard.extend(checksums)
         assert list(checksums) == heard
-        tensors = self._target.tensors
+        tensors = checksums.target.job.checkpoint.tensors
         chunks = {
             (name, index) for name, t in tensors.items() for index in t.spec.storage.indices()
         }
         assert {(each.name, each.index) for each in heard} == chunks
         assert len(heard) == len(chunks)
         for each in heard:
-            for data in stored(self, root, each):
+            for data in stored(files, root, each):
                 assert (len(data), crc32c(data)) == (each.nbytes, each.crc32c), each
-        return finish(self, root, digests, checksums)
+        return finish_files(files, root, digests, checksums)
 
     return checked
 
 
-def stored(writer: Any, root: Location, chunk: ChunkChecksum) -> Iterator[bytes]:
+def stored(files: FileMap, root: Location, chunk: ChunkChecksum) -> Iterator[bytes]:
     """The bytes at each place of a chunk, or in the database."""
-    places = writer.places(chunk.name, chunk.index)
+    places = files.places(chunk.name, chunk.index)
     for place in places:
         data = Path(root.path, place.file).read_bytes()
         yield data if place.offset is None else data[place.start : place.start + chunk.nbytes]
     if not places:
-        item, param = writer._keys[chunk.name]
-        key = chunk_key(writer._target.tensors[chunk.name].spec.storage, chunk.index)
-        yield writer._databases[item].read(f"{param}/{key}").result().value
+        folder, key = files.database._key(chunk.name, chunk.index)
+        yield files.database._open[folder].read(key).result().value
 
 
 def without_trailers(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoding = OrbaxForm._encoding
+    encoding = orbax_form._encoding
     monkeypatch.setattr(
-        OrbaxForm, "_encoding", lambda *given: replace(encoding(*given), checksum=False)
+        orbax_form, "_encoding", lambda *given: replace(encoding(*given), checksum=False)
     )
 
 

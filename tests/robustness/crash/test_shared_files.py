@@ -19,8 +19,8 @@ from tests.robustness.crash.interrupted import journal_of, journal_tasks, other_
 from tests.robustness.crash.killing import Point, run_killed
 from tests.robustness.faults.cases import only
 
-WRITER = "reshard.formats.safetensors.write.writer"
-PREPARE = f"{WRITER}:SafetensorsWriter.prepare"
+WRITER = "reshard.formats.carry_out"
+PREPARE = "reshard.conversion.resume.resume:prepare_files"
 ALL_DONE = Point("reshard.conversion.finish:check_recorded", "after")
 EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
 

@@ -47,7 +47,7 @@ SABOTAGES = (
         "lost-chunk-resumed",
         "a resumed run counts on a chunk whose file is gone or short",
         "reshard/conversion/resume/check_chunks.py",
-        "if not all(_is_there(c, place, root.path) for place in c.places)",
+        "if not all(_is_there(c, place, root.path, is_stored) for place in c.places)",
         "if False",
         ("tests/robustness/crash/test_trusted_chunks.py::test_removed_chunks_are_written_again",),
     ),
@@ -95,7 +95,7 @@ SABOTAGES = (
         "half-written-file-kept",
         "files that no record names stay in the target",
         "reshard/conversion/resume/resume.py",
-        "        if file not in named and not target.output.writer.keeps(file):",
+        "        if file not in named and not target.output.files.keeps(file):",
         "        if False:",
         (
             "tests/robustness/crash/test_trusted_chunks.py::test_files_that_the_journal_does_not_name_are_removed",

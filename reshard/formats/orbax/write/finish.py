@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.contents import Container, Item, Style
 from reshard.formats.ocdbt.index import find_databases
+from reshard.formats.orbax.container import CHECKPOINT_METADATA, V1_MARKER
 from reshard.formats.orbax.folder_record import is_data_file
-from reshard.formats.orbax.write.container_metadata import (
-    CHECKPOINT_METADATA,
-    V1_MARKER,
-    checkpoint_metadata,
-)
 from reshard.formats.orbax.write.copy_items import copied_folders
-from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
+from reshard.formats.orbax.write.item_tree import V1_HANDLERS, ItemTree, WrittenLeaf, item_directory
 from reshard.formats.orbax.write.metadata import metadata_files, string_document
 from reshard.formats.slices.file_digests import digests_of_files, files_below
 from reshard.formats.slices.slice_file import (
@@ -28,6 +27,13 @@ from reshard.formats.slices.slice_file import (
 from reshard.formats.slices.target_entry import split_of_shards, target_entry
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.location import Location
+
+_TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
+
+_TREE_HANDLER: dict[Style, str] = {
+    "v0": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
+    "v1": "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler",
+}
 
 
 def finish_checkpoint(
@@ -131,7 +137,7 @@ def _markers(target: TargetCheckpoint, trees: Sequence[ItemTree]) -> dict[str, b
     for tree in trees if container.style != "v1" else ():
         if tree.directory:
             markers[tree.below(COMMIT_MARKER)] = COMMITTED
-    markers[CHECKPOINT_METADATA] = checkpoint_metadata(container, items)
+    markers[CHECKPOINT_METADATA] = _checkpoint_metadata(container, items)
     if container.style == "v1":
         markers[V1_MARKER] = b""
     return markers | {COMMIT_MARKER: COMMITTED}
@@ -142,3 +148,42 @@ def _write(root: Location, name: str, data: bytes) -> None:
     if "/" in name:
         path.parent.make_folder()
     path.write(data)
+
+
+def _checkpoint_metadata(container: Container, items: Iterable[Item]) -> bytes:
+    """``_CHECKPOINT_METADATA``: the source's, with the handlers of the items that were written.
+
+    Time stamps are the source's, or null if it has none, so that converting twice gives equal files. A tree that was
+    never saved before gets the time of now.
+    """
+    now = time.time_ns()
+    document = {
+        "item_handlers": _item_handlers(container, items),
+        "metrics": {},
+        "performance_metrics": {},
+        "init_timestamp_nsecs": now,
+        "commit_timestamp_nsecs": now,
+        "custom_metadata": {},
+    }
+    times = {k: v for k, v in container.meta.items() if k in _TIMES}
+    recorded = {k: v for k, v in container.meta.items() if k != "item_handlers" and v is not None}
+    recorded |= times
+    return json.dumps(document | recorded).encode()
+
+
+def _item_handlers(container: Container, items: Iterable[Item]) -> str | dict[str, str]:
+    """One handler for a checkpoint that is one tree, else a handler by item folder."""
+    found = {
+        item_directory(container, item): _handler(container.style or "v0", item) for item in items
+    }
+    return found[""] if "" in found else {k: v for k, v in found.items() if v}
+
+
+def _handler(style: Style, item: Item) -> str:
+    """The item's recorded handler; the default if a tree's handler is of the other style."""
+    fits = item.handler.startswith(V1_HANDLERS) == (style == "v1")
+    return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
+
+
+def _default(style: Style, item: Item) -> str:
+    return _TREE_HANDLER[style] if item.is_tree else ""

@@ -69,7 +69,7 @@ class PlannedFile(Struct, frozen=True):
     count: int
 
 
-def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedFile]:
+def listed_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[PlannedFile]:
     """The files of ``target``.
 
     Raises PlanError where a file for each device is asked for and the layouts have no mesh, or several.
@@ -150,9 +150,7 @@ def _device_boxes(tensor: TargetTensor) -> list[Box]:
 
 def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[list[FileSlice]]:
     holders = [_holders(tensor, form) for tensor in tensors]
-    count = max(
-        (rank + 1 for found in holders for ranks in found.values() for rank in ranks), default=1
-    )
+    count = _rank_count(holders)
     files: list[list[FileSlice]] = [[] for _ in range(count)]
     filled = [0] * count
     for tensor, found in zip(tensors, holders, strict=True):
@@ -161,6 +159,11 @@ def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[l
             files[rank].append(FileSlice(tensor, box))
             filled[rank] += max(1, files[rank][-1].nbytes)
     return [file for file in files if file] or [[]]
+
+
+def _rank_count(holders: Sequence[dict[Box, list[int]]]) -> int:
+    ranks = (rank for found in holders for of_box in found.values() for rank in of_box)
+    return 1 + max(ranks, default=0)
 
 
 def _holders(tensor: TargetTensor, form: SafetensorsForm) -> dict[Box, list[int]]:

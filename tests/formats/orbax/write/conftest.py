@@ -1,4 +1,4 @@
-"""Writing a whole checkpoint through the Writer, its chunks encoded by other people's codecs."""
+"""Writing a whole checkpoint through a file map, its chunks encoded by other people's codecs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.formats.base import TargetCheckpoint, TargetTensor, Writer
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.contents import Container, Encoding, Item, Leaf, PathKey
+from reshard.formats.file_map import FileMap
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.writer import open_writer
+from reshard.formats.orbax.write.file_map import plan_files
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -101,30 +103,30 @@ def write(
     ocdbt: bool = False,
 ) -> Path:
     """Write below a staging folder, over what is there already, and rename it as the engine does."""
-    writer = open_writer(target_of(entries, container, copied), OrbaxForm(ocdbt))
+    files = plan_files(target_of(entries, container, copied), OrbaxForm(ocdbt))
     staging = root.with_name(f".{root.name}.staging")
     if root.exists():
         root.rename(staging)
-    writer.prepare(locate(staging))
+    prepare_files(files, locate(staging))
     digests = {}
     for entry in entries:
         if entry.value is not None:
-            write_chunks(writer, staging, entry)
+            write_chunks(files, staging, entry)
             digests[entry.leaf.name] = f"{zlib.crc32(np.asarray(entry.value).tobytes()):016x}"
-    write_markers(staging, writer.finish(locate(staging), digests, ()))
+    write_markers(staging, finish_files(files, locate(staging), digests, ()))
     return staging.rename(root)
 
 
-def write_chunks(writer: Writer, root: Path, entry: Entry) -> None:
+def write_chunks(files: FileMap, root: Path, entry: Entry) -> None:
     value, spec = np.asarray(entry.value), entry.target.spec
     for index in spec.storage.indices():
         box = spec.storage.box(index)
         chunk = np.zeros(spec.stored_shape(index), value.dtype)
         chunk[tuple(slice(0, n) for n in box.shape)] = value[box.slices]
         data = encode(chunk, entry.encoding)
-        places = writer.places(spec.name, index)
-        if not places:
-            writer.put(spec.name, index, memoryview(data))
+        places = files.places(spec.name, index)
+        if files.database is not None:
+            files.database.put(spec.name, index, memoryview(data))
         for place in places:
             (root / place.file).write_bytes(data)
 

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from reshard.engine.output import TaskOutput
+from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.carry_out import prepare_files
 from reshard.formats.contents import Encoding
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.writer import open_writer
+from reshard.formats.orbax.write.file_map import plan_files
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -20,7 +23,7 @@ W = np.zeros(4, "f4")
 
 def refusal(making, *entries, ocdbt=False):
     with pytest.raises(FormatError) as raised:
-        open_writer(making.target_of(entries), OrbaxForm(ocdbt))
+        plan_files(making.target_of(entries), OrbaxForm(ocdbt))
     return str(raised.value)
 
 
@@ -39,9 +42,7 @@ def test_a_string_collides_as_a_tensor_does(making):
 
 
 def test_leaves_without_bytes_do_not_collide(making):
-    open_writer(
-        making.target_of([making.Entry(("a.b",), W), making.Entry(("a", "b"))]), OrbaxForm()
-    )
+    plan_files(making.target_of([making.Entry(("a.b",), W), making.Entry(("a", "b"))]), OrbaxForm())
 
 
 def test_slashed_names_that_collide(making):
@@ -80,7 +81,7 @@ def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
 def test_names_of_metadata_files(making, key):
     said = refusal(making, making.Entry((key,), W))
     assert f"tensor {key!r} would be written to the folder {key.partition('/')[0]!r}" in said
-    open_writer(making.target_of([making.Entry((key,), W)]), OrbaxForm(ocdbt=True))
+    plan_files(making.target_of([making.Entry((key,), W)]), OrbaxForm(ocdbt=True))
 
 
 @pytest.mark.parametrize("inner", ["x/c/0", "x/c", "x/zarr.json", "x/c.0"])
@@ -124,17 +125,17 @@ def with_spec(making, spec):
 def test_cuts_that_are_no_chunks(making):
     uneven = TensorSpec("w", (4,), "float32", Grid((4,), ((0, 3, 4),)), (2,))
     with pytest.raises(FormatError, match=r"zarr's chunks are all of one shape \(\[2\]\)"):
-        open_writer(with_spec(making, uneven), OrbaxForm())
+        plan_files(with_spec(making, uneven), OrbaxForm())
     unpadded = TensorSpec("w", (4,), "float32", Grid.whole((4,)), None)
     with pytest.raises(FormatError, match=r"needs a chunk shape of that rank, but has None"):
-        open_writer(with_spec(making, unpadded), OrbaxForm())
+        plan_files(with_spec(making, unpadded), OrbaxForm())
 
 
 def test_layouts_that_do_not_divide(making):
     layout = TensorLayout(("x",), DeviceMesh((3,), ("x",)))
     spec = TensorSpec("w", (4,), "float32", Grid.whole((4,)), (4,), layout)
     with pytest.raises(LayoutError, match="dimension 0 of size 4 does not divide into 3 parts"):
-        open_writer(with_spec(making, spec), OrbaxForm())
+        plan_files(with_spec(making, spec), OrbaxForm())
 
 
 def test_a_tree_that_is_one_leaf(making):
@@ -151,17 +152,17 @@ def test_tensors_and_leaves_must_match(making):
     with pytest.raises(
         FormatError, match=r"tensor 'v' has no leaf in the target tree; it would be lost"
     ):
-        open_writer(fewer, OrbaxForm())
+        plan_files(fewer, OrbaxForm())
     unknown = replace(target, tensors={"w": target.tensors["w"]})
     with pytest.raises(
         FormatError, match="leaf 'v' is a tensor, but its shape and chunks are not known"
     ):
-        open_writer(unknown, OrbaxForm())
+        plan_files(unknown, OrbaxForm())
     astray = making.target_of([making.Entry(("w",), W, item="other")])
     with pytest.raises(
         FormatError, match="belongs to the item 'other', but the container has no such"
     ):
-        open_writer(astray, OrbaxForm())
+        plan_files(astray, OrbaxForm())
 
 
 def test_strings_inside_strings(making):
@@ -177,21 +178,26 @@ def test_the_file_system_refuses(making, tmp_path, ocdbt):
         making.write(tmp_path / "file" / "out", [making.Entry(("w",), W)], ocdbt=ocdbt)
 
 
-@pytest.mark.parametrize("ocdbt", [False, True])
-def test_a_chunk_that_cannot_be_stored_is_named(making, tmp_path, ocdbt):
+def test_a_chunk_that_cannot_be_put_into_a_database_is_named(making, tmp_path):
     entry = making.Entry(("w",), W)
-    writer = open_writer(making.target_of([entry]), OrbaxForm(ocdbt))
+    files = plan_files(making.target_of([entry]), OrbaxForm(ocdbt=True))
     with pytest.raises(FormatError, match=r"chunk \[0\] of 'w' was put before prepare"):
-        writer.put("w", (0,), b"")
-    writer.prepare(locate(tmp_path / "out"))
+        files.database.put("w", (0,), b"")
+    prepare_files(files, locate(tmp_path / "out"))
     (tmp_path / "out").rename(tmp_path / "moved")
     (tmp_path / "out").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"cannot (write|store chunk \[0\] of 'w')"):
-        writer.put("w", (0,), bytes(20))
+    with pytest.raises(StorageError, match=r"cannot store chunk \[0\] of 'w'"):
+        files.database.put("w", (0,), bytes(20))
 
 
-def test_put_writes_a_plain_chunk(making, tmp_path):
-    writer = open_writer(making.target_of([making.Entry(("w",), W)]), OrbaxForm())
-    writer.prepare(locate(tmp_path))
-    writer.put("w", (0,), memoryview(bytes(20)))
-    assert (tmp_path / writer.places("w", (0,))[0].file).read_bytes() == bytes(20)
+def test_a_plain_chunk_that_cannot_be_written_is_named(making, tmp_path):
+    files = plan_files(making.target_of([making.Entry(("w",), W)]), OrbaxForm())
+    prepare_files(files, locate(tmp_path / "out"))
+    (place,) = files.places("w", (0,))
+    output = TaskOutput(str(tmp_path / "out"))
+    write_chunk(output, place, [bytes(20)])
+    assert (tmp_path / "out" / place.file).read_bytes() == bytes(20)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot create .*/out/w/c\.0"):
+        write_chunk(output, place, [bytes(20)])

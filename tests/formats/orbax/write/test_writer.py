@@ -1,4 +1,4 @@
-"""Whole checkpoints through the Writer, restored by stock Orbax v0 and v1, bit for bit."""
+"""Whole checkpoints through a file map, restored by stock Orbax v0 and v1, bit for bit."""
 
 import json
 import re
@@ -16,9 +16,10 @@ import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
+from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.contents import Encoding
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.writer import open_writer
+from reshard.formats.orbax.write.file_map import plan_files
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
@@ -331,12 +332,12 @@ def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, 
     spec = {"driver": "zarr", "kvstore": kvstore, "create": True, "metadata": metadata}
     ts.open(spec).result().write(value).result()
     entry = making.Entry(("w",), value, chunk=(2, 4), encoding=encoding)
-    writer = open_writer(making.target_of([entry]), OrbaxForm())
-    writer.prepare(locate(tmp_path / "ckpt"))
+    files = plan_files(making.target_of([entry]), OrbaxForm())
+    prepare_files(files, locate(tmp_path / "ckpt"))
     for index in entry.target.spec.storage.indices():
         chunk = tmp_path / "zarr2" / ".".join(map(str, index))
-        shutil.copyfile(chunk, tmp_path / "ckpt" / writer.places("w", index)[0].file)
-    write_markers(tmp_path / "ckpt", writer.finish(locate(tmp_path / "ckpt"), {}, ()))
+        shutil.copyfile(chunk, tmp_path / "ckpt" / files.places("w", index)[0].file)
+    write_markers(tmp_path / "ckpt", finish_files(files, locate(tmp_path / "ckpt"), {}, ()))
     assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
 

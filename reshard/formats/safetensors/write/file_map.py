@@ -1,23 +1,22 @@
-"""The safetensors writer: files whose headers are known before the first byte, so that any worker writes any chunk.
+"""The files of a safetensors target, whose headers are known before the first byte, so that any worker writes any chunk.
 
-Beside the files of a folder it writes ``slices.json``, and for Hugging Face shards their index. A
+Beside the files of a folder there is ``slices.json``, and for Hugging Face shards their index. A
 checkpoint of one file has its record in the header, with zeros for digests until they are known.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 
 from msgspec import Struct
 
-from reshard.errors import FormatError
-from reshard.formats.base import ChunkChecksum, Place, SharedFile, TargetCheckpoint, TargetTensor
+from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.carry_out import write_head
 from reshard.formats.contents import PathKey
+from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import index_of_pattern
 from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
@@ -26,7 +25,7 @@ from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.formats.safetensors.write.file_plan import (
     FileSlice,
     PlannedFile,
-    plan_files,
+    listed_files,
 )
 from reshard.formats.safetensors.write.header import safetensors_header
 from reshard.formats.slices.file_digests import digests_of_files
@@ -41,18 +40,24 @@ from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
-from reshard.storage.local.files import open_new, storage_errors, write_all
-from reshard.storage.local.folding import refuse_folded
 from reshard.storage.location import Location
 
 
-def open_writer(target: TargetCheckpoint, form: SafetensorsForm) -> SafetensorsWriter:
-    """A writer of safetensors files; nothing is written yet.
+def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> FileMap:
+    """The files of a safetensors checkpoint; nothing is written yet.
 
     Raises PlanError for a dtype, a name or a number of tensors that the format does not allow, and for files that the
     layouts do not give.
     """
-    return SafetensorsWriter(target, form)
+    planned = _Planned(target, form)
+    return FileMap(
+        places=planned.places,
+        finish=planned.finish,
+        names=planned.names,
+        shared=planned.sizes,
+        shared_file=planned.shared_file,
+        copy=planned.copy,
+    )
 
 
 class _Stored(Struct, frozen=True):
@@ -82,29 +87,22 @@ class _Stored(Struct, frozen=True):
         return tuple(Place(p.file, p.start + offset) for p in self.starts[found])
 
 
-class SafetensorsWriter:
-    """Writes safetensors files; implements ``formats.base.Writer``. Safe from any thread once prepared."""
+class _Planned:
+    """What the files of a target follow from. Nothing of it changes."""
 
     def __init__(self, target: TargetCheckpoint, form: SafetensorsForm) -> None:
         self._target = target
         self._form = form
-        self._files = plan_files(target, form)
-        self._sizes: dict[str, int] = {}
+        self._files = {file.name: file for file in listed_files(target, form)}
+        self.sizes: dict[str, int] = {}
         self._stored = self._located()
 
-    def prepare(self, root: Location) -> None:
-        """Make each file in its full size, with its header, and copy the files that are carried.
+    def names(self) -> list[str]:
+        """Every file."""
+        return [self._index_name, FILE_NAME, *self.sizes, *self._form.carried.files]
 
-        Where files are not written in place, each is begun with ``shared_file`` when its first chunk is written.
-        """
-        names = [self._index_name, FILE_NAME, *self._sizes, *self._form.carried.files]
-        refuse_folded(root, names)
-        for file in self._files:
-            if root.traits.in_place:
-                path = f"{root.path}/{file.name}"
-                _write_header(path, self._header(file), self._sizes[file.name])
-            elif not any(one.box.size for one in file.slices):
-                (root / file.name).write(self._header(file))
+    def copy(self, root: Location) -> None:
+        """Copies the files that are carried."""
         carried = self._form.carried
         for path, source in zip(carried.files, carried.locations, strict=True):
             (root / path).parent.make_folder()
@@ -115,35 +113,19 @@ class SafetensorsWriter:
         return self._stored[name].places(index)
 
     def shared_file(self, file: str) -> SharedFile:
-        planned = next(one for one in self._files if one.name == file)
-        return SharedFile(self._header(planned), self._sizes[file])
-
-    def put(self, name: str, index: Index, data: bytes | memoryview) -> None:
-        """Never called: every chunk has a place."""
-        raise FormatError(
-            f"chunk {list(index)} of {name!r} ({len(data)} bytes) has a place in a file, but was handed to the writer; "
-            "this is a defect of the program, please report it"
-        )
-
-    def holds(self, name: str, index: Index) -> bool:  # noqa: ARG002  the same for every chunk
-        """False: nothing is stored through ``put``."""
-        return False
-
-    def keeps(self, file: str) -> bool:
-        """Whether it is one of the files, which chunks share."""
-        return file in self._sizes
+        """A file with its header."""
+        return SharedFile(self._header(self._files[file]), self.sizes[file])
 
     def finish(
         self,
         root: Location,
         digests: Mapping[str, str],
-        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  the format stores none
+        _: Iterable[ChunkChecksum],  # the format stores none
     ) -> Mapping[str, bytes]:
-        """Write the record with the tensors' digests, and the index."""
+        """Writes the record with the tensors' digests, and the index."""
         if self._form.files == "one":
-            (file,) = self._files
-            header = self._header(file, digests)
-            _write_header(f"{root.path}/{file.name}", header, self._sizes[file.name])
+            (file,) = self._files.values()
+            write_head(root / file.name, self._header(file, digests), self.sizes[file.name])
             return {}
         known: dict[str, str] = {}
         if index := self._index():
@@ -162,7 +144,7 @@ class SafetensorsWriter:
     def _located(self) -> dict[str, _Stored]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
         grids = {n: self._form.slices_of(t) for n, t in self._target.tensors.items()}
-        for file in self._files:
+        for file in self._files.values():
             offset = len(self._header(file))
             for one in file.slices:
                 if one.box.size:
@@ -170,7 +152,7 @@ class SafetensorsWriter:
                         Place(file.name, offset)
                     )
                 offset += one.nbytes
-            self._sizes[file.name] = offset
+            self.sizes[file.name] = offset
         return {
             name: _Stored(tensor, grids[name], {i: tuple(p) for i, p in starts[name].items()})
             for name, tensor in self._target.tensors.items()
@@ -203,29 +185,15 @@ class SafetensorsWriter:
     def _index(self) -> bytes:
         """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""
         found_alone = ([ONLY_FILE], [self._form.name.only_file])
-        if self._form.files != "shards" or self._names in found_alone:
+        if self._form.files != "shards" or list(self._files) in found_alone:
             return b""
         document = {
             "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
-            "weight_map": {one.name: file.name for file in self._files for one in file.slices},
+            "weight_map": {
+                one.name: file.name for file in self._files.values() for one in file.slices
+            },
         }
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return [file.name for file in self._files]
-
-
-def _write_header(path: str, header: bytes, file_bytes: int) -> None:
-    """Writes the beginning of a file of ``file_bytes``, which is made if it is missing; the rest of it stays."""
-    fd = open_new(path)
-    try:
-        with storage_errors("write", path):
-            os.ftruncate(fd, file_bytes)
-        write_all(fd, memoryview(header), 0, path)
-    finally:
-        with storage_errors("close", path):
-            os.close(fd)
 
 
 def _index_of(one: FileSlice, grid: Grid) -> Index:

@@ -1,0 +1,159 @@
+"""Format: what the registry knows of a checkpoint format.
+
+A format recognises and opens checkpoints, and plans the files of a target; it moves no tensor bytes, and knows no plan of a
+conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from reshard.arguments import Unlisted
+from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.contents import Item, StoredTensor
+from reshard.geometry.grid import Grid
+from reshard.options import Option
+from reshard.storage.location import Location
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
+    from reshard.formats.slices.record_files import RecordedFolder
+
+
+class OneFile(Struct, frozen=True):
+    """How the name of a target says that it is a single file.
+
+    Attributes:
+        ending: of such a name.
+        option, value: the option that asks for a single file, and its value for that.
+    """
+
+    ending: str
+    option: str
+    value: str
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """What is known of a format without any checkpoint.
+
+    Attributes:
+        name: which its readers and forms have too.
+        title: the name in sentences, such as ``"Orbax"``.
+        marks: the files by which its checkpoints are recognised, for messages.
+        leaf_bytes: memory that opening a checkpoint takes for each leaf, an overestimate.
+        options: those of a target's options that the format has.
+        tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
+            is refused.
+        one_file: how a target's name says that it is a file of this format; None if none does.
+    """
+
+    name: str
+    title: str
+    marks: str
+    leaf_bytes: int
+    tensors_only: bool
+    options: Mapping[str, Option] = {}
+    one_file: OneFile | None = None
+
+
+def _yes(_: Location) -> bool:
+    return True
+
+
+class Recognised(Struct, frozen=True, kw_only=True):
+    """A checkpoint that has the marks of a format. What follows from other files is looked up when it is asked.
+
+    Attributes:
+        count_leaves: about how many leaves it has, without opening it; 0 where it cannot be read.
+        is_ours: whether it may be replaced by a target: nothing is lost but a checkpoint.
+        is_finished: whether no mark says that it was not committed.
+        is_no_run: whether it is certainly one checkpoint, and not the folder of a training run.
+        items: its items; none in a format without items.
+    """
+
+    count_leaves: Callable[[Location], int]
+    is_ours: Callable[[Location], bool]
+    is_finished: Callable[[Location], bool] = _yes
+    is_no_run: Callable[[Location], bool] = _yes
+    items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
+
+
+class Format(Protocol):
+    """A format that is read and written; an entry of ``registry.FORMATS``.
+
+    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none.
+    """
+
+    about: About
+
+    def recognise(self, root: Location) -> Recognised | None:
+        """The checkpoint at a location, finished or not, by its marks; None for anything else."""
+        ...
+
+    def files_of(self, root: Location) -> tuple[Location, ...] | None:  # noqa: ARG002
+        """The files that a location stands for, in a fixed order; None where it is one file or a folder.
+
+        A format whose checkpoints are named by a prefix gives ``run/ckpt-1000.index``, … for ``run/ckpt-1000``; nothing may have
+        that very name. An index stands for itself and the files beside it.
+        """
+        return None
+
+    def open(
+        self,
+        root: Location,
+        record: Record = "checked",
+        uri: str = "",
+        unlisted: Unlisted = "leave",
+    ) -> Reader:
+        """Opens the checkpoint at a location that is viewed as one checkpoint.
+
+        Args:
+            record: how its record is used.
+            uri: the text by which the user named it.
+            unlisted: what to do with tensors and files that no index lists.
+
+        Raises CorruptError for damage, FormatError for what is not supported.
+        """
+        ...
+
+    def form(self, options: Mapping[str, Any], source: Reader) -> Form:
+        """The form of a target, from the format's own options, parsed, and the open source.
+
+        Raises PlanError for options that contradict each other or the source.
+        """
+        ...
+
+    def arrange(
+        self, form: Form, tensor: TargetTensor, source: StoredTensor, slices: Grid
+    ) -> TargetTensor:
+        """A tensor of a target with the chunks and the encoding in which it is stored.
+
+        Args:
+            tensor: as one chunk without encoding.
+            slices: the parts of it that readers will want.
+
+        Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
+        """
+        ...
+
+    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
+        """What a person should know about a target, one sentence each."""
+        return iter(())
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        """The files of a target; nothing is written yet.
+
+        Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
+        the format cannot hold; LayoutError where a layout does not divide its tensor.
+        """
+        ...
+
+    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
+        """The folders of an open checkpoint that get a slices.json, the top last.
+
+        Raises FormatError for a checkpoint that has no room for one.
+        """
+        return []

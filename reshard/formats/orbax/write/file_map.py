@@ -1,0 +1,142 @@
+"""The files of an Orbax target: zarr3 arrays, each chunk in a file of its own or in a database for each item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.file_map import ChunkChecksum, FileMap, Place
+from reshard.formats.orbax.array_item import is_array_handler
+from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
+from reshard.formats.orbax.write.copy_items import copy_items
+from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
+from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
+from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
+from reshard.geometry.grid import Index
+from reshard.storage.location import Location
+
+
+def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
+    """The files of a checkpoint that stock Orbax restores; nothing is written yet.
+
+    Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
+    zarr3 cannot hold; LayoutError if a layout does not divide its tensor.
+    """
+    trees = item_trees(target)
+    for tree in trees:
+        check_tree(tree)
+        _check_names(tree, form)
+    arrays = {tree.item.name: _array_files(tree) for tree in trees}
+    folders = {
+        leaf.leaf.name: tree.below(leaf.folder) for tree in trees for leaf, _ in tree.tensors
+    }
+    planned = _Planned(target, tuple(trees), arrays, folders)
+    return _in_databases(planned) if form.ocdbt else _in_files(planned)
+
+
+def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
+    if not form.ocdbt:
+        names = [(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors]
+        check_files(names, is_array=_is_array(tree))
+        return
+    for leaf, _ in tree.tensors:
+        check_path(leaf.folder, f"tensor {leaf.leaf.name!r}")
+
+
+def _is_array(tree: ItemTree) -> bool:
+    """Whether the item is one array; old versions of Orbax record no handler of it."""
+    handler = tree.item.handler
+    return len(tree.leaves) == 1 and (not handler or is_array_handler(handler))
+
+
+def _array_files(tree: ItemTree) -> dict[str, bytes]:
+    return {
+        f"{leaf.folder}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
+        for leaf, tensor in tree.tensors
+    }
+
+
+class _Planned(Struct, frozen=True):
+    """The trees of a target.
+
+    Attributes:
+        arrays: the zarr.json of each array, by item and by path in it.
+        folders: of each tensor's chunks, below the root.
+    """
+
+    target: TargetCheckpoint
+    trees: Sequence[ItemTree]
+    arrays: Mapping[str, Mapping[str, bytes]]
+    folders: Mapping[str, str]
+
+    def key(self, name: str, index: Index) -> str:
+        """Of a chunk, below its array."""
+        return chunk_key(self.target.tensors[name].spec.storage, index)
+
+    def copy(self, root: Location) -> None:
+        """Copies the items that are not trees."""
+        copy_items(self.target, root)
+
+
+def _in_files(planned: _Planned) -> FileMap:
+    """With a file for each chunk: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` if the tensor has only one chunk."""
+    target, trees, arrays, folders = planned.target, planned.trees, planned.arrays, planned.folders
+
+    def places(name: str, index: Index) -> tuple[Place, ...]:
+        return (Place(f"{folders[name]}/{planned.key(name, index)}"),)
+
+    def names() -> Iterator[str]:
+        yield from (tree.below(name) for tree in trees for name in ITEM_FILES)
+        yield from folders.values()
+
+    def all_folders() -> Iterator[str]:
+        for name, folder in folders.items():
+            yield folder
+            for below in chunk_folders(target.tensors[name].spec.storage):
+                yield f"{folder}/{below}"
+
+    def literals() -> Iterator[tuple[str, bytes]]:
+        for tree in trees:
+            for path, data in arrays[tree.item.name].items():
+                yield tree.below(path), data
+
+    def finish(
+        root: Location, digests: Mapping[str, str], _: Iterable[ChunkChecksum]
+    ) -> Mapping[str, bytes]:
+        return finish_checkpoint(root, target, trees, digests, arrays=arrays, ocdbt=False)
+
+    return FileMap(
+        places=places,
+        finish=finish,
+        names=names,
+        folders=all_folders,
+        literals=literals,
+        copy=planned.copy,
+    )
+
+
+def _in_databases(planned: _Planned) -> FileMap:
+    """With all arrays of an item in one OCDBT database."""
+    from reshard.formats.ocdbt.databases import Databases
+
+    target, trees = planned.target, planned.trees
+    keys = {leaf.leaf.name: (t.directory, leaf.folder) for t in trees for leaf, _ in t.tensors}
+
+    def key(name: str, index: Index) -> tuple[str, str]:
+        directory, folder = keys[name]
+        return directory, f"{folder}/{planned.key(name, index)}"
+
+    def finish(
+        root: Location, digests: Mapping[str, str], _: Iterable[ChunkChecksum]
+    ) -> Mapping[str, bytes]:
+        return finish_checkpoint(root, target, trees, digests, arrays={}, ocdbt=True)
+
+    return FileMap(
+        places=lambda *_: (),
+        finish=finish,
+        copy=planned.copy,
+        database=Databases({t.directory: planned.arrays[t.item.name] for t in trees}, key),
+    )
