@@ -50,7 +50,7 @@ try:
         options["overwrite"] = True
         plan = reshard.plan(source, target, **options).plan
         print(json.dumps({"planned": plan.peak_bytes + plan.metadata_bytes,
-                          "strategies": sorted({m.strategy for m in plan.moves})}))
+                          "strategies": sorted({t.strategy for t in plan.tensors})}))
 except MemoryBudgetError as error:
     print(json.dumps({"refused": str(error), "smallest": error.smallest_bytes}))
 """

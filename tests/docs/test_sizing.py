@@ -62,7 +62,7 @@ def test_enough_memory_lets_every_worker_work(
         compression=compression, workers=WORKERS, max_memory=budget,
     ).plan  # fmt: skip
     assert plan.peak_bytes <= budget
-    (move,) = plan.moves
+    (move,) = plan.tensors
     at_once = min(WORKERS, move.price.tasks)
     assert at_once * move.price.task_bytes <= budget
     assert plan.written_bytes <= page["target_bytes"](4096 * 4096, itemsize, 8, 1)

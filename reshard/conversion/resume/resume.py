@@ -41,7 +41,7 @@ from reshard.storage.transaction import Earlier, Transaction
 def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     """Takes over what an unfinished run of the same conversion left, or begins anew.
 
-    The files are prepared unless ``prepares`` is false, the accumulator counts what was kept, and records can be appended.
+    The files are prepared unless ``prepares`` is false, the books count what was kept, and records can be appended.
     Raises ResumeError, and leaves everything as it is, where that run was another conversion.
     """
     earlier = None if target.job.restart else target.transaction.earlier()

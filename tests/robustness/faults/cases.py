@@ -117,7 +117,7 @@ def only(strategy: str | None) -> Iterator[None]:
 
     def chosen(*arguments: Any) -> Iterator[Any]:
         found = list(candidates(*arguments))
-        yield from [way for way in found if way[0].strategy == strategy] or found
+        yield from [way for way in found if way.fills[0].strategy == strategy] or found
 
     with patch.object(strategies, "choices", chosen):
         yield
