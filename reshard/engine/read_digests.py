@@ -30,8 +30,8 @@ from reshard.engine.decode.chunk_parts import PartReader
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
+from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.task import SourceChunk
-from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.engine.write.expected_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader

@@ -30,6 +30,9 @@ READ_BYTES_PER_SECOND = 0.5e9
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
 
+SMALLEST_BAND_BYTES = 64 << 10
+"""Below this, calls cost more than bytes."""
+
 TASK_BAND_BYTES = 4 << 20
 """The same for a task of a conversion. It makes more calls for each band, so its workers wait for the interpreter's
 lock more often than for memory."""

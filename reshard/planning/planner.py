@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
+from reshard.planning.joint import joint_choice
 from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.processes import PROCESS_BYTES
@@ -25,7 +26,6 @@ from reshard.planning.strategies import (
     Choice,
     Request,
     cheapest,
-    joint_choice,
     seconds,
     smallest_memory,
 )

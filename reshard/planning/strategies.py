@@ -14,77 +14,38 @@ Requests that share a read share its units, and each decoded band goes to all of
 raw ones are still written piece by piece. They need not want the same: of a tensor with many layers in each chunk, every
 layer may become a tensor of its own, and each chunk is decoded once for all of them.
 
-Where target chunks span several pieces, they are assembled from all of these, each read in its turn (``joint_choice``).
+Where target chunks span several pieces, they are assembled from all of these, each read in its turn (``joint``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial, reduce
-from itertools import pairwise
-
-from msgspec import Struct
-from msgspec.structs import replace
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
 
 from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid
+from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
-    SECONDS_PER_TASK,
+    SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
     Draft,
     Pace,
     Reading,
     chunks_per_unit,
-    decoded_bytes,
     gains_at_once,
-    price,
     task_bytes,
-    touched_bytes,
 )
+from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request
+from reshard.planning.halving import best_halving, first_halving
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+from reshard.planning.tensor_plan import Side, Strategy
 from reshard.planning.tiling import spans_chunks
 
-SMALLEST_BAND_BYTES = 64 << 10
-"""Below this, calls cost more than bytes."""
-
-COPY_BYTES = 4 << 20
-"""Memory to copy a range of a file in the kernel."""
-
-
-class Request(Struct, frozen=True):
-    """A piece, and how its source and target are stored.
-
-    Attributes:
-        copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
-    """
-
-    piece: Piece
-    source: Side
-    target: Side
-    copy_bytes: int = COPY_BYTES
-
-
-class Choice(Struct, frozen=True):
-    """A fill per request, in order; they share band and the memory of a task.
-
-    Attributes:
-        box: what is read, in the source's view; of a joint fill the box of the target that is filled.
-        units: boxes of it, which tasks read.
-    """
-
-    fills: tuple[Fill, ...]
-    box: Box
-    units: Grid
-
-    @property
-    def task_bytes(self) -> int:
-        return self.fills[0].price.task_bytes
+__all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]
 
 
 def cheapest(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Choice | None:
@@ -116,7 +77,7 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
     if all(map(_is_chunk_by_chunk, requests)):
         yield _whole(requests, memory)  # first: at equal price it has the least overhead
     is_raw = [request.target.raw for request in requests]
-    frame = _Frame.of(requests)
+    frame = Frame.of(requests)
     if all(is_raw):
         # Only bands that all take whole, and that are boxes of the source, are put side by side.
         is_plain = frame.is_one and requests[0].piece.source_view is None
@@ -134,105 +95,6 @@ def _shares_chunks(request: Request) -> bool:
     piece, spec = request.piece, request.target.spec
     is_whole = piece.target_view is None and piece.target_box == Box.full(spec.shape)
     return not is_whole and spans_chunks(spec, [piece])
-
-
-class _Frame(Struct, frozen=True):
-    """The box of a source that requests read, and the grids within it.
-
-    Attributes:
-        is_one: whether each of them wants all of the box.
-        source: the chunks of the source.
-        targets: for each request, where a unit may be cut so that it holds whole target chunks.
-    """
-
-    requests: Sequence[Request]
-    box: Box
-    is_one: bool
-    source: Grid
-    targets: tuple[Grid, ...]
-
-    @classmethod
-    def of(cls, requests: Sequence[Request]) -> _Frame:
-        pieces = [request.piece for request in requests]
-        box = around([piece.source_box for piece in pieces])
-        first = requests[0]
-        view, storage = pieces[0].source_view, first.source.spec.storage
-        source = (storage if view is None else view.grid(storage)).clip(box)
-        grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
-        is_one = all(piece.source_box == box for piece in pieces)
-        if not is_one:
-            grids = _within(box, source, [piece.source_box for piece in pieces], grids)
-        return cls(requests, box, is_one, source, grids)
-
-    def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
-        return [
-            Draft(strategy, r.piece, r.source, r.target, self._own(r.piece, units))
-            for r, strategy in zip(self.requests, strategies, strict=True)
-        ]
-
-    def _own(self, piece: Piece, units: Grid) -> Grid:
-        """The units as boxes of a piece."""
-        return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
-
-    def reading(self, units: Grid) -> Reading:
-        return Reading(self.requests[0].source, self.source, units)
-
-    def decoded_bytes(self, units: Grid) -> int:
-        return decoded_bytes(self.reading(units))
-
-    def choice(self, drafts: Sequence[Draft], units: Grid, pace: Pace) -> Choice:
-        reading = self.reading(units)
-        fills = tuple(
-            Fill(
-                (draft.piece,),
-                (draft.source,),
-                draft.target,
-                draft.strategy,
-                draft.units,
-                pace.band_bytes,
-                self._price(draft, reading, pace, is_first=number == 0),
-                pace.at_once,
-            )
-            for number, draft in enumerate(drafts)
-        )
-        return Choice(fills, self.box, units)
-
-    def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
-        """The first pays for decoding; where each takes a part of what is read, also for the tasks."""
-        found = price(draft, reading, pace, is_decoded=not is_first)
-        if is_first or self.is_one:
-            return found
-        return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
-
-
-def _within(
-    box: Box, source: Grid, pieces: Sequence[Box], grids: Sequence[Grid]
-) -> tuple[Grid, ...]:
-    """The grids of pieces within a box that is larger than they are.
-
-    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there.
-    """
-    places = [piece.relative_to(box.start) for piece in pieces]
-    every = [set(cuts) for cuts in source.cuts]
-    for place, grid in zip(places, grids, strict=True):
-        for dim, cuts in enumerate(grid.cuts):
-            every[dim].update(cut + place.start[dim] for cut in cuts)
-    return tuple(
-        Grid(
-            box.shape,
-            tuple(
-                tuple(
-                    sorted(
-                        {c for c in of if c <= first or c >= last} | {cut + first for cut in cuts}
-                    )
-                )
-                for of, cuts, first, last in zip(
-                    every, grid.cuts, place.start, place.stop, strict=True
-                )
-            ),
-        )
-        for place, grid in zip(places, grids, strict=True)
-    )
 
 
 def _is_identical(request: Request) -> bool:
@@ -273,13 +135,13 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
 
 def _whole(requests: Sequence[Request], memory: int) -> Choice:
     units, chunk = requests[0].target.spec.storage, requests[0].source.spec.chunk_bytes
-    frame = _Frame.of(requests)
+    frame = Frame.of(requests)
     drafts = frame.drafts(["whole"] * len(requests), units)
     return frame.choice(drafts, units, _pace(frame.reading(units), drafts, memory, chunk, chunk))
 
 
 def _copy(requests: Sequence[Request]) -> Choice:
-    frame, first = _Frame.of(requests), requests[0]
+    frame, first = Frame.of(requests), requests[0]
     units = first.piece.target_grid(first.target.spec.storage)
     need = max(request.copy_bytes for request in requests)
     pace = Pace(SMALLEST_BAND_BYTES, False, need)
@@ -287,7 +149,7 @@ def _copy(requests: Sequence[Request]) -> Choice:
 
 
 def _scatter(
-    frame: _Frame, memory: int, first_open_dim: int, max_open_chunks: int
+    frame: Frame, memory: int, first_open_dim: int, max_open_chunks: int
 ) -> Iterator[Choice]:
     """Source chunks from dimension ``first_open_dim`` on decoded side by side: all, half of them, …
 
@@ -305,7 +167,7 @@ def _scatter(
             least = _least_band(source, open_chunks, first_open_dim)
             pace = _pace(frame.reading(units), drafts, memory, least)
             yield frame.choice(drafts, units, pace)
-        units = _fewer_open_chunks(units, source_grid)
+        units = first_halving(units, source_grid)  # rows stay as wide as possible
 
 
 def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
@@ -313,15 +175,6 @@ def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
     whole = Grid.whole(source_grid.shape)
     cuts = source_grid.cuts[:first_open_dim] + whole.cuts[first_open_dim:]
     return Grid(source_grid.shape, cuts)
-
-
-def _fewer_open_chunks(units: Grid, source_grid: Grid) -> Grid | None:
-    """Half as many open chunks along the first dimension that has several, so that rows stay as wide as possible."""
-    for dim, cuts in enumerate(units.cuts):
-        finer = _halve(cuts, source_grid.cuts[dim])
-        if finer != cuts:
-            return Grid(units.shape, (*units.cuts[:dim], finer, *units.cuts[dim + 1 :]))
-    return None
 
 
 def _least_band(source: Side, open_chunks: int, first_open_dim: int) -> int:
@@ -364,7 +217,7 @@ def _widest_bands(
     return Pace(band, at_once, need(band))
 
 
-def _block(frame: _Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
+def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
     # A chunk is assembled from all of its bytes; pieces may be cut anywhere.
     assembled = reduce(
         Grid.common,
@@ -379,9 +232,9 @@ def _block(frame: _Frame, strategies: Sequence[Strategy], memory: int) -> Iterat
         drafts = frame.drafts(strategies, units)
         pace = _pace(frame.reading(units), drafts, memory)
         if slices is None:
-            halved = _best_halving(frame.decoded_bytes, units, assembled)
+            halved = best_halving(frame.decoded_bytes, units, assembled)
         else:
-            halved = _first_halving(units, assembled)
+            halved = first_halving(units, assembled)
         if halved is None:
             break
         is_small = slices is None or not _is_halved_for_free(frame, units, halved)
@@ -405,109 +258,10 @@ def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
     return units
 
 
-def _is_halved_for_free(frame: _Frame, units: Grid, halved: Grid) -> bool:
+def _is_halved_for_free(frame: Frame, units: Grid, halved: Grid) -> bool:
     """Whether halves are read as one would be. What is written in order then goes on its way while the next half is read."""
     is_raw = frame.requests[0].source.raw
     return is_raw or frame.decoded_bytes(halved) == frame.decoded_bytes(units)
-
-
-def _best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
-    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
-    halvings = [
-        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
-        for d, cuts in enumerate(units.cuts)
-        if (finer := _halve(cuts, assembled.cuts[d])) != cuts
-    ]
-    counted = [(decoded(u), i) for i, u in enumerate(halvings)]
-    return halvings[min(counted)[1]] if counted else None
-
-
-def _first_halving(units: Grid, assembled: Grid) -> Grid | None:
-    """The units halved along the first dimension in which they have several chunks, so that the chunks of each follow one
-    another row-major; None at single chunks."""
-    for d, cuts in enumerate(units.cuts):
-        if (finer := _halve(cuts, assembled.cuts[d])) != cuts:
-            return Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
-    return None
-
-
-@lru_cache(maxsize=4096)
-def _halve(units: Cuts, cuts: Cuts) -> Cuts:
-    """Every unit with more than one part is cut near its middle, at a cut of ``cuts``."""
-    position = {cut: i for i, cut in enumerate(cuts)}
-    finer = [0]
-    for a, b in pairwise(units):
-        middle = (position[a] + position[b]) // 2
-        if middle > position[a]:
-            finer.append(cuts[middle])
-        finer.append(b)
-    return tuple(finer)
-
-
-def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
-    """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
-    target = requests[0].target
-    assembled = target.spec.storage
-    box, slices = Box.full(target.spec.shape), target.in_order
-    units = Grid.whole(target.spec.shape) if slices is None else slices
-    while True:
-        readings = [_reading_of(request, units) for request in requests]
-        drafts = [
-            Draft("block", r.piece, r.source, r.target, reading.units)
-            for r, reading in zip(requests, readings, strict=True)
-        ]
-        pace = _joint_pace(readings, drafts, units, memory)
-        if slices is None:
-            halved = _best_halving(partial(_joint_bytes, requests), units, assembled)
-        else:
-            halved = _first_halving(units, assembled)
-        if halved is None or pace.task_bytes <= memory:
-            break
-        units = halved
-    prices = [price(d, r, pace) for d, r in zip(drafts, readings, strict=True)]
-    cost = Price(
-        units.count,
-        sum(map(decoded_bytes, readings)),
-        sum(map(touched_bytes, readings)),
-        sum(p.written_bytes for p in prices),
-        assembled.count * target.copies,
-        pace.task_bytes,
-        sum(p.seconds for p in prices),
-    )
-    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
-    fill = Fill(pieces, sources, target, "block", units, pace.band_bytes, cost)
-    return Choice((fill,), box, units)
-
-
-def _joint_pace(
-    readings: Sequence[Reading], drafts: Sequence[Draft], units: Grid, memory: int
-) -> Pace:
-    """Pieces are read one after the other, so that a task needs the most of any, and all of its target chunks."""
-    target = drafts[0].target.spec
-    chunks = chunks_per_unit(units, target.storage)
-
-    def need(band: int) -> int:
-        most = max(
-            task_bytes(reading, [draft], band) - draft.chunks * target.chunk_bytes
-            for reading, draft in zip(readings, drafts, strict=True)
-        )
-        return most + chunks * target.chunk_bytes
-
-    band = TASK_BAND_BYTES
-    while band > SMALLEST_BAND_BYTES and need(band) > memory:
-        band //= 2
-    return Pace(band, False, need(band))
-
-
-def _reading_of(request: Request, units: Grid) -> Reading:
-    """What units of a target decode for one of its pieces."""
-    piece = request.piece
-    grid = piece.source_grid(request.source.spec.storage)
-    return Reading(request.source, grid, piece.target_grid(units))
-
-
-def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:
-    return sum(decoded_bytes(_reading_of(request, units)) for request in requests)
 
 
 def smallest_memory(request: Request) -> int:

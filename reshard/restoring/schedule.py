@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.task import SourceChunk
-from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.formats.base import Reader
 from reshard.restoring.read_chunk import ChunkRead
 from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices

@@ -1,0 +1,152 @@
+"""Filling: a unit of a target that is filled from what is decoded, and Taker: a piece of it, which takes a part of each band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from reshard.checksums.coverage import coverage
+from reshard.checksums.sums import Sums, sum_of_box
+from reshard.engine.decode.interleave import Interleaved
+from reshard.engine.error_context import about_target, about_tensor
+from reshard.engine.task import Result, Take, Task, Unit, source_element_type
+from reshard.engine.write.expected_digest import expected_sum
+from reshard.engine.write.sinks import ChunkSink, PieceSink
+from reshard.geometry.box import Box
+from reshard.planning.piece import Piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class Filling(Struct):
+    """One unit that is filled from what is decoded.
+
+    Attributes:
+        target: named in errors, where there are several.
+        sums: of what was read for each of its pieces, and what that must give.
+        is_recorded: whether the source's digest was not taken, since it is recorded and the target must have the same.
+    """
+
+    unit: Unit
+    sink: ChunkSink | PieceSink
+    target: str | None
+    sums: list[Sums]
+    moved_bytes: int = 0
+    is_recorded: bool = False
+
+    def result(self, task: Task) -> Result:
+        """Stores what is assembled; what was done for the unit."""
+        unit = self.unit
+        with about_target(self.target), about_tensor(unit.name, source=self.sink.source):
+            chunks = tuple(self.sink.close())
+        first, *others = self.sums
+        first = first.merge(self.sink.sums)
+        if self.is_recorded:
+            first = replace(first, source=first.target, expected=first.target)
+        cast = self.sink.cast if any(piece.is_cast for piece in unit.pieces) else None
+        return Result(
+            unit.tensor,
+            unit.number,
+            (first, *others),
+            self.moved_bytes,
+            sum([read.stored_bytes for read in task.reads]),
+            chunks,
+            cast,
+            target=unit.target,
+        )
+
+
+class _Part(Struct, frozen=True):
+    """What a unit takes of a band.
+
+    Attributes:
+        box: of the piece.
+        is_band: whether it is all of the band.
+    """
+
+    elements: Array | Interleaved
+    box: Box
+    is_band: bool
+
+
+class Taker(Struct):
+    """One piece of a unit, which takes a box of what is read.
+
+    Attributes:
+        dtype: as what it sees the source's elements.
+    """
+
+    take: Take
+    piece: Piece
+    filling: Filling
+    dtype: np.dtype[Any]
+    parts: list[_Part] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, take: Take, fillings: Sequence[Filling]) -> Taker:
+        filling = fillings[take.unit]
+        piece = filling.unit.pieces[take.piece]
+        return cls(take, piece, filling, source_element_type(piece))
+
+    def find(self, band: Array | Interleaved, box: Box) -> None:
+        """Finds what it takes of a band that lies at ``box`` of the source."""
+        if isinstance(band, Interleaved):  # those who take whole bands only
+            own = box.relative_to(self.piece.source_box.start)
+            self.parts = [_Part(band, own, True)]
+        else:
+            self.parts = list(self._parts(self.seen(band), box))
+
+    def _parts(self, band: Array, box: Box) -> Iterator[_Part]:
+        for overlap in self.piece.overlaps(box):
+            found = overlap.box.intersect(self.take.box)
+            if found is None:
+                continue
+            if overlap.where.shape == box.shape == found.shape:
+                yield _Part(band, found, True)
+                continue
+            inside = band[overlap.inside.slices].reshape(overlap.shape)[overlap.where.slices]
+            yield _Part(inside[found.relative_to(overlap.box.start).slices], found, False)
+
+    def put(self) -> None:
+        """Hands on what it takes to the target."""
+        unit, filling = self.filling.unit, self.filling
+        with about_target(filling.target), about_tensor(unit.name, source=filling.sink.source):
+            for part in self.parts:
+                filling.sink.put(self.piece, part.elements, part.box)
+                filling.moved_bytes += part.elements.nbytes
+
+    def seen(self, band: Array) -> Array:
+        """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
+        return band if band.dtype == self.dtype else band.view(self.dtype)
+
+    def summed(self, shape: tuple[int, ...], of_band: int | None) -> int:
+        """What its parts add to the digest of a source of ``shape``; ``of_band``: what the whole band does, if that is known."""
+        view, total = self.piece.source_view, 0
+        for part in self.parts:
+            if part.is_band and of_band is not None:
+                total ^= of_band
+            elif not isinstance(part.elements, Interleaved):
+                place = part.box.shift(self.piece.source_box.start)
+                total ^= sum_of_box(part.elements, place, view.shape if view else shape)
+        return total
+
+    def expected(self) -> int:
+        """What its parts must add to the target's digest, made a second time."""
+        total = 0
+        for part in self.parts:
+            if not isinstance(part.elements, Interleaved):
+                total ^= expected_sum(self.filling.unit, self.piece, part.elements, part.box)
+        return total
+
+    def add(self, source: int, expected: int) -> None:
+        """Counts the parts as read once."""
+        boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
+        sums, number = self.filling.sums, self.take.piece
+        sums[number] = sums[number].merge(Sums(source, expected, read=coverage(boxes)))

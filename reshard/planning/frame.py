@@ -1,0 +1,146 @@
+"""Frame: the box of a source that several requests read together, and the grids within it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.planning.cost import SECONDS_PER_TASK, Draft, Pace, Reading, decoded_bytes, price
+from reshard.planning.piece import Piece
+from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+
+COPY_BYTES = 4 << 20
+"""Memory to copy a range of a file in the kernel."""
+
+
+class Request(Struct, frozen=True):
+    """A piece, and how its source and target are stored.
+
+    Attributes:
+        copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
+    """
+
+    piece: Piece
+    source: Side
+    target: Side
+    copy_bytes: int = COPY_BYTES
+
+
+class Choice(Struct, frozen=True):
+    """A fill per request, in order; they share band and the memory of a task.
+
+    Attributes:
+        box: what is read, in the source's view; of a joint fill the box of the target that is filled.
+        units: boxes of it, which tasks read.
+    """
+
+    fills: tuple[Fill, ...]
+    box: Box
+    units: Grid
+
+    @property
+    def task_bytes(self) -> int:
+        return self.fills[0].price.task_bytes
+
+
+class Frame(Struct, frozen=True):
+    """The box of a source that requests read, and the grids within it.
+
+    Attributes:
+        is_one: whether each of them wants all of the box.
+        source: the chunks of the source.
+        targets: for each request, where a unit may be cut so that it holds whole target chunks.
+    """
+
+    requests: Sequence[Request]
+    box: Box
+    is_one: bool
+    source: Grid
+    targets: tuple[Grid, ...]
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> Frame:
+        pieces = [request.piece for request in requests]
+        box = around([piece.source_box for piece in pieces])
+        first = requests[0]
+        view, storage = pieces[0].source_view, first.source.spec.storage
+        source = (storage if view is None else view.grid(storage)).clip(box)
+        grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
+        is_one = all(piece.source_box == box for piece in pieces)
+        if not is_one:
+            grids = _within(box, source, [piece.source_box for piece in pieces], grids)
+        return cls(requests, box, is_one, source, grids)
+
+    def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
+        return [
+            Draft(strategy, r.piece, r.source, r.target, self._own(r.piece, units))
+            for r, strategy in zip(self.requests, strategies, strict=True)
+        ]
+
+    def _own(self, piece: Piece, units: Grid) -> Grid:
+        """The units as boxes of a piece."""
+        return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
+
+    def reading(self, units: Grid) -> Reading:
+        return Reading(self.requests[0].source, self.source, units)
+
+    def decoded_bytes(self, units: Grid) -> int:
+        return decoded_bytes(self.reading(units))
+
+    def choice(self, drafts: Sequence[Draft], units: Grid, pace: Pace) -> Choice:
+        reading = self.reading(units)
+        fills = tuple(
+            Fill(
+                (draft.piece,),
+                (draft.source,),
+                draft.target,
+                draft.strategy,
+                draft.units,
+                pace.band_bytes,
+                self._price(draft, reading, pace, is_first=number == 0),
+                pace.at_once,
+            )
+            for number, draft in enumerate(drafts)
+        )
+        return Choice(fills, self.box, units)
+
+    def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
+        """The first pays for decoding; where each takes a part of what is read, also for the tasks."""
+        found = price(draft, reading, pace, is_decoded=not is_first)
+        if is_first or self.is_one:
+            return found
+        return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
+
+
+def _within(
+    box: Box, source: Grid, pieces: Sequence[Box], grids: Sequence[Grid]
+) -> tuple[Grid, ...]:
+    """The grids of pieces within a box that is larger than they are.
+
+    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there.
+    """
+    places = [piece.relative_to(box.start) for piece in pieces]
+    every = [set(cuts) for cuts in source.cuts]
+    for place, grid in zip(places, grids, strict=True):
+        for dim, cuts in enumerate(grid.cuts):
+            every[dim].update(cut + place.start[dim] for cut in cuts)
+    return tuple(
+        Grid(
+            box.shape,
+            tuple(
+                tuple(
+                    sorted(
+                        {c for c in of if c <= first or c >= last} | {cut + first for cut in cuts}
+                    )
+                )
+                for of, cuts, first, last in zip(
+                    every, grid.cuts, place.start, place.stop, strict=True
+                )
+            ),
+        )
+        for place, grid in zip(places, grids, strict=True)
+    )

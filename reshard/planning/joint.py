@@ -1,0 +1,90 @@
+"""A fill of several pieces: target chunks that these have in common are assembled from all of them, one read after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
+from reshard.planning.cost import (
+    SMALLEST_BAND_BYTES,
+    TASK_BAND_BYTES,
+    Draft,
+    Pace,
+    Reading,
+    chunks_per_unit,
+    decoded_bytes,
+    price,
+    task_bytes,
+    touched_bytes,
+)
+from reshard.planning.frame import Choice, Request
+from reshard.planning.halving import best_halving, first_halving
+from reshard.planning.tensor_plan import Fill, Price
+
+
+def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
+    """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
+    target = requests[0].target
+    assembled = target.spec.storage
+    box, slices = Box.full(target.spec.shape), target.in_order
+    units = Grid.whole(target.spec.shape) if slices is None else slices
+    while True:
+        readings = [_reading_of(request, units) for request in requests]
+        drafts = [
+            Draft("block", r.piece, r.source, r.target, reading.units)
+            for r, reading in zip(requests, readings, strict=True)
+        ]
+        pace = _joint_pace(readings, drafts, units, memory)
+        if slices is None:
+            halved = best_halving(partial(_joint_bytes, requests), units, assembled)
+        else:
+            halved = first_halving(units, assembled)
+        if halved is None or pace.task_bytes <= memory:
+            break
+        units = halved
+    prices = [price(d, r, pace) for d, r in zip(drafts, readings, strict=True)]
+    cost = Price(
+        units.count,
+        sum(map(decoded_bytes, readings)),
+        sum(map(touched_bytes, readings)),
+        sum(p.written_bytes for p in prices),
+        assembled.count * target.copies,
+        pace.task_bytes,
+        sum(p.seconds for p in prices),
+    )
+    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
+    fill = Fill(pieces, sources, target, "block", units, pace.band_bytes, cost)
+    return Choice((fill,), box, units)
+
+
+def _joint_pace(
+    readings: Sequence[Reading], drafts: Sequence[Draft], units: Grid, memory: int
+) -> Pace:
+    """Pieces are read one after the other, so that a task needs the most of any, and all of its target chunks."""
+    target = drafts[0].target.spec
+    chunks = chunks_per_unit(units, target.storage)
+
+    def need(band: int) -> int:
+        most = max(
+            task_bytes(reading, [draft], band) - draft.chunks * target.chunk_bytes
+            for reading, draft in zip(readings, drafts, strict=True)
+        )
+        return most + chunks * target.chunk_bytes
+
+    band = TASK_BAND_BYTES
+    while band > SMALLEST_BAND_BYTES and need(band) > memory:
+        band //= 2
+    return Pace(band, False, need(band))
+
+
+def _reading_of(request: Request, units: Grid) -> Reading:
+    """What units of a target decode for one of its pieces."""
+    piece = request.piece
+    grid = piece.source_grid(request.source.spec.storage)
+    return Reading(request.source, grid, piece.target_grid(units))
+
+
+def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:
+    return sum(decoded_bytes(_reading_of(request, units)) for request in requests)
