@@ -6,7 +6,7 @@ Copies of a slice, which nobody else reads, are compared with the one that is de
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
@@ -136,9 +136,30 @@ def digests_with_casts(
     cast_crcs = {n: 0 for n in listed if n in casts}
     tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
-    work = digest_chunks if damage is None else digest_or_damage
+    with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
+        for result in results:
+            crcs[result.name] ^= result.crc
+            if result.name in cast_crcs:
+                cast_crcs[result.name] ^= result.cast_crc
+            _note_damage(result.name, result.damage, damage)
+            tell(result.name, result.nbytes)
+    for copies in compared_copies(reader, listed, limits):
+        tell(copies.name, copies.nbytes)
+        _note_damage(copies.name, copies.difference, damage)
+    whole = [n for n in listed if n not in (damage or {})]
+    cast_specs = {n: replace(stored[n].spec, dtype=cast.dtype) for n, cast in casts.items() if n in cast_crcs}  # fmt: skip
+    return Digests(
+        {n: _finished(crcs[n], stored[n].spec) for n in whole},
+        {n: _finished(cast_crcs[n], cast_specs[n]) for n in whole if n in cast_crcs},
+    )
+
+
+def _results(
+    tasks: Iterator[ReadTask], limits: Limits, *, keeps_damage: bool
+) -> Generator[ReadResult, None, None]:
+    work = digest_or_damage if keeps_damage else digest_chunks
     pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
-    results = run_tasks(
+    return run_tasks(
         tasks,
         work if pool is None else partial(work, pool=pool),
         lambda t: t.memory.total,
@@ -146,29 +167,15 @@ def digests_with_casts(
         limits.workers,
         limits.executor,
     )
-    with closing(results):
-        for result in results:
-            crcs[result.name] ^= result.crc
-            if result.name in cast_crcs:
-                cast_crcs[result.name] ^= result.cast_crc
-            if damage is not None and result.damage:
-                damage.setdefault(result.name, result.damage)
-            tell(result.name, result.nbytes)
-    for copies in compared_copies(reader, listed, limits):
-        tell(copies.name, copies.nbytes)
-        if copies.difference and damage is None:
-            raise CorruptError(copies.difference)
-        if copies.difference and damage is not None:
-            damage.setdefault(copies.name, copies.difference)
-    lost = damage or {}
-    return Digests(
-        {n: _finished(c, stored[n].spec) for n, c in crcs.items() if n not in lost},
-        {
-            n: _finished(c, replace(stored[n].spec, dtype=casts[n].dtype))
-            for n, c in cast_crcs.items()
-            if n not in lost
-        },
-    )
+
+
+def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
+    """Keeps the first reason why a tensor cannot be read; without a place for it, that is an error."""
+    if not found:
+        return
+    if damage is None:
+        raise CorruptError(found)
+    damage.setdefault(name, found)
 
 
 def _finished(crc: int, spec: TensorSpec) -> str:

@@ -97,40 +97,11 @@ def _result(read: SourceRead, unit: Unit, chunks: Sequence[StoredChunk]) -> Resu
 
 
 def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
-    """Copies one chunk to all targets: from file to files where all are local files, else through memory if it is small."""
+    """Copies one chunk to all targets."""
     source = copies[0].read.chunks[number]
     targets = [copy.unit.chunks[number] for copy in copies]
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.unit, source, target)
-    extent = source.extent
-    is_whole = not all(copy.output.place.traits.in_place for copy in copies)
-    by_store = _copied_by_store(copies, targets, extent) if is_whole else None
-    if by_store is not None:
-        written = [by_store]
-    elif (
-        extent is None
-        or extent.inline is not None
-        or not all(t.places for t in targets)
-        or (is_whole and extent.length <= WHOLE_BYTES)
-    ):
-        nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
-        with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
-            with reading(turns):
-                stored = None if extent is None else _stored(extent)
-            written = [
-                _write_whole(copy, target, _encoded(copy, source, stored))
-                for copy, target in zip(copies, targets, strict=True)
-            ]
-    else:
-        files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
-        if is_whole:  # too large for memory, so that it is read once for each target
-            written = [
-                one
-                for copy, file in zip(copies, files, strict=True)
-                for one in _streamed(copy, source, extent, file)
-            ]
-        else:
-            written = _copied(copies, source, extent, files)
     return [
         StoredChunk(
             t.index,
@@ -139,8 +110,45 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
             w.nbytes,
             (w.version,) if w.version else (),
         )
-        for c, t, w in zip(copies, targets, written, strict=True)
+        for c, t, w in zip(copies, targets, _write_one(copies, source, targets), strict=True)
     ]
+
+
+def _write_one(
+    copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
+) -> list[_Written]:
+    """Copies from file to files where all are local files, else by the store, or through memory if the chunk is small."""
+    extent = source.extent
+    is_whole = not all(copy.output.place.traits.in_place for copy in copies)
+    by_store = _copied_by_store(copies, targets, extent) if is_whole else None
+    if by_store is not None:
+        return [by_store]
+    has_places = all(target.places for target in targets)
+    if extent is None or extent.inline is not None or not has_places:
+        return _through_memory(copies, source, targets)
+    if is_whole and extent.length <= WHOLE_BYTES:
+        return _through_memory(copies, source, targets)
+    files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
+    if not is_whole:
+        return _copied(copies, source, extent, files)
+    # Too large for memory, so that it is read once for each target.
+    ends = zip(copies, files, strict=True)
+    return [one for copy, file in ends for one in _streamed(copy, source, extent, file)]
+
+
+def _through_memory(
+    copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
+) -> list[_Written]:
+    """Reads the chunk whole, or makes it of the fill value, and writes it to each target."""
+    extent = source.extent
+    nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
+    with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
+        with reading(turns):
+            stored = None if extent is None else _stored(extent)
+        return [
+            _write_whole(copy, target, _encoded(copy, source, stored))
+            for copy, target in zip(copies, targets, strict=True)
+        ]
 
 
 def _copied_by_store(
