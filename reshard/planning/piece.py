@@ -198,6 +198,7 @@ def _in_order(rank: int) -> tuple[int, ...]:
     return tuple(range(rank))
 
 
+@lru_cache(maxsize=256)
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes ``order``."""
     return tuple(order.index(d) for d in range(len(order)))
