@@ -23,7 +23,7 @@ REQUEST_WEIGHT = 1 << 20
 """Where requests take long, so much for each task: workers should wait side by side."""
 
 
-class _OwnFill(Struct, frozen=True):
+class _OwnFill(Struct, frozen=True, gc=False):
     """A fill of a read.
 
     Attributes:
@@ -37,7 +37,7 @@ class _OwnFill(Struct, frozen=True):
     changes: tuple[bool, ...]
 
 
-class _Wanted(Struct, frozen=True):
+class _Wanted(Struct, frozen=True, gc=False):
     """A unit of a fill that a task of a read fills.
 
     Attributes:

@@ -11,7 +11,7 @@ from reshard.geometry.grid import Grid
 from reshard.planning.tensor_plan import Fill, Plan, Price, peak_of
 
 
-class FillAt(Struct, frozen=True):
+class FillAt(Struct, frozen=True, gc=False):
     """One fill: number ``fill`` of tensor number ``tensor`` in the plan of target number ``target``."""
 
     target: int
@@ -19,7 +19,7 @@ class FillAt(Struct, frozen=True):
     fill: int = 0
 
 
-class Read(Struct, frozen=True):
+class Read(Struct, frozen=True, gc=False):
     """Fills whose units are filled together, each source chunk decoded once for all of them.
 
     Either all have one piece, and these are of one tensor in one view; or there is one fill of several pieces.

@@ -18,7 +18,7 @@ from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
 
 
-class Piece(Struct, frozen=True):
+class Piece(Struct, frozen=True, gc=False):
     """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``.
 
     Boxes are of the views of source and target where there are any. A box "of the piece" has the axes of the source's view
@@ -177,7 +177,7 @@ class Piece(Struct, frozen=True):
         return found.relative_to(self.source_box.start)
 
 
-class Overlap(Struct, frozen=True):
+class Overlap(Struct, frozen=True, gc=False):
     """What a box of a source tensor has of a piece: ``elements[inside].reshape(shape)[where]``.
 
     Attributes:

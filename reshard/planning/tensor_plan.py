@@ -1,6 +1,7 @@
 """TensorPlan: one target tensor, the pieces that tile it, by which strategy they move and at what cost.
 
-Frozen data, no I/O. Most tensors have one fill of one piece: all of one tensor becomes all of another.
+Frozen data, no I/O. Most tensors have one fill of one piece: all of one tensor becomes all of another. No record of a plan can be
+in a cycle, so that Python's garbage collector need not look at them (``gc=False``): there may be 100,000 tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ block: target chunks are assembled in memory and written whole; for compressed t
 """
 
 
-class Side(Struct, frozen=True):
+class Side(Struct, frozen=True, gc=False):
     """How the source or the target of a piece stores its tensor.
 
     Attributes:
@@ -58,7 +59,7 @@ class Side(Struct, frozen=True):
     is_distant: bool = False
 
 
-class Price(Struct, frozen=True):
+class Price(Struct, frozen=True, gc=False):
     """The cost of a fill.
 
     Attributes:
@@ -84,7 +85,7 @@ class Price(Struct, frozen=True):
         return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
 
 
-class Fill(Struct, frozen=True):
+class Fill(Struct, frozen=True, gc=False):
     """Pieces of a target tensor that the same units write, and how.
 
     Attributes:
@@ -145,7 +146,7 @@ def around(boxes: Sequence[Box]) -> Box:
     )
 
 
-class TensorPlan(Struct, frozen=True):
+class TensorPlan(Struct, frozen=True, gc=False):
     """One target tensor and how it is filled.
 
     Its units are those of its fills, one fill after the other.
