@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,10 +20,24 @@ def journal_of(target: Path) -> Path:
     return staging_for(target).journal
 
 
-def journal_tasks(target: Path) -> list[Any]:
-    """The tasks that the journal records, read without the code under test."""
+class Recorded(NamedTuple):
+    """A unit that a journal records; a chunk is ``[index, crc32c, nbytes, stored_bytes, versions]``."""
+
+    tensor: int
+    unit: int
+    sums: list[Any]
+    moved_bytes: int
+    read_bytes: int
+    chunks: list[Any]
+    cast: Any
+    target: int
+    host: str
+
+
+def journal_tasks(target: Path) -> list[Recorded]:
+    """The units that the journal records, read without the code under test."""
     lines = journal_of(target).read_bytes().split(b"\n")[1:-1]
-    return [task for line in lines for task in json.loads(line[9:])]
+    return [Recorded(*values) for line in lines for values in json.loads(line[9:])]
 
 
 def same_result(found: Path, expected: Path, *, packed: bool) -> None:

@@ -79,7 +79,7 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
         recorded = {n: t.digest for n, t in reshard.inspect(target).tensors.items()}
         assert {t.target: t.target_digest for t in report.tensors} == recorded
     else:
-        assert report.resumed_bytes == sum(task[4] for task in tasks)
+        assert report.resumed_bytes == sum(task.moved_bytes for task in tasks)
         assert all(t.source_digest == t.target_digest or t.cast for t in report.tensors)
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
@@ -100,11 +100,13 @@ def _whole_chunks(source, target, case):
     options = {k: v for k, v in case.options.items() if k != "check"}
     names = [t.target.name for t in reshard.plan(source, target, **options).tensors]
     root, found = staging_for(target).root, {}
-    for move, *_, parts in journal_tasks(target):
-        for index, _, _, stored_bytes in parts:
+    for task in journal_tasks(target):
+        for index, _, _, stored_bytes, _ in task.chunks:
             if stored_bytes is not None:
                 joined = [f"c/{'/'.join(map(str, index))}", f"c.{'.'.join(map(str, index))}"]
-                (file,) = [f for key in joined if (root / (f := f"{names[move]}/{key}")).exists()]
+                (file,) = [
+                    f for key in joined if (root / (f := f"{names[task.tensor]}/{key}")).exists()
+                ]
                 found[file] = (root / file).stat().st_mtime_ns
     return found
 

@@ -67,7 +67,7 @@ def test_killed_and_run_again(point, targets, sources, alone, tmp_path):
     assert run_many_killed(point, sources["raw"], targets, **LIMITS) == -9
     published = [Path(target.target).exists() for target in targets]
     times = {p: p.stat().st_mtime_ns for target in targets for p in Path(target.target).rglob("*")}
-    moved = [sum(t[4] for t in _left(Path(target.target))) for target in targets]
+    moved = [sum(t.moved_bytes for t in _left(Path(target.target))) for target in targets]
     made = reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert_done(targets, alone, tmp_path)
     assert [report.already_done for report in made.reports] == published

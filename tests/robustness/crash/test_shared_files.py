@@ -161,7 +161,7 @@ def test_a_resumed_run_is_killed_once_it_made_a_lost_file_anew(
     for file in staging_for(target).root.iterdir():
         file.unlink()
     assert run_killed(Point(PREPARE, "after"), source, target, **case.options) == -9
-    assert not journal_of(target).exists() or not any(task[-1] for task in journal_tasks(target))
+    assert not journal_of(target).exists() or not any(task.chunks for task in journal_tasks(target))
     reshard.convert(source, target, **case.options)
     assert files_without_times(target) == undisturbed[form]
 
