@@ -16,7 +16,7 @@ from reshard.formats.orbax.write.item_tree import item_trees
 from reshard.formats.slices.slice_file import render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.saving.host_copy import elements, keep_data
+from reshard.saving.host_chunk import elements, keep_data
 from reshard.saving.plan import live_tensors
 from reshard.saving.tensors import DeviceShard, LiveTensor
 from reshard.saving.tree import live_leaves

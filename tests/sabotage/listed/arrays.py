@@ -53,7 +53,7 @@ SABOTAGES = (
     Sabotage(
         "saved-before-proof",
         "a save in a bucket publishes although objects were replaced",
-        "reshard/saving/put_chunks.py",
+        "reshard/saving/write.py",
         "    if found_sum != reduce(xor, put_sums, 0):",
         "    if False:",
         (
