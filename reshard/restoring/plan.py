@@ -16,7 +16,6 @@ from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
-from reshard.restoring.cast_advice import WantedDtype, cast_lines
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
 from reshard.restoring.match import (
     SourceLeaf,
@@ -25,7 +24,13 @@ from reshard.restoring.match import (
     restored_dtype,
     wanted_dtype,
 )
-from reshard.restoring.mismatches import Mismatches, layout_hint, target_hint
+from reshard.restoring.mismatches import (
+    Mismatches,
+    WantedDtype,
+    cast_lines,
+    layout_hint,
+    target_hint,
+)
 from reshard.restoring.partitions import Partitions
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.shardings import Shardings

@@ -13,7 +13,7 @@ from reshard.formats.base import Reader
 from reshard.restoring.read_chunk import ChunkRead
 from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices
 from reshard.restoring.regions import Buffer
-from reshard.restoring.tensor_state import TensorState
+from reshard.restoring.tensor_read import TensorState
 
 JOB_BYTES = 4 << 20
 JOB_CHUNKS = 64

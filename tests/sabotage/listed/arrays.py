@@ -8,7 +8,7 @@ SABOTAGES = (
     Sabotage(
         "restored-digest-uncompared",
         "what is restored is not compared with the digest that was recorded",
-        "reshard/restoring/tensor_state.py",
+        "reshard/restoring/tensor_read.py",
         "            check_recorded(spec.name, found, self.digest)\n",
         "            pass\n",
         (
