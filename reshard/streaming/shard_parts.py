@@ -54,21 +54,7 @@ def shard_parts(
     Raises LayoutError if there is no such shard, and the errors of the layout and the changes.
     """
     own = layout.changes if isinstance(layout, LayoutFile) else Changes()
-    tensors = reader.tensors
-    specs = {name: t.spec for name, t in tensors.items()}
-    keys = [name for name, t in tensors.items() if t.is_key]
-    kept = rewrites(own + changes, [leaf.name for leaf in reader.leaves], specs, keys)
-    wanted = [
-        ShardPart(
-            rewrite.target,
-            tensors[rewrite.source],
-            rewrite.dtype or specs[rewrite.source].dtype,
-            Box.full(specs[rewrite.source].shape),
-            rewrite.saturate,
-        )
-        for rewrite in kept
-        if rewrite.source in tensors
-    ]
+    wanted = _whole_parts(reader, own + changes)
     look_up(layout, [part.name for part in wanted])
     splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
     count = max(map(_count, splits), default=1)
@@ -80,6 +66,25 @@ def shard_parts(
         if (box := _box(parted, part.name, part.stored.spec.shape, number)) is not None
     )
     return StreamedShard(number, count, tuple(parts))
+
+
+def _whole_parts(reader: Reader, changes: Changes) -> list[ShardPart]:
+    """Every tensor that the changes keep, whole."""
+    tensors = reader.tensors
+    specs = {name: t.spec for name, t in tensors.items()}
+    keys = [name for name, t in tensors.items() if t.is_key]
+    kept = rewrites(changes, [leaf.name for leaf in reader.leaves], specs, keys)
+    return [
+        ShardPart(
+            rewrite.target,
+            tensors[rewrite.source],
+            rewrite.dtype or specs[rewrite.source].dtype,
+            Box.full(specs[rewrite.source].shape),
+            rewrite.saturate,
+        )
+        for rewrite in kept
+        if rewrite.source in tensors
+    ]
 
 
 def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> TensorSplit:
