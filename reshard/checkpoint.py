@@ -23,8 +23,7 @@ from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore
 from reshard.signatures import takes_options
 from reshard.storage.location import Location, identity, locate
-from reshard.streaming.shard_parts import shard_parts
-from reshard.streaming.shard_stream import ShardStream
+from reshard.streaming.shard_stream import ShardStream, shard_parts
 from reshard.streaming.tensor_stream import TensorStream, box_of
 
 if TYPE_CHECKING:

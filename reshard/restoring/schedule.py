@@ -11,8 +11,7 @@ from reshard.engine.task import SourceChunk
 from reshard.engine.task_stream import REQUEST_WEIGHT
 from reshard.formats.base import Reader
 from reshard.restoring.read_chunk import ChunkRead
-from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices
-from reshard.restoring.regions import Buffer
+from reshard.restoring.regions import Buffer, ReadGroup, RegionIndex, chunk_indices
 from reshard.restoring.tensor_read import TensorState
 
 JOB_BYTES = 4 << 20

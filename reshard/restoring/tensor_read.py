@@ -25,7 +25,7 @@ from reshard.geometry.grid import Index
 from reshard.geometry.sizes import format_bytes
 from reshard.restoring.outputs import RestoredOutput
 from reshard.restoring.read_chunk import ChunkResult
-from reshard.restoring.read_groups import ReadGroup, read_groups, split_group
+from reshard.restoring.regions import ReadGroup, read_groups, split_group
 
 MIB = 1 << 20
 
