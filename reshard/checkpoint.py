@@ -23,10 +23,8 @@ from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore
 from reshard.signatures import takes_options
 from reshard.storage.location import Location, identity, locate
-from reshard.streaming.shard_parts import shard_parts
-from reshard.streaming.shard_stream import ShardStream
-from reshard.streaming.slice_text import box_of
-from reshard.streaming.tensor_stream import TensorStream
+from reshard.streaming.shard_stream import ShardStream, shard_parts
+from reshard.streaming.tensor_stream import TensorStream, box_of
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike, PairRules, Rules

@@ -17,7 +17,7 @@ from reshard.layout.axes import axis_names, normal_axes, used_axes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.layout_text import flow, quoted
-from reshard.layout.merged_rules import Axes, merged_rules
+from reshard.layout.merged_rules import Axes, MergedRule, merged_rules
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 
@@ -36,8 +36,10 @@ def starter_text(
     own = _own_mesh(specs)
     over = mesh or own or PROPOSED_MESH
     if own is None:
-        keys = {tensor.spec.name for tensor in info.tensors.values() if tensor.is_key}
-        axes = {s.name: () if s.name in keys else _proposed(s, over) for s in specs}
+        axes = {
+            tensor.spec.name: () if tensor.is_key else _proposed(tensor.spec, over)
+            for tensor in info.tensors.values()
+        }
         notes = [_NO_AXES, *_proposal_notes(over, is_given=mesh is not None)]
     elif missing_axes is None:
         axes, notes = _fitted(specs, own, over)
@@ -46,7 +48,7 @@ def starter_text(
         axes = {s.name: _kept(s, same) for s in specs}
         notes = [_AS_RECORDED]
         notes += layout_warnings(same, [s.name for s in specs], specs)
-    return "".join(f"{line}\n" for line in _lines(info.uri, specs, over, axes, notes))
+    return "\n".join([*_lines(info.uri, specs, over, axes, notes), ""])
 
 
 def _own_mesh(specs: Sequence[TensorSpec]) -> DeviceMesh | None:
@@ -75,8 +77,19 @@ def _fitted(
         split = {s.name for s in specs if s.layout is not None and any(s.layout.axes)}
         proposed = {s.name: _proposed(s, mesh) if s.name in split else () for s in specs}
         return proposed, [first, *_proposal_notes(mesh)]
-    renamed = [f"{new!r} for {old!r}" for old, new in names.items() if old != new]
     whole = [s for s in specs if _is_cut_less(s, axes[s.name], names)]
+    return axes, _fit_notes(own, mesh, names, lacking, whole)
+
+
+def _fit_notes(
+    own: DeviceMesh,
+    mesh: DeviceMesh,
+    names: Mapping[str, str],
+    lacking: Sequence[str],
+    whole: Sequence[TensorSpec],
+) -> list[str]:
+    """What of the recorded axes changes on the mesh."""
+    renamed = [f"{new!r} for {old!r}" for old, new in names.items() if old != new]
     notes = [] if lacking or renamed or whole else [_AS_RECORDED]
     if renamed:
         notes.append(f"Saved on {own}. This is a proposal: it writes {', '.join(renamed)}.")
@@ -86,7 +99,7 @@ def _fitted(
         )
     if whole:
         notes.append(f"What {mesh} does not divide is left whole: {_covered(whole)}.")
-    return axes, notes
+    return notes
 
 
 def _used(specs: Sequence[TensorSpec]) -> list[str]:
@@ -150,14 +163,13 @@ def _lines(
     axes: Mapping[str, Axes],
     notes: Sequence[str],
 ) -> Iterator[str]:
-    by_name = {spec.name: spec for spec in specs}
+    rules = _rules(specs, axes)
     yield f"# Layout of {quoted(uri)}."
     yield from (f"# {note}" for note in notes)
     yield "# A name is matched by a regular expression; axes has an entry for each dimension."
     yield f"mesh: {flow(_mesh(mesh))}"
-    rules = [(r, [by_name[name] for name in r.names]) for r in merged_rules(axes)]
     yield "rules:" if rules else "rules: []"
-    for rule, covered in sorted(rules, key=lambda found: -_nbytes(found[1])):
+    for rule, covered in rules:
         yield f"  # {_covered(covered)}"
         shown = {"match": rule.match, "axes": _shown(rule.axes, covered)}
         yield f"  - {flow(shown)}"
@@ -165,6 +177,15 @@ def _lines(
     rest = [spec for spec in specs if spec.name not in named]
     yield f"# whole on every device: {_covered(rest)}" if rest else "# what no rule matches:"
     yield "unmatched: replicate"
+
+
+def _rules(
+    specs: Sequence[TensorSpec], axes: Mapping[str, Axes]
+) -> list[tuple[MergedRule, list[TensorSpec]]]:
+    """Each rule and the tensors that it covers, those with the most bytes first."""
+    by_name = {spec.name: spec for spec in specs}
+    rules = [(r, [by_name[name] for name in r.names]) for r in merged_rules(axes)]
+    return sorted(rules, key=lambda found: -_nbytes(found[1]))
 
 
 def _mesh(mesh: DeviceMesh) -> dict[str, Any]:

@@ -41,12 +41,12 @@ def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreReq
         return False  # the data of keys is uint32, which jax does not narrow
     if _partition(leaf, leaf.stored, target, request) is not None:
         return bool(request.partitions.places) or _jax_keeps(restored_dtype(leaf, target))
-    if target is not None and target.kind == "shards":
-        return _jax_keeps(target.dtype) or any(_on_jax(shard) for shard in target.leaf.variables)
-    if target is not None:
-        return target.kind == "jax"
-    has_layout = request.shardings is not None
-    return has_layout and not leaf.is_scalar and not _stays_numpy(leaf, target, request)
+    if target is None:
+        has_layout = request.shardings is not None
+        return has_layout and not leaf.is_scalar and not _stays_numpy(leaf, target, request)
+    if target.kind == "shards":
+        return _jax_keeps(target.dtype) or any(map(_on_jax, target.leaf.variables))
+    return target.kind == "jax"
 
 
 def choose_output(
@@ -111,15 +111,22 @@ def _sharding(
     request: RestoreRequest,
 ) -> TensorSharding:
     """The sharding that the layout gives, else the one in ``like``."""
-    own = None if target is None or target.sharding is None else target.sharding
+    own = None if target is None else target.sharding
     is_array = target is None or target.kind in ("jax", "key", "shards")
     if request.shardings is not None and is_array and not leaf.is_scalar:
-        raw_data = target is not None and target.kind != "key"
-        shape = stored.spec.shape if raw_data else _outer_shape(leaf, stored)
+        shape = _layout_shape(leaf, stored, target)
         found = request.shardings.of(_to_shard(leaf, stored, shape, dtype))
         if found.is_named or own is None:
             return found
     return TensorSharding(None if own is None else real_sharding(own, leaf.name))
+
+
+def _layout_shape(
+    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf | None
+) -> tuple[int, ...]:
+    """The shape that the layout splits: that of the data where ``like`` takes the data of keys."""
+    raw_data = target is not None and target.kind != "key"
+    return stored.spec.shape if raw_data else _outer_shape(leaf, stored)
 
 
 def _outer_shape(leaf: SourceLeaf, stored: StoredTensor) -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from reshard.errors import MissingPackageError
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import kind_of
-from reshard.restoring.cast_advice import WantedDtype
-from reshard.restoring.mismatches import Mismatches
+from reshard.restoring.mismatches import Mismatches, WantedDtype
 from reshard.restoring.target_tree import TargetLeaf
 from reshard.variables.sharded.shards import narrowed_by_jax
 from reshard.version import how_to_install

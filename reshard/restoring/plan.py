@@ -16,7 +16,6 @@ from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.planning.rules import rewrites
-from reshard.restoring.cast_advice import WantedDtype, cast_lines
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
 from reshard.restoring.match import (
     SourceLeaf,
@@ -25,7 +24,13 @@ from reshard.restoring.match import (
     restored_dtype,
     wanted_dtype,
 )
-from reshard.restoring.mismatches import Mismatches, layout_hint, target_hint
+from reshard.restoring.mismatches import (
+    Mismatches,
+    WantedDtype,
+    cast_lines,
+    layout_hint,
+    target_hint,
+)
 from reshard.restoring.partitions import Partitions
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.shardings import Shardings
@@ -118,22 +123,26 @@ def _check(
     found = Mismatches(reader.uri)
     if request.like is not None:
         _check_names(leaves, request.like, request, found, reader.container.naming_items)
-    dtypes: list[WantedDtype] = []
-    for leaf in wanted:
-        target = target_leaf(leaf, request)
-        if target is not None:
-            check_fit(leaf, target, found)
-        is_jax = leaf.stored is not None and becomes_jax(leaf, target, request)
-        if is_jax:
-            check_for_jax(leaf, target, found)
-        if leaf.stored is not None and leaf.cast is None and not leaf.stored.is_key:
-            dtypes.append(wanted_dtype(leaf, leaf.stored, target, is_jax))
-    for line, count in cast_lines(dtypes):
+    dtypes = [_check_leaf(leaf, request, found) for leaf in wanted]
+    for line, count in cast_lines([dtype for dtype in dtypes if dtype is not None]):
         found.add("dtype", line, count)
     if request.shardings is not None:
         _check_shardings(wanted, request, request.shardings, found)
     found.refuse()
     _refuse_idle(request.partitions, [f.name for f in wanted if f.stored is not None])
+
+
+def _check_leaf(leaf: SourceLeaf, request: RestoreRequest, found: Mismatches) -> WantedDtype | None:
+    """Adds what does not fit; the dtype that the tensor must get, None where a rule casts it or it has none."""
+    target = target_leaf(leaf, request)
+    if target is not None:
+        check_fit(leaf, target, found)
+    is_jax = leaf.stored is not None and becomes_jax(leaf, target, request)
+    if is_jax:
+        check_for_jax(leaf, target, found)
+    if leaf.stored is None or leaf.cast is not None or leaf.stored.is_key:
+        return None
+    return wanted_dtype(leaf, leaf.stored, target, is_jax)
 
 
 def _check_names(
@@ -147,14 +156,18 @@ def _check_names(
     if stored.keys().isdisjoint(like.leaves):
         found.hint(target_hint(like.leaves, [f.name for f in leaves], items))
     if request.missing == "error":
-        for name, target in like.leaves.items():
-            leaf = stored.get(name)
-            if leaf is None or not leaf.has_data:
-                found.add("missing", _missing(name, target, leaf))
+        _check_missing(stored, like, found)
     if request.unexpected == "error":
         for leaf in leaves:
             if leaf.has_data and leaf.name not in like.leaves:
                 found.add("unexpected", f"{leaf.name} ({leaf.what})")
+
+
+def _check_missing(stored: Mapping[str, SourceLeaf], like: TargetTree, found: Mismatches) -> None:
+    for name, target in like.leaves.items():
+        leaf = stored.get(name)
+        if leaf is None or not leaf.has_data:
+            found.add("missing", _missing(name, target, leaf))
 
 
 def _missing(name: str, target: TargetLeaf, leaf: SourceLeaf | None) -> str:

@@ -13,7 +13,7 @@ from reshard.record import Record
 from reshard.record_text import counted, several, warned
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan
-from reshard.restoring.tensor_state import Restored
+from reshard.restoring.tensor_read import Restored
 
 
 class RestoreReport(Record, frozen=True):

@@ -1,13 +1,23 @@
-"""A restore from end to end: plan, read, check, report, and put the values into a tree."""
+"""A restore from end to end: plan, read, check, report, and put the values into a tree.
+
+Chunks are read on threads within the byte budget, and each full buffer is placed. The budget counts the memory beside the
+result: decoders, band buffers, and buffers that are copied to devices (``Output.is_staged``). A group with staged buffers is one
+job, which frees them when it ends. The chunks of any other group are read in parallel, since its buffers become the result.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 from reshard.arguments import MissingChunks
+from reshard.engine.buffers import Arena, ArenaPool, lent
+from reshard.engine.executor import run_tasks
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress
 from reshard.errors import (
     CheckpointWarning,
     FormatError,
@@ -28,11 +38,12 @@ from reshard.log import log
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
+from reshard.restoring.read_chunk import ChunkResult, read_chunk
 from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
-from reshard.restoring.run import run
+from reshard.restoring.schedule import Job, ReadStep, jobs
 from reshard.restoring.target_tree import nested
-from reshard.restoring.tensor_state import Restored
+from reshard.restoring.tensor_read import Restored, TensorRead, TensorState, check_memory
 
 
 def restore(
@@ -114,3 +125,64 @@ def _tree(
     leaves = [source.leaf for source in plan.leaves]
     paths = [((PathKey(leaf.item),) if below_items else ()) + leaf.path for leaf in leaves]
     return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
+
+
+Done = list[tuple[ReadStep, ChunkResult | None]]
+
+
+def run(
+    reads: Sequence[TensorRead],
+    reader: Reader,
+    limits: Limits,
+    verify: bool,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Restored]:
+    """Reads every tensor; returns one result each, in order.
+
+    Raises MemoryBudgetError before anything is read; the first error of any chunk, after running jobs
+    have ended; CorruptError if the digest of a tensor differs from the recorded one.
+    """
+    check_memory(reads, limits.max_memory)
+    states = [TensorState.of(read, limits, verify) for read in reads]
+    total = sum(_needed_elements_bytes(read) for read in reads)
+    moved_bytes = 0
+    ended = run_tasks(
+        jobs(states, reader, limits.max_memory),
+        partial(_run_job, pool=ArenaPool(limits.max_memory, limits.workers)),
+        lambda job: job.memory_bytes,
+        limits.max_memory,
+        limits.workers,
+    )
+    with closing(ended):
+        for number, done in enumerate(ended, 1):
+            moved_bytes += sum(step.nbytes for step, _ in done)
+            name = _count(done)
+            if progress is not None:
+                progress(Progress(moved_bytes, total, number, number, name, "restoring"))
+    return [state.restored() for state in states]
+
+
+def _needed_elements_bytes(read: TensorRead) -> int:
+    return sum(region.size for region in read.output.regions) * read.stored.spec.itemsize
+
+
+def _count(done: Done) -> str:
+    """Adds the results of a job to their tensors; returns the name of the last."""
+    for step, result in done:
+        if step.read is not None and result is not None:
+            step.opened.state.add(step.read.chunk.index, result)
+    return done[-1][0].opened.state.read.name
+
+
+def _run_job(job: Job, pool: ArenaPool) -> Done:
+    with lent(pool, job.arena_bytes, job.memory_bytes) as arena:
+        return [(step, _run_step(step, arena)) for step in job.steps]
+
+
+def _run_step(step: ReadStep, arena: Arena) -> ChunkResult | None:
+    arena.reset()
+    result = None
+    if step.read is not None:
+        result = read_chunk(step.read, step.opened.state.memory.buffers(arena))
+    step.opened.end_chunk()
+    return result

@@ -11,9 +11,8 @@ from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
 from reshard.restoring.read_chunk import ChunkRead
-from reshard.restoring.read_groups import ReadGroup, RegionIndex, chunk_indices
-from reshard.restoring.regions import Buffer
-from reshard.restoring.tensor_state import TensorState
+from reshard.restoring.regions import Buffer, ReadGroup, RegionIndex, chunk_indices
+from reshard.restoring.tensor_read import TensorState
 
 JOB_BYTES = 4 << 20
 JOB_CHUNKS = 64

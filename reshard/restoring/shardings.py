@@ -307,6 +307,13 @@ def _checked(layout: TensorLayout, tensor: ToShard) -> jax.sharding.Sharding:
     return real_sharding(layout, tensor.name)
 
 
+def _needs_no_mesh(place: Any, mesh: DeviceMesh | None) -> bool:
+    import jax
+
+    is_whole = isinstance(place, jax.sharding.Sharding) and not is_from_jax(place, "NamedSharding")
+    return is_whole or (mesh is None and not is_from_jax(place, "PartitionSpec"))
+
+
 def _place(
     name: str,
     leaf: Any,
@@ -316,8 +323,6 @@ def _place(
 ) -> TensorLayout | jax.sharding.Sharding | None:
     """The sharding of a leaf of a tree of layouts, a layout where ``mesh`` is given; LayoutError, naming it, for
     anything else."""
-    import jax
-
     place = getattr(leaf, "sharding", None) if is_struct(leaf) else own_layout(leaf)
     if place is None:
         return None
@@ -326,8 +331,7 @@ def _place(
             f"layout is {place!r}{f' at {name!r}' if name else ''}; expected a LayoutMap, the path or content of a "
             "layout file, or a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
         )
-    is_whole = isinstance(place, jax.sharding.Sharding) and not is_from_jax(place, "NamedSharding")
-    if is_whole or (mesh is None and not is_from_jax(place, "PartitionSpec")):
+    if _needs_no_mesh(place, mesh):
         whole: TensorLayout | jax.sharding.Sharding = place
         return whole
     try:

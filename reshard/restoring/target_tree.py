@@ -110,6 +110,14 @@ def _target_leaf(leaf: Any) -> TargetLeaf | None:
     if isinstance(leaf, np.ndarray | np.generic):
         # dtype.name has no byte order: the result has the byte order of this machine.
         return TargetLeaf("numpy", leaf, tuple(shape), leaf.dtype.name)
+    return _jax_leaf(leaf, tuple(shape), dtype)
+
+
+def _jax_leaf(leaf: Any, shape: tuple[int, ...], dtype: Any) -> TargetLeaf:
+    """An array of jax, its abstract form, or anything else with a shape and a dtype."""
+    import jax
+    import numpy as np
+
     is_key = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     name = str(dtype) if is_key else str(np.dtype(dtype))
     sharding = getattr(leaf, "sharding", None)
@@ -117,7 +125,7 @@ def _target_leaf(leaf: Any) -> TargetLeaf | None:
     if is_free or not isinstance(sharding, jax.sharding.Sharding):
         sharding = None
     is_placed = sharding is not None and not isinstance(leaf, jax.Array)
-    return TargetLeaf("key" if is_key else "jax", leaf, tuple(shape), name, sharding, is_placed)
+    return TargetLeaf("key" if is_key else "jax", leaf, shape, name, sharding, is_placed)
 
 
 _EMPTY: dict[str, Any] = {"Dict": dict, "List": list, "Tuple": tuple}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -18,21 +18,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_text
-from reshard.errors import StorageError
+from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.registry import refuse_other_content
+from reshard.formats.registry import is_checkpoint, refuse_other_content
+from reshard.formats.step_names import StepName
+from reshard.formats.steps import run_steps
 from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import GivenLayouts
-from reshard.saving.host_chunk import parts
-from reshard.saving.host_copy import keep_data
+from reshard.saving.host_chunk import keep_data, parts
 from reshard.saving.options import SaveOptions
-from reshard.saving.placements import local_placements, own_copies
 from reshard.saving.plan import SavePlan, plan_save, total_bytes
-from reshard.saving.processes import ProcessGroup, check_same
-from reshard.saving.put_chunks import check_put
-from reshard.saving.step_folder import step_folder
+from reshard.saving.processes import ProcessGroup, check_same, local_placements, own_copies
 from reshard.saving.tree import LiveLeaf, live_leaves
-from reshard.saving.write import ChunkWriter, for_each
+from reshard.saving.write import ChunkWriter, check_put, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.put_versions import recording_versions
@@ -244,3 +242,42 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
 
 def _raise(error: BaseException) -> bytes:
     raise error
+
+
+def step_folder(run: Location, step: int, *, overwrite: bool) -> Location:
+    """The folder of a step of the run in the folder ``run``: named like its other steps.
+
+    Raises StorageError if ``run`` is a checkpoint, or its names do not tell how steps are named;
+    TargetExistsError if the step exists and may not be replaced.
+    """
+    if is_checkpoint(run):
+        raise StorageError(
+            f"{str(run)!r} is a checkpoint itself, so step {step} cannot be saved in it; give the folder of the "
+            "training run, or leave the step out (step)"
+        )
+    if not run.is_folder():
+        return run / str(step)
+    steps = run_steps(run, any_prefix=True)
+    if steps and not steps[0].is_usual:
+        raise StorageError(
+            f"{str(run)!r} contains {steps[0].name!r}, which may or may not be a step, so it is not clear how step {step} "
+            "should be called; give the whole path without a step (step), or another folder"
+        )
+    there = [one for one in steps if one.step == step]
+    if there and not overwrite:
+        raise TargetExistsError(
+            f"step {step} of {str(run)!r} exists already ({there[0].name!r}) and was left untouched; save another "
+            "step, or ask to overwrite it (overwrite)"
+        )
+    return run / (there[0].name if there else _step_name(step, steps))
+
+
+def _step_name(step: int, there: Sequence[StepName]) -> str:
+    """The name that CheckpointManager would give the step, with its options guessed from the other names."""
+    if not there:
+        return str(step)
+    padded = {
+        len(number) for one in there if (number := one.number).startswith("0") and number != "0"
+    }
+    number = f"{step:0{max(padded)}d}" if padded else str(step)
+    return there[0].name.removesuffix(there[0].number) + number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,10 +16,10 @@ from reshard.formats.orbax.write.item_tree import item_trees
 from reshard.formats.slices.slice_file import render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.saving.host_copy import elements, keep_data
+from reshard.saving.host_chunk import elements, keep_data
 from reshard.saving.plan import live_tensors
 from reshard.saving.tensors import DeviceShard, LiveTensor
-from reshard.saving.tree import live_leaves
+from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.variables.sharded.variable import ShardedVariable
 
 
@@ -66,21 +66,31 @@ def record_slices(tree: Any, process: int, count: int) -> SliceRecord:
         x.leaf.name for x in leaves if count > 1 and getattr(x.array, "is_fully_addressable", False)
     }
     tensors = live_tensors(leaves, own)
+    target = _checkpoint(leaves, tensors)
+    item_trees(target)  # refuses names that collide
+    return SliceRecord(target, _shards_of(tensors, process))
+
+
+def _checkpoint(leaves: Sequence[LiveLeaf], tensors: Sequence[LiveTensor]) -> TargetCheckpoint:
     by_path = {t.leaf.path: t.leaf for t in tensors}
-    target = TargetCheckpoint(
+    return TargetCheckpoint(
         Container("v0", (Item("", "", is_tree=True),)),
         {t.name: _target(t) for t in tensors},
         [by_path.get(leaf.leaf.path, leaf.leaf) for leaf in leaves],
         {},
         OrbaxForm(),
     )
-    item_trees(target)  # refuses names that collide
+
+
+def _shards_of(
+    tensors: Sequence[LiveTensor], process: int
+) -> Mapping[str, tuple[DeviceShard, ...]]:
+    """The shards of each tensor that the process holds first, with their data kept."""
     mine = {t.name: [s for s in t.shards if s.holders[0] == process] for t in tensors}
     wanted = {id(shard.data) for shards in mine.values() for shard in shards}
     held = keep_data({t.name: t for t in tensors}, wanted)
     boxes = {name: {s.box for s in shards} for name, shards in mine.items()}
-    shards = {n: tuple(s for s in t.shards if s.box in boxes[n]) for n, t in held.items()}
-    return SliceRecord(target, shards)
+    return {n: tuple(s for s in t.shards if s.box in boxes[n]) for n, t in held.items()}
 
 
 def _opened(tree: Any) -> Any:

@@ -1,22 +1,31 @@
-"""TensorStream: any box of any tensor as bytes, in bounded memory, reading only the chunks that it needs."""
+"""TensorStream: any box of any tensor as bytes, in bounded memory, reading only the chunks that it needs.
+
+The box is given as a Box or as text such as ``0:128,:``. A digest of the places of its bytes changes when the bytes may have
+changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.engine.recorded_digest import check_recorded
-from reshard.errors import SourceChangedError
+from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
-from reshard.formats.contents import StoredTensor
+from reshard.formats.contents import Extent, StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
-from reshard.streaming.stored_state import stored_state
+from reshard.storage.location import file_state, locate
 
 
 class TensorStream:
@@ -149,3 +158,117 @@ class _Run(BoxStream):
         memory = aligned_empty(band.size * storage_bytes(dtype))
         self.fill(memory.view(kind).reshape(band.shape), band)
         return memory.tobytes()
+
+
+_VERSION = "reshard stream 1"
+_NOT_STORED = " not stored"
+
+
+class StoredState(Struct, frozen=True):
+    """Where the bytes of a box are.
+
+    Attributes:
+        digest: of the request, and of the files and offsets of its bytes, 32 hex digits.
+        missing_chunks: how many of its chunks are not stored.
+    """
+
+    digest: str
+    missing_chunks: int
+
+
+def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> StoredState:
+    """The state of a box now.
+
+    A local file is identified by its name, size and modification time (ns), one in a bucket by its version. Raises StorageError if a file cannot
+    be looked at, CorruptError if a chunk is missing that must be there.
+    """
+    found, missing = hashlib.sha256(), 0
+    for line in _lines(reader, stored, box, dtype):
+        found.update(line.encode(errors="surrogateescape") + b"\n")
+        missing += line.endswith(_NOT_STORED)
+    return StoredState(found.hexdigest()[:32], missing)
+
+
+def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterator[str]:
+    spec, encoding = stored.spec, stored.encoding
+    yield repr((_VERSION, spec.name, spec.shape, spec.dtype, box.start, box.stop, dtype))
+    yield repr((spec.storage.cuts, spec.chunk_shape, stored.fill, stored.digest))
+    coded = (encoding.compressor, encoding.level, encoding.checksum, encoding.spec)
+    yield repr((*coded, encoding.axis_order) if encoding.axis_order else coded)
+    files: dict[str, str] = {}
+    root = str(locate(reader.uri))
+    for index in itertools.product(*spec.storage.overlapping(box)):
+        extent = reader.locate(spec.name, index)
+        if extent is None:
+            yield f"{index}{_NOT_STORED}"
+            continue
+        inline = hashlib.sha256(extent.inline).hexdigest() if extent.inline is not None else ""
+        for path, version, place in _places(extent):
+            if path not in files:
+                files[path] = _of_file(path, version, root)
+            yield f"{place} {inline} {files[path]}"
+
+
+def _places(extent: Extent) -> Iterator[tuple[str, str, str]]:
+    """The files that contain the chunk, their versions, and the place in each."""
+    if extent.pieces is None:
+        yield extent.path, extent.version, f"{extent.offset} {extent.length}"
+        return
+    for piece in extent.pieces.pieces:
+        yield piece.path, piece.version, f"{piece.offset} {piece.box} {piece.order}"
+
+
+def _of_file(path: str, version: str, root: str) -> str:
+    return f"{path.removeprefix(root)}\0{version or file_state(path)}"
+
+
+_ENTRY = re.compile(r"\s*(\d{1,19})?\s*:\s*(\d{1,19})?\s*", re.ASCII)
+_EXAMPLE = "'0:128,:'"
+_SHOWN = 80
+
+
+def box_of(name: str, shape: Sequence[int], given: Box | str | None) -> Box:
+    """The box of a tensor of ``shape`` that a slice means; None and ``""`` mean the whole tensor.
+
+    Text has ``start:stop`` for each dimension, and either number may be left out; missing dimensions are
+    whole. Raises LayoutError, naming the tensor, for anything else and for a box outside of the tensor.
+
+    >>> box_of("w", (256, 64), "0:128")
+    Box(start=(0, 0), stop=(128, 64))
+    """
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return Box.full(shape)
+    box = _parsed(name, shape, given) if isinstance(given, str) else given
+    if not isinstance(box, Box):
+        raise LayoutError(
+            f"the slice of {name!r} is {given!r}; expected text such as {_EXAMPLE}, or a Box"
+        )
+    if box.rank != len(shape) or any(
+        not 0 <= a <= b <= n for a, b, n in zip(box.start, box.stop, shape, strict=True)
+    ):
+        raise LayoutError(
+            f"the slice {box} reaches outside of {name!r}, which has the shape {list(shape)}; choose a slice inside it"
+        )
+    return box
+
+
+def _parsed(name: str, shape: Sequence[int], text: str) -> Box:
+    entries = text.split(",")
+    if len(entries) > len(shape):
+        raise LayoutError(
+            f"the slice {text[:_SHOWN]!r} has {len(entries)} dimensions, but {name!r} has the shape {list(shape)}; "
+            f"give at most one start:stop for each, as in {_EXAMPLE}"
+        )
+    pairs = [_pair(name, entry, size) for entry, size in zip(entries, shape, strict=False)]
+    pairs += [(0, size) for size in shape[len(pairs) :]]
+    return Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+
+
+def _pair(name: str, entry: str, size: int) -> tuple[int, int]:
+    found = _ENTRY.fullmatch(entry)
+    if found is None:
+        raise LayoutError(
+            f"the slice of {name!r} has {entry[:_SHOWN]!r} where start:stop was expected, as in {_EXAMPLE}; one row is "
+            "5:6, and there are no steps and no negative numbers"
+        )
+    return int(found[1] or 0), size if found[2] is None else int(found[2])

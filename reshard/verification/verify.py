@@ -6,7 +6,8 @@ are still read with it as far as possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
+from reshard.formats.contents import Stored
 from reshard.formats.missing_chunks import (
     filled_chunks,
     missing_warnings,
@@ -44,6 +46,11 @@ from reshard.verification.compare import Verification, compare_recorded, compare
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, PairRules, Rules
+
+
+Side = Literal["A", "B"]
+
+_SIDES: tuple[Side, ...] = ("A", "B")
 
 
 class ComparedSide(Struct, frozen=True):
@@ -100,36 +107,38 @@ def verify_checkpoints(
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
     """
-    check_leaves_to_read(limits.max_memory, *(side for side in (a, b) if side is not None))
-    sides = [_open_side(a, "A", progress)]
-    if b is not None:
-        sides.append(_open_side(b, "B", progress))
-    sides = [
-        replace(s, reader=None if s.reader is None else read_as(s.reader, missing_chunks))
-        for s in sides
-    ]
-    missing = {side: filled_chunks(s.reader) for side, s in zip("AB", sides, strict=False)}
+    chosen = [side for side in (a, b) if side is not None]
+    check_leaves_to_read(limits.max_memory, *chosen)
+    opened = [_open_side(one, side, progress) for one, side in zip(chosen, _SIDES, strict=False)]
+    sides = [_reading_as(side, missing_chunks) for side in opened]
+    missing = {side: filled_chunks(s.reader) for side, s in zip(_SIDES, sides, strict=False)}
     found = _compare_tensors(sides, limits, progress, rules)
-    warnings = (
-        *found.warnings,
-        *(w for side in sides if side.reader is not None for w in side.reader.warnings),
-        *record_warnings(*_unprotected([side.reader for side in sides], found)),
-        *(w for side in sides for w in _added_files(side)),
-        *(
-            warning
-            for side, lacking in zip(sides, missing.values(), strict=True)
-            for warning in missing_warnings(side.uri, lacking, missing_chunks)
-        ),
-    )
     return replace(
         found,
         a=a.path,
         b=None if b is None else b.path,
-        files=tuple(f for s in sides for f in s.files),
+        files=tuple(chain.from_iterable(s.files for s in sides)),
         damage=(*(d for s in sides for d in s.damage), *found.damage),
-        warnings=warnings,
+        warnings=tuple(_warnings(sides, found, missing.values(), missing_chunks)),
         missing_chunks={side: numbers(lacking) for side, lacking in missing.items() if lacking},
     )
+
+
+def _warnings(
+    sides: Sequence[ComparedSide],
+    found: Verification,
+    missing: Iterable[Mapping[str, Stored]],
+    asked: MissingChunks | None,
+) -> Iterator[str]:
+    yield from found.warnings
+    for side in sides:
+        if side.reader is not None:
+            yield from side.reader.warnings
+    yield from record_warnings(*_unprotected([side.reader for side in sides], found))
+    for side in sides:
+        yield from _added_files(side)
+    for side, lacking in zip(sides, missing, strict=True):
+        yield from missing_warnings(side.uri, lacking, asked)
 
 
 def _unprotected(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unprotected]:
@@ -188,8 +197,12 @@ def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes
     return pair_by_rules(a, rules)
 
 
+def _reading_as(side: ComparedSide, asked: MissingChunks | None) -> ComparedSide:
+    return replace(side, reader=None if side.reader is None else read_as(side.reader, asked))
+
+
 def _open_side(
-    chosen: CheckpointPath, side: Literal["A", "B"], progress: Callable[[Progress], None] | None
+    chosen: CheckpointPath, side: Side, progress: Callable[[Progress], None] | None
 ) -> ComparedSide:
     uri, root = chosen.path, chosen.root.view()
     records = folder_records(root)

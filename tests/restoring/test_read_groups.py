@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import run_elements, run_offsets
-from reshard.restoring.read_groups import RegionIndex, chunk_indices, read_groups, split_group
-from reshard.restoring.regions import Region
+from reshard.restoring.regions import Region, RegionIndex, chunk_indices, read_groups, split_group
 
 
 @st.composite

@@ -17,10 +17,9 @@ from reshard.formats.contents import Leaf
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.saving import host_copy
+from reshard.saving import host_chunk as host_chunks
 from reshard.saving.chunks import own_chunks, storage_chunk, writers
-from reshard.saving.host_chunk import host_chunk
-from reshard.saving.host_copy import elements
+from reshard.saving.host_chunk import elements, host_chunk
 from reshard.saving.tensors import DeviceShard, LiveTensor, live_tensor
 from reshard.saving.tree import live_leaves
 from tests.orbax_trees import put
@@ -81,7 +80,7 @@ def test_a_chunk_that_is_a_shard_is_a_view_of_it():
 
 @pytest.mark.parametrize("box", [Box((1, 2), (3, 7)), Box((0, 0), (4, 8)), Box((3, 0), (4, 8))])
 def test_elements_that_are_not_on_the_host_are_cut_out_on_the_device(monkeypatch, box):
-    monkeypatch.setattr(host_copy, "on_host", lambda _: False)
+    monkeypatch.setattr(host_chunks, "on_host", lambda _: False)
     data = jnp.arange(32.0).reshape(4, 8)
     found = elements(data, box)
     np.testing.assert_array_equal(found, np.arange(32.0).reshape(4, 8)[box.slices])

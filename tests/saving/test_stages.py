@@ -10,7 +10,7 @@ import pytest
 import reshard
 from reshard.errors import TreeError
 from reshard.formats.slices.parse import read_slices
-from reshard.saving.placements import own_copies
+from reshard.saving.processes import own_copies
 from reshard.storage.location import locate
 from tests.process_groups import run_group
 

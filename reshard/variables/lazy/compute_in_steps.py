@@ -79,8 +79,7 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
     values = {variable: _at_hand(value, shardings) for variable, value in values.items()}
     steps = _steps(jaxpr)
     wanted = _wanted_shardings(jaxpr, steps, shardings)
-    uses = Counter(v for step in steps for v in step.invars)
-    uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    uses = _uses(steps, jaxpr)
     for step in steps:
         run = _compiled(step, tuple(wanted.get(v) for v in step.outvars), compiled)
         made = run(*(values[v] for v in step.invars))
@@ -90,8 +89,17 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
             if not uses[variable]:
                 del values[variable]
         jax.block_until_ready(made)  # otherwise temporary values of many steps could exist at once
-    ends = [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
-    return [jax.device_put(end, to) for end, to in zip(ends, shardings, strict=True)]
+    return [
+        jax.device_put(v.val if isinstance(v, Literal) else values[v], to)
+        for v, to in zip(jaxpr.outvars, shardings, strict=True)
+    ]
+
+
+def _uses(parts: Sequence[Any], jaxpr: Any) -> Counter[Any]:
+    """How often each variable is an input of a part (an equation or a step) or a result of the whole."""
+    uses = Counter(v for part in parts for v in part.invars)
+    uses.update(_variables(jaxpr.outvars))
+    return uses
 
 
 def _numbers_outside(closed: Any) -> tuple[Any, dict[Any, Any]]:
@@ -128,8 +136,7 @@ def _needed(jaxpr: Any) -> list[Any]:
 
 def _steps(jaxpr: Any) -> list[Any]:
     """One step per equation; a move joins the step of its input if nothing else uses that input."""
-    uses = Counter(v for equation in jaxpr.eqns for v in equation.invars)
-    uses.update(_variables(jaxpr.outvars))
+    uses = _uses(jaxpr.eqns, jaxpr)
     groups: list[list[Any]] = []
     maker: dict[Any, list[Any]] = {}
     for equation in jaxpr.eqns:

@@ -12,7 +12,7 @@ from reshard.layout.scope import current_layout_map
 from reshard.variables.lazy.compute_in_steps import compute_in_steps
 from reshard.variables.lazy.initial_value import is_numeric
 from reshard.variables.lazy.path_sharding import sharding_of
-from reshard.variables.sharded.tracing import being_traced
+from reshard.variables.sharded.in_jax import being_traced
 
 Made = TypeVar("Made")
 

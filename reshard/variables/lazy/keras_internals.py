@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import VariableError
-from reshard.variables.sharded.tracing import being_traced
+from reshard.variables.sharded.in_jax import being_traced
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap

@@ -30,7 +30,7 @@ from reshard.variables.lazy.keras_internals import (
     waiting_variables,
 )
 from reshard.variables.lazy.materialize import check_layouts, materialize_model
-from reshard.variables.sharded.tracing import being_traced
+from reshard.variables.sharded.in_jax import being_traced
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap

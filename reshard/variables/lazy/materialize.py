@@ -12,7 +12,7 @@ from reshard.variables.lazy import keras_objects
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.object_paths import object_paths
 from reshard.variables.lazy.variable import Variable
-from reshard.variables.sharded.tracing import being_traced
+from reshard.variables.sharded.in_jax import being_traced
 
 Root = TypeVar("Root")
 

@@ -12,7 +12,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.initial_value import InitialValue, in_dtype, initial_value
 from reshard.variables.lazy.path_sharding import layout_of, sharding_of
-from reshard.variables.sharded.tracing import is_traced
+from reshard.variables.sharded.in_jax import is_traced
 
 if TYPE_CHECKING:
     import jax

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
+from reshard.variables.sharded.in_jax import is_traced
 from reshard.variables.sharded.reading import gathered, on_one_device, read
 from reshard.variables.sharded.shard_rows import ShardRows, check_strategy
 from reshard.variables.sharded.shards import array_module, as_jax_array
-from reshard.variables.sharded.tracing import is_traced
 from reshard.variables.sharded.values import checked_index_type, checked_indices
 
 if TYPE_CHECKING:

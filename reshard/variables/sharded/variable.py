@@ -16,10 +16,10 @@ from reshard.errors import VariableError
 from reshard.geometry.box import Box
 from reshard.layout.partitioners import Partitioner
 from reshard.layout.slice_info import SaveSliceInfo
+from reshard.variables.sharded.in_jax import Shape, refuse_tracing, register_pytree
 from reshard.variables.sharded.indexing import take_index
 from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.sharded.operators import ArrayOperators
-from reshard.variables.sharded.pytree import Shape, register_pytree
 from reshard.variables.sharded.reading import filled, gathered
 from reshard.variables.sharded.row_updates import IndexedSlices, RowUpdates
 from reshard.variables.sharded.shard_rows import ShardRows
@@ -36,7 +36,6 @@ from reshard.variables.sharded.shards import (
     unwritable,
 )
 from reshard.variables.sharded.splitting import cut, known_partitioner, shard_count
-from reshard.variables.sharded.tracing import refuse_tracing
 from reshard.variables.sharded.updating import Combine, check_arithmetic, replaced, scattered
 from reshard.variables.sharded.values import (
     check_rank_one,

@@ -8,7 +8,7 @@ SABOTAGES = (
     Sabotage(
         "restored-digest-uncompared",
         "what is restored is not compared with the digest that was recorded",
-        "reshard/restoring/tensor_state.py",
+        "reshard/restoring/tensor_read.py",
         "            check_recorded(spec.name, found, self.digest)\n",
         "            pass\n",
         (
@@ -53,7 +53,7 @@ SABOTAGES = (
     Sabotage(
         "saved-before-proof",
         "a save in a bucket publishes although objects were replaced",
-        "reshard/saving/put_chunks.py",
+        "reshard/saving/write.py",
         "    if found_sum != reduce(xor, put_sums, 0):",
         "    if False:",
         (
