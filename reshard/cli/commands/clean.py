@@ -49,6 +49,6 @@ def clean(
     if quiet:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.clean import clean_view
+    from reshard.cli.views.targets import clean_view
 
     print_all(clean_view(found))

@@ -187,9 +187,8 @@ def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
 
 def _show(made: _Made, show_all: bool) -> None:
     from reshard.cli.console import print_all
+    from reshard.cli.views.costs import request_report, time_report
     from reshard.cli.views.report import report_view, together_view
-    from reshard.cli.views.requests import request_report
-    from reshard.cli.views.time import time_report
 
     said: set[str] = set()
     for report in made.reports:
@@ -247,7 +246,7 @@ def _convert_part(
     if not is_shown:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.part import part_view
+    from reshard.cli.views.report import part_view
 
     print_all(part_view(report))
 

@@ -45,7 +45,7 @@ def doctor(url: Url, as_json: Json = False) -> None:
         print_json(document(found))
     else:
         from reshard.cli.console import print_all
-        from reshard.cli.views.doctor import doctor_view
+        from reshard.cli.views.targets import doctor_view
 
         print_all(doctor_view(found))
     if not found.is_fine:

@@ -69,6 +69,6 @@ def fingerprint(
     if quiet:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.fingerprint import fingerprint_view
+    from reshard.cli.views.verification import fingerprint_view
 
     print_all(fingerprint_view(found, show_all))

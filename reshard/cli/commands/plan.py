@@ -176,8 +176,7 @@ def _with_costs(
     time: TimePlan | None,
     link: Mapping[str, float],
 ) -> Iterator[RenderableType]:
-    from reshard.cli.views.requests import planned_requests
-    from reshard.cli.views.time import planned_time
+    from reshard.cli.views.costs import planned_requests, planned_time
 
     yield from views
     yield from planned_requests(found.requests, **link)
@@ -188,8 +187,7 @@ def _views(
     planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
     from reshard.cli.tables import most_rows
-    from reshard.cli.views.plan import plan_groups, plan_view
-    from reshard.cli.views.shares import shares_view
+    from reshard.cli.views.plan import plan_groups, plan_view, shares_view
 
     yield from plan_view(planned, show_all, said, most_rows())
     if shares:

@@ -34,6 +34,6 @@ def steps(run: Run, show_all: ShowAll = False, as_json: Json = False) -> None:
         return
     from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
-    from reshard.cli.views.steps import steps_view
+    from reshard.cli.views.inspection import steps_view
 
     print_all(steps_view(run, found, show_all, most_rows()))
