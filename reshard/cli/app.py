@@ -12,10 +12,19 @@ from typing import Annotated
 
 import typer
 
-from reshard.cli.failures import INTERRUPTED, detached, interrupted, misused, refused, stopped
-from reshard.cli.optional_values import completed
+from reshard.cli.cluster_options import completed
+from reshard.cli.failures import (
+    INTERRUPTED,
+    Detached,
+    Stopped,
+    detached,
+    interrupted,
+    misused,
+    refused,
+    stop_on_signals,
+    stopped,
+)
 from reshard.cli.options import examples
-from reshard.cli.signals import Detached, Stopped, stop_on_signals
 from reshard.cli.streams import open_streams
 from reshard.errors import ReshardError
 from reshard.version import __version__

@@ -41,7 +41,7 @@ def clean(
     """
     found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import clean as document
 
         print_json(document(found))

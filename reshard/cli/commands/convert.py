@@ -103,8 +103,7 @@ def convert(
     With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
     command resumes those that are missing.
     """
-    from reshard.cli.console import warn
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json, warn
     from reshard.cli.progress import loading, watching
 
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
@@ -228,7 +227,7 @@ def _convert_part(
     is_shown: bool,
     as_json: bool,
 ) -> None:
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.cli.progress import watching
     from reshard.storage.parts import parse_part
     from reshard.surface.answers import conversion_report

@@ -39,7 +39,7 @@ def doctor(url: Url, as_json: Json = False) -> None:
         check_url(url)
     found = reshard.doctor(url)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import doctor as document
 
         print_json(document(found))

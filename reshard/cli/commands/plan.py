@@ -9,8 +9,6 @@ import typer
 from msgspec import Struct
 
 import reshard
-from reshard.cli.host_options import Cores, Hosts, Nic, machines_of
-from reshard.cli.link_options import Bandwidth, Latency, link_of
 from reshard.cli.options import (
     Item,
     Json,
@@ -31,6 +29,7 @@ from reshard.cli.target_options import (
     takes_target_options,
 )
 from reshard.cli.targets import PlannedTarget, targets_of
+from reshard.cli.time_options import Bandwidth, Cores, Hosts, Latency, Nic, link_of, machines_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -121,8 +120,7 @@ def show_plan(
     answer: PlanAnswer,
 ) -> None:
     """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
-    from reshard.cli.console import print_all
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_all, print_json
     from reshard.surface.answers import conversion_plan, conversion_plans
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]

@@ -27,7 +27,7 @@ def steps(run: Run, show_all: ShowAll = False, as_json: Json = False) -> None:
     """
     found = reshard.inspect_run(run)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import run_steps as document
 
         print_json(document(run, found))
