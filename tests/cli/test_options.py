@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from reshard.cli.options import size
-from reshard.cli.rules import casts, renames
+from reshard.cli.options import casts, renames, size
 from reshard.cli.time_options import duration, link_of, rate
 
 

@@ -17,11 +17,12 @@ from reshard.cli.options import (
     Step,
     Unlisted,
     Workers,
+    casts,
     examples,
+    renames,
     source_of,
     usage,
 )
-from reshard.cli.rules import casts, renames
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
