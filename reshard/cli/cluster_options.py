@@ -1,9 +1,10 @@
-"""``--ray`` and ``--part``: one conversion on many hosts."""
+"""``--ray`` and ``--part``: one conversion on many hosts. ``--ray`` may stand without a value, which typer does not know."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,3 +48,27 @@ def ray_cluster(address: str | None) -> Iterator[dict[str, Executor]]:
     # Ray tells of lost workers on stdout, which is for the answer.
     with redirect_stdout(sys.stderr), RayExecutor(address) as executor:
         yield {"executor": executor}
+
+
+_ADDRESS = re.compile(r"auto|[^/:\s]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+", re.ASCII)
+
+DEFAULTS = {"--ray": "auto"}
+"""Options that may stand without a value, and the value that they have then."""
+
+
+def completed(args: Sequence[str]) -> list[str]:
+    """The words of a command line, with the value of each option that stands without one.
+
+    A word after ``--ray`` is its value only if it is an address.
+
+    >>> completed(["convert", "--ray", "src", "dst"])
+    ['convert', '--ray', 'auto', 'src', 'dst']
+    >>> completed(["convert", "src", "dst", "--ray", "10.0.0.1:6379"])
+    ['convert', 'src', 'dst', '--ray', '10.0.0.1:6379']
+    """
+    found: list[str] = []
+    for word, after in zip(args, (*args, "")[1:], strict=True):
+        found.append(word)
+        if word in DEFAULTS and not _ADDRESS.fullmatch(after):
+            found.append(DEFAULTS[word])
+    return found

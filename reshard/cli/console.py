@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from reshard.record import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -118,3 +121,8 @@ def _console(stderr: bool) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Writes one line to stdout; only ASCII, so that no name can steer a terminal."""
+    sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")

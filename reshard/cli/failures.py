@@ -1,17 +1,21 @@
-"""Turns errors into messages and exit codes; one place, so that all commands answer alike.
+"""Turns errors and signals into messages and exit codes; one place, so that all commands answer alike.
 
 0 done; 1 refused or failed; 2 the command line makes no sense; 3 a difference was found;
 130 and 143 stopped by a signal. Any other exception is a bug and keeps its traceback.
+
+A signal makes a run end in order, keep what can be resumed, and say so. Only the command line handles signals; a program
+that uses the library has its own handlers.
 """
 
 from __future__ import annotations
 
+import signal
+from types import FrameType
+
 import typer
 
-from reshard.cli.console import say
-from reshard.cli.json_output import print_json
-from reshard.cli.option_names import as_options
-from reshard.cli.signals import Detached, Stopped
+from reshard.cli.console import print_json, say
+from reshard.cli.options import as_options
 from reshard.errors import ReshardError, VerificationError
 
 FAILED, USAGE, DIFFERENT, INTERRUPTED = 1, 2, 3, 130
@@ -71,3 +75,46 @@ def _say(text: str, document: dict[str, object], as_json: bool) -> None:
         print_json(document)
     else:
         say(safe(text, keep="\n"))
+
+
+_HANDLED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Each signal with Python's first handler: a signal that was ignored (``nohup``) stays ignored."""
+
+
+class Stopped(BaseException):
+    """A signal asked to stop; not an Exception, so that no code treats it as a failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As in shells: 128 plus the signal's number."""
+        return 128 + self.number
+
+
+class Detached(BaseException):
+    """A signal ended the watching of a conversion that a server continues; not an Exception, like Stopped."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def stop_on_signals() -> None:
+    """From now on the first SIGINT or SIGTERM raises Stopped in the main thread; a second one kills.
+
+    A kill during the tidying leaves what any killed run leaves. A second exception would be worse: threads that still
+    write would outlive the lock on their target.
+    """
+    for number, before in _HANDLED.items():
+        if signal.getsignal(number) == before:
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    for handled in _HANDLED:
+        if signal.getsignal(handled) is _stop:
+            signal.signal(handled, signal.SIG_DFL)
+    raise Stopped(number)

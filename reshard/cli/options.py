@@ -1,4 +1,4 @@
-"""The options and arguments that several commands share, with their help texts.
+"""The options and arguments that several commands share, their help texts and values, and their names in messages.
 
 Help is rich markup, in which an opening bracket begins a style; literal brackets have a backslash.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import reshard
-from reshard.cli.option_names import as_options
+from reshard.conversion.options import LIBRARY_NAMES
 from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.sizes import parse_bytes
 
@@ -177,3 +177,84 @@ def examples(*lines: str) -> str:
     """The end of a command's help: example commands, one per line."""
     shown = (line if line.startswith(" ") else f"  $ {line}" for line in lines)
     return "\b\nExamples:\n" + "\n".join(shown).replace("[", "\\[")
+
+
+# The library says "start over (restart)"; on the command line that is ``--restart``.
+_OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
+_ARGUMENTS = (
+    *reshard.ConvertOptions.__annotations__, "item", "max_memory", "step", "unlisted", "workers"
+)  # fmt: skip
+_ONE = "|".join(_ARGUMENTS)
+_CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')
+_LIST = re.compile(rf"\((?:{_ONE})(?:, (?:{_ONE}))*\)")
+# Parts of paths and of tensors' names do not match: they have other characters beside them.
+_CHOICE = re.compile(r"(?<![^\s(])(step|item)=('[^'\s]*'|[0-9]+|N)(?![^\s),;:])")
+_WORD = re.compile(r"(?<![^\s(])(?:max_memory|chunk_bytes)(?![^\s),;:])")
+_QUOTE = "'"
+
+
+def as_options(message: str) -> str:
+    """The message, in which every argument is written as its option.
+
+    >>> as_options("start over (restart), or allow max_memory of 64MiB")
+    'start over (--restart), or allow --max-memory of 64MiB'
+    """
+    message = _CHOSEN.sub(lambda found: f"{_name(found[1])} {found[2]}", message)
+    listed = _LIST.sub(lambda found: re.sub(_ONE, _option, found[0]), message)
+    chosen = _CHOICE.sub(lambda found: f"--{found[1]} {found[2].strip(_QUOTE)}", listed)
+    return _WORD.sub(_option, chosen)
+
+
+def _option(found: re.Match[str]) -> str:
+    return _name(found[0])
+
+
+def _name(argument: str) -> str:
+    return "--" + _OPTION_NAMES.get(argument, argument).replace("_", "-")
+
+
+_EXAMPLES = {
+    "--cast": "float=bfloat16",
+    "--rename": "'^params/=model/'",
+    "--target": "serving.yaml=served",
+}
+
+
+def casts(rules: list[str] | None) -> list[tuple[str, str]]:
+    """``RE=DTYPE`` or ``float=DTYPE``, split at the last ``=``."""
+    return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
+
+
+def halves(option: str, form: str, rule: str) -> tuple[str, str]:
+    r"""A rule split at its last ``=`` without a backslash; ``\=`` after it is an equals sign.
+
+    The first half may be empty.
+    """
+    first, equals, second = _at_last_bare_equals(rule)
+    if not equals or not second:
+        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+    return first, _ESCAPED_EQUALS.sub(r"\1=", second)
+
+
+def renames(rules: list[str] | None) -> list[tuple[str, str]]:
+    r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
+    pairs = [
+        _halves("--rename", "RE=NEW", rule, _at_last_bare_equals(rule)) for rule in rules or []
+    ]
+    return [(pattern, _ESCAPED_EQUALS.sub(r"\1=", new)) for pattern, new in pairs]
+
+
+_EQUALS = re.compile(r"(\\*)=")
+_ESCAPED_EQUALS = re.compile(r"((?:\\\\)*)\\=")
+
+
+def _at_last_bare_equals(rule: str) -> tuple[str, str, str]:
+    bare = [m.end() - 1 for m in _EQUALS.finditer(rule) if len(m[1]) % 2 == 0]
+    return (rule[: bare[-1]], "=", rule[bare[-1] + 1 :]) if bare else ("", "", rule)
+
+
+def _halves(option: str, form: str, rule: str, split: tuple[str, str, str]) -> tuple[str, str]:
+    pattern, equals, new = split
+    if not equals or not pattern or (not new and option == "--cast"):
+        raise Misuse(f"{option} {rule!r}: expected {form}, such as {_EXAMPLES[option]}")
+    return pattern, new

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshard import CastStats, ConversionReport, RequestReport, Requests, TensorReport
-from reshard.cli.signals import Detached, Stopped
+from reshard.cli.failures import Detached, Stopped
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout

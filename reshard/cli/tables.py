@@ -91,21 +91,26 @@ class TableLines:
         room = UNLIMITED if self._whole else options.max_width
         texts = [list(map(_plain, row)) for row in self._rows]
         form = _form(self._columns, texts, room)
-        yield Segment.line()
-        if self._title:
-            yield Segment(safe(self._title), console.get_style("bold"))
-            yield Segment.line()
-        for line in form.lines([column.title for column in self._columns]):
-            yield from _segments(line, ())
-        rule = "-" if options.ascii_only else "─"
-        yield Segment(rule * form.width)
-        yield Segment.line()
+        yield from self._head(form, console, "-" if options.ascii_only else "─")
         for row, cells in zip(self._rows, texts, strict=True):
             styles = [console.get_style(c.style) if isinstance(c, Text) else None for c in row]
             shown = [styles[number] for number in form.shown] if any(styles) else ()
             for line in form.lines(cells):
                 yield from _segments(line, shown)
         yield Segment.line()
+        yield from self._left_out(form, room)
+
+    def _head(self, form: _Form, console: Console, rule: str) -> Iterator[Segment]:
+        yield Segment.line()
+        if self._title:
+            yield Segment(safe(self._title), console.get_style("bold"))
+            yield Segment.line()
+        for line in form.lines([column.title for column in self._columns]):
+            yield from _segments(line, ())
+        yield Segment(rule * form.width)
+        yield Segment.line()
+
+    def _left_out(self, form: _Form, room: int) -> Iterator[Text]:
         left = [c.title for n, c in enumerate(self._columns) if n not in form.shown]
         if left:
             note = f"too narrow for: {', '.join(left)}; --all shows them"
@@ -164,23 +169,29 @@ class _Form(Struct, frozen=True):
 
 
 def _form(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> _Form:
-    names = [cell_len(row[0]) for row in rows]
-    natural = [
-        max(map(cell_len, (column.title, *(row[number] for row in rows))))
-        for number, column in enumerate(columns)
-    ]
+    natural = _natural_widths(columns, rows)
     fixed = [n for n, column in enumerate(columns) if not column.rank]
     left = room - sum(natural[n] + GAP for n in fixed[1:])
-    if (
-        left < 0
-    ):  # the other columns are broken in any case, so that short names may stay beside them
+    if left < 0:
+        # The others are broken in any case, so that short names may stay beside them.
         left = room // 3
-    first = name_width(names, left) if fixed[1:] else natural[0]
-    if first:
-        first = max(first, min(cell_len(columns[0].title), left))
+    first = _names_beside(columns[0].title, rows, left) if fixed[1:] else natural[0]
     shown = chosen([first, *natural[1:]], [column.rank for column in columns], room)
     others = fit([natural[n] for n in shown[1:]], room - first - GAP * (len(shown) - 1))
     return _Form(shown, [first, *others], [columns[n].right for n in shown], room)
+
+
+def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max(map(cell_len, (column.title, *(row[number] for row in rows))))
+        for number, column in enumerate(columns)
+    ]
+
+
+def _names_beside(title: str, rows: Sequence[Sequence[str]], room: int) -> int:
+    """The width of the names beside other columns; 0 if each has a line of its own."""
+    width = name_width([cell_len(row[0]) for row in rows], room)
+    return max(width, min(cell_len(title), room)) if width else 0
 
 
 def name_width(names: Sequence[int], room: int) -> int:

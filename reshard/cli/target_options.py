@@ -14,8 +14,7 @@ import typer
 
 import reshard
 from reshard import Target
-from reshard.cli.options import size, usage
-from reshard.cli.rules import casts, renames
+from reshard.cli.options import casts, renames, size, usage
 from reshard.cli.targets import Targets
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES

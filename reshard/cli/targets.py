@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from reshard.cli.options import Misuse
-from reshard.cli.rules import halves
+from reshard.cli.options import Misuse, halves
 from reshard.options import OUTPUT
 
 if TYPE_CHECKING:

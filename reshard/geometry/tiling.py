@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from msgspec import Struct
@@ -84,10 +84,13 @@ def _is_grid(region: Box, boxes: Sequence[Box]) -> bool:
         return False
     follows = [dict(itertools.pairwise([*s, n])) for s, n in zip(starts, region.stop, strict=True)]
     return len({box.start for box in boxes}) == len(boxes) and all(
-        b == follow[a]
-        for box in boxes
-        for follow, a, b in zip(follows, box.start, box.stop, strict=True)
+        _is_cell(box, follows) for box in boxes
     )
+
+
+def _is_cell(box: Box, follows: Sequence[Mapping[int, int]]) -> bool:
+    edges = zip(follows, box.start, box.stop, strict=True)
+    return all(stop == follow[start] for follow, start, stop in edges)
 
 
 def _check_parts(name: str, whole: _Part, shown: Callable[[Box], str]) -> None:

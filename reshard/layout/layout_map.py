@@ -12,8 +12,7 @@ from reshard.layout.axes import AxesLike
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh
-from reshard.layout.scope import layout_map_scope
-from reshard.layout.scope_names import ScopeNames
+from reshard.layout.scope import ScopeNames, layout_map_scope
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         Raises LayoutError for keys that are not supported as patterns of layout files (docs/reference/layout-files.md), for
         ``ambiguous="error"`` with several keys, and for layouts over another mesh than the map's.
         """
-        from reshard.layout.map_as_file import map_as_file
+        from reshard.layout.layout_file import map_as_file
 
         return map_as_file(
             self._device_mesh,

@@ -1,13 +1,19 @@
-"""Scopes of layout maps: variables that a thread makes inside take their layouts from the map."""
+"""Scopes of layout maps: variables that a thread makes inside take their layouts from the map.
+
+Keys that match none of the names that were looked up are warned of, once.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
+from reshard.layout.prefixes import pattern_hint
 from reshard.layout.warn import warn_caller
 
 if TYPE_CHECKING:
@@ -85,3 +91,40 @@ def warn_of_idle_keys(layout_map: LayoutMap) -> None:
     """Warns of keys that match no variable, unless the map's scope is still open and may make more."""
     if _CURRENT.layout_map is not layout_map:
         warn_caller(layout_map.scope_names.idle_keys(layout_map))
+
+
+class ScopeNames:
+    """What the variables of a map's scopes are called, as far as it is known.
+
+    A name is known when a variable gets its value, which may be long after the scope. Until then the variable, or the
+    model that will make it, waits, and no key can be said to match nothing.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._waiting: list[tuple[weakref.ref[Any], Callable[[Any], object]]] = []
+        self._told: set[str] = set()
+
+    def look_up(self, name: str) -> None:
+        """A variable of this name was laid out."""
+        self._names[name] = None
+
+    def wait_for(self, maker: Any, is_waiting: Callable[[Any], object]) -> None:
+        """``maker``, a variable or a model, brings names as long as ``is_waiting(maker)``, unless it is deleted first."""
+        self._waiting.append((weakref.ref(maker), is_waiting))
+
+    def idle_keys(self, layout_map: LayoutMap) -> Iterator[str]:
+        """A sentence for each key that matches no name; none while names are still to come, or if there was none."""
+        self._waiting = [(maker, waits) for maker, waits in self._waiting if _waits(maker, waits)]
+        if self._waiting or not self._names:
+            return
+        used = {key for name in self._names for key in layout_map.match(name)}
+        for key in [key for key in layout_map if key not in used | self._told]:
+            self._told.add(key)
+            hint = pattern_hint(re.compile(key), list(self._names))
+            yield f"the layout map's key {key!r} matches no variable{hint}"
+
+
+def _waits(maker: weakref.ref[Any], is_waiting: Callable[[Any], object]) -> bool:
+    found = maker()
+    return found is not None and bool(is_waiting(found))

@@ -206,6 +206,9 @@ class _Writer:
             return "(?m:^)" if self.in_lines else r"\A"
         if value is op.AT_END_STRING:
             return "(?m:$)" if self.in_lines else r"\z"
+        return self._boundary(value, flags)
+
+    def _boundary(self, value: Any, flags: int) -> str:
         written = r"\b" if value is op.AT_BOUNDARY else r"\B"
         self.has_inside |= written == r"\B"
         if not flags & op.SRE_FLAG_ASCII:

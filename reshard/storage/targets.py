@@ -124,7 +124,7 @@ def make_name_durable(target: Location) -> None:
 def check_lease(lease: str, run: str) -> None:
     """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
     from reshard.storage.buckets.store import BucketStore
-    from reshard.storage.buckets.target.check_lease import check_held
+    from reshard.storage.buckets.target.checks import check_held
 
     place = locate(lease)
     if isinstance(place.store, BucketStore):

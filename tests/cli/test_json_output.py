@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from reshard import PartReport, RequestPlan, RequestReport, Requests, TimePlan, TimeReport
-from reshard.cli.json_output import print_json
+from reshard.cli.console import print_json
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.documents.buckets import DoctorAnswer
 from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer

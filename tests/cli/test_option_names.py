@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 import reshard
-from reshard.cli import option_names
-from reshard.cli.option_names import as_options
+from reshard.cli import options
+from reshard.cli.options import as_options
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_names_and_prose_stay(said: str) -> None:
 
 def test_every_argument_is_one_of_convert() -> None:
     given = inspect.signature(reshard.convert).parameters
-    assert set(option_names._ARGUMENTS) <= set(given)
+    assert set(options._ARGUMENTS) <= set(given)

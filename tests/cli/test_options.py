@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from reshard.cli.link_options import duration, link_of, rate
-from reshard.cli.options import size
-from reshard.cli.rules import casts, renames
+from reshard.cli.options import casts, renames, size
+from reshard.cli.time_options import duration, link_of, rate
 
 
 def test_casts_split_at_the_last_equals_sign() -> None:

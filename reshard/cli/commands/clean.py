@@ -41,7 +41,7 @@ def clean(
     """
     found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import clean as document
 
         print_json(document(found))
@@ -49,6 +49,6 @@ def clean(
     if quiet:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.clean import clean_view
+    from reshard.cli.views.targets import clean_view
 
     print_all(clean_view(found))

@@ -35,8 +35,7 @@ def commit(
     and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
     commit resumes when the same command is run again.
     """
-    from reshard.cli.console import warn
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json, warn
     from reshard.cli.progress import watching
     from reshard.surface.answers import conversion_report
 

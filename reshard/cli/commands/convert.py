@@ -103,13 +103,12 @@ def convert(
     With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
     command resumes those that are missing.
     """
-    from reshard.cli.console import warn
-    from reshard.cli.json_output import print_json
     from reshard.cli.progress import loading, watching
 
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
     options, several = given_options(given), bool(given["target"])
     limits = {"max_memory": max_memory, "workers": workers}
+    here = {**limits, **unlisted_option(unlisted)}
     _refuse_together(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
     )
@@ -118,11 +117,9 @@ def convert(
         from reshard.cli.commands.plan import PlanAnswer, show_plan
 
         _refuse_elsewhere({"--ray": ray, "--part": part, "--server": server})
-        here = {**limits, **unlisted_option(unlisted)}
         show_plan(src, dst, (step, item), given, here, PlanAnswer(show_all, as_json, quiet))
         return
     if part is not None:
-        here = {**limits, **unlisted_option(unlisted)}
         src = source_of(src, step, item)
         _convert_part(src, targets[0], part, options, here, not quiet, as_json)
         return
@@ -142,23 +139,13 @@ def convert(
                     targets,
                     several,
                     library_options(options),
-                    {
-                        **limits,
-                        **executor,
-                        **unlisted_option(unlisted),
-                        "progress": loading(progress, _REPORT),
-                    },
+                    {**here, **executor, "progress": loading(progress, _REPORT)},
                 )
         else:
             request = {"source": src, **where, **_asked(targets, options), **limits}
             made = _convert_there(server, token_file, request, progress)
             src = made.documents[0]["source"]
-    if as_json:
-        print_json(_document(src, made, several))
-    elif quiet:
-        warn(text for report in made.reports for text in report.warnings)
-    else:
-        _show(made, show_all)
+    _answer(src, made, several, as_json=as_json, quiet=quiet, show_all=show_all)
 
 
 class _Made(Struct, frozen=True):
@@ -177,6 +164,19 @@ class _Made(Struct, frozen=True):
     time: TimeReport | None = None
 
 
+def _answer(
+    src: str, made: _Made, several: bool, *, as_json: bool, quiet: bool, show_all: bool
+) -> None:
+    from reshard.cli.console import print_json, warn
+
+    if as_json:
+        print_json(_document(src, made, several))
+    elif quiet:
+        warn(text for report in made.reports for text in report.warnings)
+    else:
+        _show(made, show_all)
+
+
 def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
     from reshard.surface.answers import conversion_reports
 
@@ -187,9 +187,8 @@ def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
 
 def _show(made: _Made, show_all: bool) -> None:
     from reshard.cli.console import print_all
+    from reshard.cli.views.costs import request_report, time_report
     from reshard.cli.views.report import report_view, together_view
-    from reshard.cli.views.requests import request_report
-    from reshard.cli.views.time import time_report
 
     said: set[str] = set()
     for report in made.reports:
@@ -229,7 +228,7 @@ def _convert_part(
     is_shown: bool,
     as_json: bool,
 ) -> None:
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.cli.progress import watching
     from reshard.storage.parts import parse_part
     from reshard.surface.answers import conversion_report
@@ -247,7 +246,7 @@ def _convert_part(
     if not is_shown:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.part import part_view
+    from reshard.cli.views.report import part_view
 
     print_all(part_view(report))
 

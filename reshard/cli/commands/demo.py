@@ -30,7 +30,7 @@ def demo(directory: Folder = None, as_json: Json = False) -> None:
     of 8, verifies, restores it with stock Orbax and compares bit by bit. Needs jax, optax and
     orbax-checkpoint, and some twenty seconds.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.demo import run_demo
 
     if not as_json:

@@ -78,7 +78,7 @@ def diff(
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.cli.progress import watching
     from reshard.surface.answers import diff_document
 

@@ -39,13 +39,13 @@ def doctor(url: Url, as_json: Json = False) -> None:
         check_url(url)
     found = reshard.doctor(url)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import doctor as document
 
         print_json(document(found))
     else:
         from reshard.cli.console import print_all
-        from reshard.cli.views.doctor import doctor_view
+        from reshard.cli.views.targets import doctor_view
 
         print_all(doctor_view(found))
     if not found.is_fine:

@@ -54,7 +54,7 @@ def fingerprint(
     the checkpoint as before. From then on verify, convert and restore compare the bytes that they read with it. Earlier
     damage is not detected.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.cli.progress import watching
     from reshard.surface.answers import fingerprint as document
 
@@ -69,6 +69,6 @@ def fingerprint(
     if quiet:
         return
     from reshard.cli.console import print_all
-    from reshard.cli.views.fingerprint import fingerprint_view
+    from reshard.cli.views.verification import fingerprint_view
 
     print_all(fingerprint_view(found, show_all))

@@ -33,7 +33,7 @@ def inspect(
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.surface.answers import inspection
 
     info = reshard.inspect(source_of(src, step, item), unlisted=unlisted)

@@ -86,7 +86,7 @@ def layout(
 
     With --starter it writes a layout file for you to change.
     """
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json
     from reshard.surface.answers import layout_document, starter_document
 
     file, src = _file_and_source(words, file)

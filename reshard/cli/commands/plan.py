@@ -9,8 +9,6 @@ import typer
 from msgspec import Struct
 
 import reshard
-from reshard.cli.host_options import Cores, Hosts, Nic, machines_of
-from reshard.cli.link_options import Bandwidth, Latency, link_of
 from reshard.cli.options import (
     Item,
     Json,
@@ -31,6 +29,7 @@ from reshard.cli.target_options import (
     takes_target_options,
 )
 from reshard.cli.targets import PlannedTarget, targets_of
+from reshard.cli.time_options import Bandwidth, Cores, Hosts, Latency, Nic, link_of, machines_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -121,8 +120,7 @@ def show_plan(
     answer: PlanAnswer,
 ) -> None:
     """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
-    from reshard.cli.console import print_all
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_all, print_json
     from reshard.surface.answers import conversion_plan, conversion_plans
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
@@ -176,8 +174,7 @@ def _with_costs(
     time: TimePlan | None,
     link: Mapping[str, float],
 ) -> Iterator[RenderableType]:
-    from reshard.cli.views.requests import planned_requests
-    from reshard.cli.views.time import planned_time
+    from reshard.cli.views.costs import planned_requests, planned_time
 
     yield from views
     yield from planned_requests(found.requests, **link)
@@ -188,8 +185,7 @@ def _views(
     planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
     from reshard.cli.tables import most_rows
-    from reshard.cli.views.plan import plan_groups, plan_view
-    from reshard.cli.views.shares import shares_view
+    from reshard.cli.views.plan import plan_groups, plan_view, shares_view
 
     yield from plan_view(planned, show_all, said, most_rows())
     if shares:

@@ -148,9 +148,9 @@ def serve(
         _print_settings()
         return
     if make_token is not None:
-        _print_token(make_token, scope or ["read", "convert"], read or (), write or (), expires)
+        _print_token(make_token, scope, read, write, expires)
         return
-    if scope or read or write or expires:
+    if any((scope, read, write, expires)):
         raise Misuse(
             "--scope, --read, --write and --expires belong to --make-token; add it, or leave them out"
         )
@@ -207,14 +207,16 @@ def _print_settings() -> None:
 
 def _print_token(
     name: str,
-    scopes: Sequence[str],
-    read: Sequence[str],
-    write: Sequence[str],
+    scopes: Sequence[str] | None,
+    read: Sequence[str] | None,
+    write: Sequence[str] | None,
     expires: str | None,
 ) -> None:
     from reshard_server.auth.make_token import as_toml, make_token
 
     with usage():
-        token, kept = make_token(name, scopes, read, write, expires)
+        token, kept = make_token(
+            name, scopes or ["read", "convert"], read or (), write or (), expires
+        )
     typer.echo(as_toml(kept), nl=False)
     typer.echo(f"token for {name!r} (shown once): {token}", err=True)

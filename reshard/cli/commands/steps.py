@@ -27,13 +27,13 @@ def steps(run: Run, show_all: ShowAll = False, as_json: Json = False) -> None:
     """
     found = reshard.inspect_run(run)
     if as_json:
-        from reshard.cli.json_output import print_json
+        from reshard.cli.console import print_json
         from reshard.surface.answers import run_steps as document
 
         print_json(document(run, found))
         return
     from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
-    from reshard.cli.views.steps import steps_view
+    from reshard.cli.views.inspection import steps_view
 
     print_all(steps_view(run, found, show_all, most_rows()))

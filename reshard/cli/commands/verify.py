@@ -17,11 +17,12 @@ from reshard.cli.options import (
     Step,
     Unlisted,
     Workers,
+    casts,
     examples,
+    renames,
     source_of,
     usage,
 )
-from reshard.cli.rules import casts, renames
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
@@ -81,8 +82,7 @@ def verify(
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
     """
-    from reshard.cli.console import warn
-    from reshard.cli.json_output import print_json
+    from reshard.cli.console import print_json, warn
     from reshard.cli.progress import watching
     from reshard.surface.answers import verification
 

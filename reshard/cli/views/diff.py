@@ -99,12 +99,16 @@ def _share(part: int, whole: int) -> str:
     return f"{percent:.2g}%" if percent < 99 else f"{min(percent, 99.99):.4g}%"
 
 
-def _notes(tensors: Sequence[TensorDiff]) -> Iterator[Text]:
+def _dtype_notes(tensors: Sequence[TensorDiff]) -> Iterator[Text]:
     dtypes = (t for t in tensors if t.dtype_a != t.dtype_b)
     for group in grouped(dtypes, lambda _: "", lambda t: (t.dtype_a, t.dtype_b)):
         first = group.first
         dtype = dtype_text(first.dtype_a or "", first.dtype_b or "")
         yield Text(f"dtype {dtype}: {_some(group.members)}, compared by value")
+
+
+def _notes(tensors: Sequence[TensorDiff]) -> Iterator[Text]:
+    yield from _dtype_notes(tensors)
     nonfinite = [t for t in tensors if t.nonfinite]
     if nonfinite:
         count = sum(t.nonfinite or 0 for t in nonfinite)

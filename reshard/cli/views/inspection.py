@@ -1,4 +1,4 @@
-"""What ``inspect`` shows: tensors, items, meshes, and everything else in the checkpoint."""
+"""What ``inspect`` shows of a checkpoint (tensors, items, meshes, and everything else), and ``steps`` of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CheckpointInfo, DeviceMesh, Item, TensorInfo
+from reshard import CheckpointInfo, DeviceMesh, Item, StepInfo, TensorInfo
 from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
@@ -27,6 +27,8 @@ Rows = Sequence[TensorGroup[TensorInfo]]
 
 MOST_IDS = 8
 """Device ids of a mesh that are shown."""
+
+_STATES = {True: ("finished", "green"), False: ("not finished", "bold yellow")}
 
 
 def inspection_view(
@@ -137,3 +139,33 @@ def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
     with_digest = sum(t.digest is not None for t in info.tensors.values())
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)
+
+
+def steps_view(
+    run: str, steps: Sequence[StepInfo], show_all: bool, most: int = MOST_ROWS
+) -> Iterator[RenderableType]:
+    """The headline, then the steps; of many steps the last ones, which people look for."""
+    finished = sum(step.is_finished for step in steps)
+    size = format_bytes(sum(step.nbytes for step in steps))
+    yield Text.assemble(
+        (safe(run), "bold"), f": {count_text(len(steps), 'step')}, {finished:,} finished, {size}"
+    )
+    shown = steps if show_all else steps[-most:]
+    titles = ("folder", ">step", "state", Column("files", right=True, rank=1), ">size", "written")
+    yield table("", titles, map(_step_row, shown), whole=show_all)
+    if len(shown) < len(steps):
+        yield Text(
+            f"… and {len(steps) - len(shown):,} earlier steps; --all shows each", style="dim"
+        )
+
+
+def _step_row(step: StepInfo) -> tuple[Cell, ...]:
+    written = "–" if step.written_at is None else f"{step.written_at:%Y-%m-%d %H:%M:%S} UTC"
+    return (
+        step.name,
+        f"{step.step}",
+        Text(*_STATES[step.is_finished]),
+        f"{step.files:,}",
+        format_bytes(step.nbytes),
+        written,
+    )

@@ -1,8 +1,9 @@
-"""What ``plan`` shows: each tensor's layout, storage and cost, then totals, memory and warnings."""
+"""What ``plan`` shows: each tensor's layout, storage and cost, totals, memory, warnings, and with --shares the sources."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -35,6 +36,7 @@ from reshard.cli.text import (
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.shares import Share, shares
 from reshard.planning.tensor_plan import Plan, TensorPlan
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ CHUNKS_ARE_NOT_SHARDS = (
     "shards: what each device holds. chunks: how files store it; "
     "small shards share a chunk, large ones take several (--chunk-bytes)."
 )
+
+MOST_GROUPS = 8
+MOST_SHARDS = 16
+MOST_SOURCES = 6
 
 
 def plan_view(
@@ -214,3 +220,38 @@ def _memory(plan: Plan) -> str:
         f"memory: {format_bytes(plan.peak_bytes)} of buffers at the worst moment{metadata}, "
         f"{format_bytes(plan.allowed_bytes or plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}{processes}"
     )
+
+
+def shares_view(groups: Groups, show_all: bool) -> Iterator[RenderableType]:
+    """A table for each group's first tensor; the others of the group have the same shares."""
+    cut = [g for g in groups if _is_cut(g.first)]
+    shown = cut if show_all else cut[:MOST_GROUPS]
+    for group in shown:
+        yield from _group(group)
+    if note := cap_note(len(shown), len(cut), "tensors that are cut"):
+        yield Text(note, style="dim")
+
+
+def _is_cut(tensor: PlannedTensor) -> bool:
+    return tensor.source.slices.count > 1 or tensor.target.slices.count > 1
+
+
+def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
+    source, target = group.first.source.slices, group.first.target.slices
+    cut = f"source shards {parts_text(source)} → target shards {parts_text(target)}"
+    yield Text.assemble((safe(group.name), "bold"), f"\n{cut}")
+    by_target = groupby(shares(group.first.plan), key=lambda share: share.target)
+    rows = [(str(shard), _sources(found)) for shard, found in islice(by_target, MOST_SHARDS)]
+    yield table("", (">target shard", "source shard: share of the target's bytes"), rows)
+    if target.count > len(rows):
+        note = f"… and {target.count - len(rows):,} more target shards; --json has each"
+        yield Text(note, style="dim")
+
+
+def _sources(found: Iterable[Share]) -> str:
+    """The source shards in order, or the largest shares if there are many."""
+    largest = sorted(found, key=lambda s: (-s.share, s.source))
+    shown = sorted(largest[:MOST_SOURCES], key=lambda s: s.source)
+    text = ", ".join(f"{s.source}: {100 * s.share:.4g}%" for s in shown)
+    more = len(largest) - len(shown)
+    return f"{text}, and {more:,} more" if more else text

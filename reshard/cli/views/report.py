@@ -1,4 +1,4 @@
-"""What ``convert`` shows at its end: sizes, speed, proofs, and the losses of casts."""
+"""What ``convert`` shows at its end: sizes, speed, proofs, and the losses of casts; or what one part did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CastStats, ConversionReport, TensorReport
+from reshard import CastStats, ConversionReport, PartReport, TensorReport
 from reshard.cli.tables import Cell, Column, cap_note, capped, renamed, table, warnings_of
 from reshard.cli.text import (
     count_text,
@@ -18,8 +18,7 @@ from reshard.cli.text import (
     ratio_text,
     safe,
 )
-from reshard.cli.views.requests import request_report
-from reshard.cli.views.time import time_report
+from reshard.cli.views.costs import request_report, time_report
 from reshard.conversion.report import Proof
 from reshard.geometry.sizes import format_bytes
 
@@ -157,3 +156,23 @@ def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:
     for (proof, is_cast), count in sorted(counts.items()):
         meaning = (_CAST_PROOFS if is_cast else _PROOFS)[proof]
         yield f"{proof}: {count_text(count, 'cast tensor' if is_cast else 'tensor')}; {meaning}"
+
+
+def part_view(report: PartReport) -> Iterator[RenderableType]:
+    """What the part did, and what comes next."""
+    if report.already_done:
+        yield Text.assemble(
+            ("already done: ", "bold green"),
+            f"{safe(report.target)} is the finished result of this conversion; nothing was touched",
+        )
+        return
+    moved = report.moved_bytes - report.resumed_bytes
+    resumed = (
+        f", {format_bytes(report.resumed_bytes)} of them before" if report.resumed_bytes else ""
+    )
+    yield Text.assemble(
+        ("done: ", "bold green"),
+        f"part {report.part} of {safe(report.source)} → {safe(report.target)}: {count_text(report.tasks, 'task')}, "
+        f"{format_bytes(report.moved_bytes)}{resumed}, in {duration_text(report.seconds)} ({rate_text(moved, report.seconds)})",
+    )
+    yield Text(f"when all parts are done: reshard commit {safe(report.target)}")

@@ -1,4 +1,4 @@
-"""What ``verify`` shows: differences first, then tensors without a record, then the verdict."""
+"""What ``verify`` shows: differences first, then tensors without a record, then the verdict; and what ``fingerprint`` recorded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import FileVerdict, TensorVerdict, Verification
+from reshard import FileVerdict, Fingerprint, TensorVerdict, Verification
 from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, renamed, table, warning
-from reshard.cli.text import and_text, count_text, dtype_text, rule_words, safe, some_text
+from reshard.cli.text import (
+    and_text,
+    count_text,
+    dtype_text,
+    duration_text,
+    rate_text,
+    rule_words,
+    safe,
+    some_text,
+)
 from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
+from reshard.geometry.sizes import format_bytes
 from reshard.verification.compare import AGREEING
+
+MOST_DIGESTS = 8
 
 
 def verification_view(
@@ -155,3 +167,20 @@ def _different(found: Verification) -> str:
     words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"
     words += f", {leaves:,} of {others_text(compared_leaves(found.leaves))}" if leaves else ""
     return words + (f", {files:,} of {count_text(len(found.files), 'file')}" if files else "")
+
+
+def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableType]:
+    """The headline, digests, and the files that contain them."""
+    yield Text.assemble(
+        ("recorded ", "bold green"),
+        f"{count_text(len(found.tensors), 'tensor')}, {format_bytes(found.nbytes)}, and "
+        f"{count_text(found.files, 'other file')} of {safe(found.uri)} in "
+        f"{duration_text(found.seconds)} ({rate_text(found.nbytes, found.seconds)})",
+    )
+    shown = capped(list(found.tensors.items()), show_all, MOST_DIGESTS)
+    if shown:
+        yield table("", ("tensor", "CRC-64/NVME"), shown, whole=show_all)
+    if note := cap_note(len(shown), len(found.tensors), "tensors"):
+        yield Text(note, style="dim")
+    yield from (Text(f"written: {safe(path)}") for path in found.written)
+    yield from map(warning, found.warnings)

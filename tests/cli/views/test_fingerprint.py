@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reshard.cli.views.fingerprint import fingerprint_view
+from reshard.cli.views.verification import fingerprint_view
 from reshard.verification.fingerprint import Fingerprint
 from tests.cli.show import lines
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view
-from reshard.cli.views.shares import shares_view
+from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view, shares_view
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.tensor_plan import TensorPlan

@@ -3,8 +3,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reshard import TimePlan, TimeReport
+from reshard.cli.views.costs import planned_time, time_report
 from reshard.cli.views.report import report_view
-from reshard.cli.views.time import planned_time, time_report
 from tests.cli.show import lines, show
 from tests.cli.specimens import report, tensor_report
 

@@ -13,7 +13,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.option_names import as_options
+from reshard.cli.options import as_options
 from reshard.errors import (
     ReshardError,
 )

@@ -122,7 +122,7 @@ SABOTAGES = (
     Sabotage(
         "lease-unchecked-elsewhere",
         "a task on another host writes although its run is over",
-        "reshard/storage/buckets/target/check_lease.py",
+        "reshard/storage/buckets/target/checks.py",
         "    if held is None or held.run != run or held.is_free:",
         "    if held is None:",
         ("tests/storage/buckets/test_check_lease.py::test_a_run_has_its_lease_until_it_ends",),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from reshard.cli.app import run
-from reshard.cli.views.doctor import doctor_view
+from reshard.cli.views.targets import doctor_view
 from reshard.errors import StorageError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport, examine_bucket

@@ -1,12 +1,13 @@
-"""Checks a target in a bucket before a run."""
+"""Checks a target in a bucket before a run, and from another process, perhaps on another host, whether a run still has it."""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from reshard.errors import StorageError, TargetExistsError
+from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.target.lease import BEAT_S, now_s, read_lease
 from reshard.storage.buckets.target.transaction import state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.location import Location
@@ -50,3 +51,24 @@ def has_state(target: Location, state: str | None = None) -> bool:
         return True
     mark = target / UNFINISHED_MARK
     return isinstance(mark.store, BucketStore) and objects.look(mark.store, mark.path) is not None
+
+
+_SEEN: dict[tuple[str, str], float] = {}
+"""When this process last saw that a run has a lease."""
+
+
+def check_held(store: BucketStore, path: str, run: str) -> None:
+    """Raises TargetBusyError unless a run has the lease; asks the store where the last answer is ``BEAT_S`` old.
+
+    For tasks on other hosts, whose run may be over.
+    """
+    asked_s, mark = now_s(), (store.text(path), run)
+    if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:
+        return
+    held = read_lease(store, path)
+    if held is None or held.run != run or held.is_free:
+        raise TargetBusyError(
+            f"the run that began this task is over: it has {mark[0]} no longer; nothing was written"
+        )
+    _SEEN.clear()
+    _SEEN[mark] = asked_s

@@ -13,7 +13,7 @@ from reshard.errors import ResumeError, StorageError, TargetBusyError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target import lease as leases
-from reshard.storage.buckets.target.check_lease import check_held
+from reshard.storage.buckets.target.checks import check_held
 from reshard.storage.buckets.target.lease import Held, Lease, read_lease, take
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark

@@ -1,4 +1,4 @@
-"""What ``doctor`` shows: a row for each thing that was tried, then the link, and what follows from what does not hold."""
+"""What ``doctor`` and ``clean`` show of a place for targets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import BucketCheck, BucketReport
+from reshard import BucketCheck, BucketReport, Leftovers
 from reshard.cli.tables import table
 from reshard.cli.text import count_text, rate_text, safe
+from reshard.geometry.sizes import format_bytes
 
 _HOLDS = {True: ("holds", "green"), False: ("does not hold", "bold red"), None: ("–", "dim")}
 
@@ -46,3 +47,21 @@ def _found(check: BucketCheck) -> str:
 
 def _rate(bytes_per_s: float | None) -> str:
     return "–" if bytes_per_s is None else rate_text(bytes_per_s, 1)
+
+
+def clean_view(found: Leftovers) -> Iterator[RenderableType]:
+    """One sentence, and one about uploads that cannot be looked for."""
+    uploads = f", {count_text(found.uploads, 'unfinished upload')}" if found.uploads else ""
+    what = (
+        f"{count_text(found.files, 'file')} ({format_bytes(found.nbytes)}) of {safe(found.target)}{uploads}, and "
+        f"{safe(found.place)}"
+    )
+    if found.is_removed:
+        yield Text.assemble(("removed: ", "bold green"), what)
+    else:
+        yield Text.assemble(("would remove: ", "bold"), what)
+    if found.uploads is None:
+        yield Text(
+            "unfinished uploads in parts, if there are any, were not found: this store does not tell them; a lifecycle rule of "
+            "the bucket removes them"
+        )

@@ -1,4 +1,4 @@
-"""``--latency`` and ``--bandwidth``: the link to a bucket, for the time that a plan expects."""
+"""``--latency``, ``--bandwidth``, ``--hosts``, ``--cores`` and ``--nic``: the link and the machines for which a time is estimated."""
 
 from __future__ import annotations
 
@@ -54,4 +54,43 @@ Bandwidth = Annotated[
 def link_of(latency: float | None, bandwidth: int | None) -> dict[str, float]:
     """What was given, under the names of ``RequestPlan.seconds``."""
     given = {"latency_s": latency, "bytes_per_s": bandwidth}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+MOST = 1_000_000
+
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST,
+        metavar="N",
+        help="Also estimate the time on so many hosts that share the work, and name the bottleneck.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST,
+        metavar="N",
+        help="Processors of each host, for that time. Default: those of this machine. Each of the --workers uses one.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Nic = Annotated[
+    int | None,
+    typer.Option(
+        parser=rate,
+        metavar="SIZE/s",
+        help="Bytes per second of each host's network in each direction, such as 12.5GB/s, for that time.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+def machines_of(hosts: int | None, cores: int | None, nic: int | None) -> dict[str, int]:
+    """What was given, under the names of ``ConversionPlan.time``; empty if no time was asked for."""
+    given = {"hosts": hosts, "cores": cores, "nic_bytes_per_s": nic}
     return {name: value for name, value in given.items() if value is not None}
