@@ -147,11 +147,14 @@ def digests_with_casts(
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
     whole = [n for n in listed if n not in (damage or {})]
-    cast_specs = {n: replace(stored[n].spec, dtype=cast.dtype) for n, cast in casts.items() if n in cast_crcs}  # fmt: skip
     return Digests(
         {n: _finished(crcs[n], stored[n].spec) for n in whole},
-        {n: _finished(cast_crcs[n], cast_specs[n]) for n in whole if n in cast_crcs},
+        {n: _cast_digest(cast_crcs[n], stored[n].spec, casts[n]) for n in whole if n in cast_crcs},
     )
+
+
+def _cast_digest(crc: int, spec: TensorSpec, cast: Cast) -> str:
+    return _finished(crc, replace(spec, dtype=cast.dtype))
 
 
 def _results(

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
+from reshard.planning.check_pieces import check_tiled, spans_chunks
 from reshard.planning.joint import joint_choice
 from reshard.planning.metadata_share import counted_bytes
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
@@ -30,7 +31,6 @@ from reshard.planning.strategies import (
     smallest_memory,
 )
 from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
-from reshard.planning.tiling import check_tiled, spans_chunks
 
 __all__ = [
     "COPY_BYTES",

@@ -27,6 +27,7 @@ from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.check_pieces import spans_chunks
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
@@ -43,7 +44,6 @@ from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request
 from reshard.planning.halving import best_halving, first_halving
 from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Side, Strategy
-from reshard.planning.tiling import spans_chunks
 
 __all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]
 

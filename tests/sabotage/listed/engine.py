@@ -196,7 +196,7 @@ SABOTAGES = (
     Sabotage(
         "two-moves-to-one-target",
         "a plan that fills one target from two tensors is not refused",
-        "reshard/planning/tiling.py",
+        "reshard/planning/check_pieces.py",
         "    if coverage(box for box, _ in boxes) != coverage_of(full):",
         "    if False:",
         ("tests/planning/test_planner.py::test_two_pieces_into_one_place_are_refused",),

@@ -19,25 +19,42 @@ def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
     if len(pieces) == 1 and pieces[0].target_view is None and pieces[0].target_box == full:
         return  # the common case, of which there may be 100,000
     boxes = [(box, piece) for piece in pieces for box in _boxes(piece)]
-    for box, piece in boxes:
-        if not full.contains(box):
-            raise PlanError(
-                f"{spec.name!r} of shape {list(spec.shape)} would be filled from {piece.source!r} in {box}, which reaches outside of "
-                "it: give the target that shape"
-            )
-    filled = sum(box.size for box, _ in boxes)
-    if filled < math.prod(spec.shape):
-        some = ", ".join(f"{piece.source!r} in {box}" for box, piece in boxes[:3])
-        raise PlanError(
-            f"{spec.name!r} of shape {list(spec.shape)} would be filled only from {some}{', …' if len(boxes) > 3 else ''}; a tensor "
-            "is filled as a whole: give a piece for the rest, or give the target that shape"
-        )
+    outside = next((one for one in boxes if not full.contains(one[0])), None)
+    if outside is not None:
+        raise _reaches_outside(spec, *outside)
+    if sum(box.size for box, _ in boxes) < math.prod(spec.shape):
+        raise _leaves_a_hole(spec, boxes)
     if coverage(box for box, _ in boxes) != coverage_of(full):
-        (first, a), (second, b) = _overlapping(boxes)
-        raise PlanError(
-            f"{spec.name!r} would be filled from {a.source!r} in {first} and from {b.source!r} in {second}; every element is "
-            "filled by one piece: give one of them another place or another name"
-        )
+        raise _overlap(spec, boxes)
+
+
+_Filled = Sequence[tuple[Box, Piece]]
+"""Boxes of a target, each with the piece that fills it."""
+
+
+def _reaches_outside(spec: TensorSpec, box: Box, piece: Piece) -> PlanError:
+    return PlanError(
+        f"{spec.name!r} of shape {list(spec.shape)} would be filled from {piece.source!r} in {box}, which reaches outside of "
+        "it: give the target that shape"
+    )
+
+
+def _leaves_a_hole(spec: TensorSpec, boxes: _Filled) -> PlanError:
+    some = ", ".join(f"{piece.source!r} in {box}" for box, piece in boxes[:3])
+    return PlanError(
+        f"{spec.name!r} of shape {list(spec.shape)} would be filled only from {some}{', …' if len(boxes) > 3 else ''}; a tensor "
+        "is filled as a whole: give a piece for the rest, or give the target that shape"
+    )
+
+
+def _overlap(spec: TensorSpec, boxes: _Filled) -> PlanError:
+    pairs = itertools.combinations(boxes, 2)
+    meeting = (pair for pair in pairs if pair[0][0].intersect(pair[1][0]))
+    (first, a), (second, b) = next(meeting, (boxes[0], boxes[-1]))
+    return PlanError(
+        f"{spec.name!r} would be filled from {a.source!r} in {first} and from {b.source!r} in {second}; every element is "
+        "filled by one piece: give one of them another place or another name"
+    )
 
 
 def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
@@ -54,11 +71,3 @@ def _boxes(piece: Piece) -> list[Box]:
 def _is_aligned(spec: TensorSpec, box: Box) -> bool:
     ends = zip(spec.storage.cuts, box.start, box.stop, strict=True)
     return all(start in cuts and stop in cuts for cuts, start, stop in ends)
-
-
-def _overlapping(
-    boxes: Sequence[tuple[Box, Piece]],
-) -> tuple[tuple[Box, Piece], tuple[Box, Piece]]:
-    """Two boxes that have elements in common; the first two where none have."""
-    pairs = itertools.combinations(boxes, 2)
-    return next((pair for pair in pairs if pair[0][0].intersect(pair[1][0])), (boxes[0], boxes[1]))
