@@ -151,7 +151,7 @@ class Doubled(SpreadExecutor):
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         def doubled(*arguments: Any) -> Any:
             result = work(*arguments)
-            return batch.BatchResult(result.reads * 2, result.attempts)
+            return batch.BatchResult(result.results * 2, result.attempts)
 
         return super().submit(doubled, *arguments)
 
