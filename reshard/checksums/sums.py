@@ -1,18 +1,17 @@
 """Sums: what boxes of a tensor contribute to its proof, added up in any order.
 
 A tensor is proved by its digest, the CRC-64/NVME of its row-major bytes, and by its coverage, which tells that every
-element counted exactly once (``coverage``). Both are sums over boxes, so that tasks take them where the elements are, and
-whoever records or compares them adds them up. This is the only module that says which checksum a digest is.
+element counted exactly once (``coverage``). Both are sums over boxes: tasks take them where the
+elements are, and the books add them up. No other module says which checksum a digest is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from reshard.checksums.coverage import PRIME, coverage
+from reshard.checksums.coverage import PRIME
 from reshard.checksums.crc import CRC64NVME, finish
 from reshard.checksums.tensor_digest import linear_of_box
 from reshard.geometry.box import Box
@@ -76,8 +75,3 @@ def digest_text(total: int, nbytes: int) -> str:
 def digest_of_bytes(data: Buffer, digest: int = 0) -> int:
     """The digest, as a number, of bytes that follow others whose digest is given."""
     return CRC64NVME.of(data, digest)
-
-
-def covers_once(cover: int, boxes: Iterable[Box]) -> bool:
-    """Whether a coverage is that of these boxes: each element in as many boxes as it was counted."""
-    return cover % PRIME == coverage(boxes)

@@ -54,10 +54,21 @@ def check_tiling(
     region = Box.full(shape)
     for box in boxes:
         _check_bounds(name, region, box, shown)
+    fault = tiling_fault(region, boxes)
+    if isinstance(fault, Box):
+        _refuse(name, region, f"no piece holds {fault}")
+    if fault is not None:
+        first, second = map(shown, fault)
+        _refuse(name, region, f"pieces {first} and {second} overlap")
+
+
+def tiling_fault(region: Box, boxes: Sequence[Box]) -> Box | tuple[Box, Box] | None:
+    """A part of a region that is in no box, or two boxes that overlap; None where boxes, all within the region, tile it."""
     filled = [box for box in boxes if box.size]
-    if region.size and not _is_grid(region, filled):
-        pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
-        _check_parts(name, _Part(region, pieces), shown)
+    if not region.size or _is_grid(region, filled):
+        return None
+    pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
+    return _fault_of_parts(_Part(region, pieces))
 
 
 def _check_bounds(name: str, region: Box, box: Box, shown: Callable[[Box], str]) -> None:
@@ -93,26 +104,22 @@ def _is_cell(box: Box, follows: Sequence[Mapping[int, int]]) -> bool:
     return all(stop == follow[start] for follow, start, stop in edges)
 
 
-def _check_parts(name: str, whole: _Part, shown: Callable[[Box], str]) -> None:
+def _fault_of_parts(whole: _Part) -> Box | tuple[Box, Box] | None:
     todo = [whole]
     while todo:
         part = todo.pop()
         halves = _halve(part)
         if halves is None:
-            _check_filled_once(name, whole.region, part, shown)
+            # No box has an edge in it, so that each of its boxes fills it.
+            if not part.pieces:
+                return part.region
+            if len(part.pieces) > 1:
+                return part.pieces[0].whole, part.pieces[1].whole
             continue
         # A wrong count proves a fault in this half, so the other half is not looked at.
         faulty = [half for half in halves if half.surplus]
         todo = faulty[:1] or [*todo, *halves]
-
-
-def _check_filled_once(name: str, whole: Box, part: _Part, shown: Callable[[Box], str]) -> None:
-    """Check a part in which no box has an edge: each of its boxes fills it."""
-    if not part.pieces:
-        _refuse(name, whole, f"no piece holds {part.region}")
-    if len(part.pieces) > 1:
-        first, second = (shown(piece.whole) for piece in part.pieces[:2])
-        _refuse(name, whole, f"pieces {first} and {second} overlap")
+    return None
 
 
 def _refuse(name: str, whole: Box, found: str) -> NoReturn:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 
-from reshard.checksums.coverage import coverage, coverage_of
 from reshard.errors import PlanError
 from reshard.geometry.box import Box
+from reshard.geometry.tiling import tiling_fault
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 
@@ -22,10 +20,11 @@ def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
     outside = next((one for one in boxes if not full.contains(one[0])), None)
     if outside is not None:
         raise _reaches_outside(spec, *outside)
-    if sum(box.size for box, _ in boxes) < math.prod(spec.shape):
+    fault = tiling_fault(full, [box for box, _ in boxes])
+    if isinstance(fault, Box):
         raise _leaves_a_hole(spec, boxes)
-    if coverage(box for box, _ in boxes) != coverage_of(full):
-        raise _overlap(spec, boxes)
+    if fault is not None:
+        raise _overlap(spec, boxes, *fault)
 
 
 _Filled = Sequence[tuple[Box, Piece]]
@@ -47,10 +46,11 @@ def _leaves_a_hole(spec: TensorSpec, boxes: _Filled) -> PlanError:
     )
 
 
-def _overlap(spec: TensorSpec, boxes: _Filled) -> PlanError:
-    pairs = itertools.combinations(boxes, 2)
-    meeting = (pair for pair in pairs if pair[0][0].intersect(pair[1][0]))
-    (first, a), (second, b) = next(meeting, (boxes[0], boxes[-1]))
+def _overlap(spec: TensorSpec, boxes: _Filled, first: Box, second: Box) -> PlanError:
+    a = next(piece for box, piece in boxes if box == first)
+    b = next(
+        piece for box, piece in reversed(boxes) if box == second
+    )  # the last: both boxes may be equal
     return PlanError(
         f"{spec.name!r} would be filled from {a.source!r} in {first} and from {b.source!r} in {second}; every element is "
         "filled by one piece: give one of them another place or another name"

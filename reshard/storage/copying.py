@@ -83,7 +83,7 @@ def cloned(source: str, offset: int, nbytes: int, fd: int, path: str, at: int = 
     kernel, but the bytes must be read for their CRC32C all the same, which took as long as reading and writing them.
 
     Returns their CRC32C as it is read from the new file, whose path is ``path``: what another process wrote to the source
-    meanwhile would be in it. None where it was not done: whoever reads and writes the bytes then gets the error that counts.
+    meanwhile would be in it. None where it was not done; the caller then reads and writes the bytes, and gets any error.
     """
     if nbytes < CLONE_BYTES or is_in_bucket(source):
         return None

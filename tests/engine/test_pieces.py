@@ -244,6 +244,17 @@ def test_pieces_that_leave_a_hole_or_overlap_are_refused(tmp_path):
         made.plan()
 
 
+def test_a_piece_outside_of_its_target_is_refused(tmp_path):
+    made = Conversion(tmp_path, RAW)
+    made.source("a", (4, 4), (4, 4))
+    made.target("t", np.zeros((8, 4), np.float32), (4, 4))
+    made.piece(moved("a", Box.full((4, 4)), "t", Box((6, 0), (10, 4))))
+    with pytest.raises(
+        PlanError, match=r"from 'a' in \[6:10, 0:4\], which reaches outside of it: give"
+    ):
+        made.plan()
+
+
 @st.composite
 def tilings(draw: st.DrawFn):
     """A target that is cut in two, each half from a box of some source, with views, orders and chunks at random."""

@@ -1,4 +1,4 @@
-"""Records of conversions: two of the same code are equal, and a change is told by conversion and lines."""
+"""Two records of the same code are equal; a comparison names each conversion that differs, and the lines."""
 
 from __future__ import annotations
 

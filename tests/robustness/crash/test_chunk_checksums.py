@@ -31,7 +31,7 @@ SHARED_FILES = {name: CASES[name] for name in ("one", "shards", "ranks", "dcp")}
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[ChunkChecksum]:
-    """What a format is told, once it is held against the files."""
+    """Compares the checksums that a format gets with the files."""
     heard: list[ChunkChecksum] = []
     monkeypatch.setattr(finish, "finish_files", checking(heard))
     return heard

@@ -166,7 +166,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "upload-unproved",
-        "Google Cloud is believed without a look at what arrived",
+        "what Google Cloud received is not compared with what was sent",
         "reshard/storage/buckets/objects.py",
         '    if store.scheme == "gs" and not has_parts(store, path, version, sent):',
         "    if False:",
