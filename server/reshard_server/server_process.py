@@ -44,7 +44,8 @@ class DrainingServer(uvicorn.Server):
         self.drain = drain
         self.when_ready = when_ready
         self.drain_seconds = drain_seconds
-        self.signalled_at: float | None = None
+        self.signal: signal.Signals | None = None
+        self.signalled_at = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the records and begins to accept; then the server is ready."""
@@ -53,17 +54,21 @@ class DrainingServer(uvicorn.Server):
             self.when_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  (uvicorn's)
-        """The first signal drains the server; a second one ends it at once."""
-        if self.signalled_at is not None:
+        """The first signal drains the server; a second one ends it at once.
+
+        It only notes the signal: one that came while a line of the log was written could not write its own.
+        """
+        if self.signal is not None:
             self.should_exit = self.force_exit = True
             return
-        self.signalled_at = time.monotonic()
-        LOG.info("draining", extra={"signal": signal.Signals(sig).name})
+        self.signal, self.signalled_at = signal.Signals(sig), time.monotonic()
 
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second."""
-        if self.signalled_at is not None and not self.should_exit:
-            self.drain.begun.set()
+        if self.signal is not None and not self.should_exit:
+            if not self.drain.begun.is_set():
+                LOG.info("draining", extra={"signal": self.signal.name})
+                self.drain.begun.set()
             await asyncio.sleep(0)
             waited = time.monotonic() - self.signalled_at
             self.should_exit = not self.drain.open_requests or waited > self.drain_seconds / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
+from reshard_server.drain import Drain
 from reshard_server.serve import announcement
-from reshard_server.server_process import address_of, listen
+from reshard_server.server_process import DrainingServer, address_of, listen
 from reshard_server.settings import Settings
 
 from reshard.cli.app import run as run_command
@@ -55,6 +58,19 @@ def test_streams_are_told_and_the_process_ends_with_0(tmp_path: Path) -> None:
         assert "event: draining" in heard
         assert server.process.wait(20) == 0
         assert any(line["message"] == "draining" for line in server.lines())
+
+
+def test_a_signal_is_only_noted_so_that_it_may_come_while_the_log_is_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    server = DrainingServer(uvicorn.Config("no:app"), Drain(), 30, lambda: None)
+    server.handle_exit(signal.SIGTERM, None)
+    assert (caplog.messages, server.should_exit) == ([], False)
+    asyncio.run(server.on_tick(1))
+    assert (caplog.messages, server.should_exit) == (["draining"], True)
+    asyncio.run(server.on_tick(2))
+    assert caplog.messages == ["draining"]
 
 
 def test_many_watch_and_all_see_the_end_without_a_thread_each(tmp_path: Path) -> None:
