@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from reshard.arguments import Path, Unlisted
     from reshard.conversion.options import ConvertOptions
-    from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
-    from reshard.conversion.report import ConversionReport, MultiReport
+    from reshard.conversion.report import ConversionReport, MultiReport, PartReport
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
@@ -101,7 +100,7 @@ def check_arguments(
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.target_form import refuse_others
+    from reshard.conversion.target_plan import refuse_other_options
     from reshard.formats.registry import known_format
     from reshard.planning.rules import check_rules
 
@@ -109,7 +108,7 @@ def check_arguments(
     checked = check_target(Target("", **options), limits).options
     check_rules(checked.changes)
     if checked.to is not None:
-        refuse_others(known_format(checked.to), checked)
+        refuse_other_options(known_format(checked.to), checked)
     return limits
 
 

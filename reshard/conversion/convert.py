@@ -21,7 +21,6 @@ from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import commit, finish
 from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.predict_requests import plan_requests
 from reshard.conversion.prepare import Planned, local_paths, plan_targets
 from reshard.conversion.report import ConversionReport, MultiReport, RequestReport, TimeReport
@@ -29,17 +28,23 @@ from reshard.conversion.resume.already_done import abort_own, open_result, remov
 from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.resume import begin_or_resume
-from reshard.conversion.space import check_space, check_space_left
-from reshard.conversion.target_job import TargetJob, open_output, target_jobs
+from reshard.conversion.target_job import (
+    OpenTarget,
+    TargetJob,
+    check_space,
+    check_space_left,
+    open_output,
+    target_jobs,
+)
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import Books, TensorResult
+from reshard.engine.books import Books, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, hosts_of, opened
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import TargetRun
 from reshard.engine.task_stream import task_batches
+from reshard.engine.tensor_book import TensorResult
 from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath

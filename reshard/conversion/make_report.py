@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.report import ConversionReport, Proof, TensorReport
 from reshard.conversion.target_job import TargetJob
-from reshard.engine.books import TensorResult
+from reshard.engine.tensor_book import TensorResult
 from reshard.formats.contents import StoredTensor
 from reshard.planning.tensor_plan import TensorPlan
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
-from reshard.conversion.target_form import form_of
-from reshard.conversion.target_plan import TargetPlan, make_target
+from reshard.conversion.target_plan import TargetPlan, form_of, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.limits import Limits

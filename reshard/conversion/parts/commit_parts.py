@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import commit, finish
 from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.parts.request import PartsRequest, parse_request, refuse_other
 from reshard.conversion.prepare import Planned, plan_targets
 from reshard.conversion.report import ConversionReport
@@ -27,12 +26,11 @@ from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_pu
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.journal import read_results, record_of
 from reshard.conversion.resume.resume import begin_or_resume
-from reshard.conversion.target_job import TargetJob, open_output, target_jobs
+from reshard.conversion.target_job import OpenTarget, TargetJob, open_output, target_jobs
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import Books
+from reshard.engine.books import Books, DoneUnits
 from reshard.engine.progress import Progress
 from reshard.engine.share import Share
-from reshard.engine.target_run import DoneUnits
 from reshard.engine.task import Result
 from reshard.engine.task_stream import share_units
 from reshard.errors import MissingError, ReshardError, StorageError, TargetBusyError

@@ -14,15 +14,14 @@ from contextlib import closing
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.parts.report import PartReport
 from reshard.conversion.parts.request import PartsRequest, parse_request, refuse_other
 from reshard.conversion.prepare import local_paths, plan_targets
+from reshard.conversion.report import PartReport
 from reshard.conversion.resume.already_done import open_result
 from reshard.conversion.resume.cleanup import kept_where_useful
 from reshard.conversion.resume.identity import Identity, identify, source_state
 from reshard.conversion.resume.resume import begin_or_resume
-from reshard.conversion.target_job import TargetJob, open_output, target_jobs
+from reshard.conversion.target_job import OpenTarget, TargetJob, open_output, target_jobs
 from reshard.engine.books import Books
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
