@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from reshard.api.conversion import (
     check_arguments,
-    commit,
     convert,
     convert_all,
-    convert_part,
     plan,
     plan_all,
 )
@@ -34,7 +32,7 @@ from reshard.api.inspection import (
     steps,
 )
 from reshard.api.restoring import open_checkpoint, restore
-from reshard.api.targets import clean, doctor
+from reshard.api.targets import clean, commit, convert_part, doctor
 from reshard.api.verification import diff, fingerprint, verify
 from reshard.arguments import MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
-from reshard.conversion.prepare import Planned, error_name, space_left
 from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
 from reshard.conversion.resume.journal import record_of
 from reshard.conversion.source_digests import check_unseen_memory
+from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
@@ -27,6 +28,7 @@ from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
+from reshard.storage.parts import Part, part_root
 from reshard.storage.put_versions import recording_versions
 from reshard.storage.targets import device_of, has_leftovers, root_text
 from reshard.storage.transaction import Transaction
@@ -105,8 +107,8 @@ def _target_job(
     )
 
 
-def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
-    """The output of a job, before anything is written.
+def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> TargetOutput:
+    """The output of a job, or of one part of it, before anything is written.
 
     Raises FormatError for what the format cannot hold, MemoryBudgetError for what could not be proved at the end.
     """
@@ -121,7 +123,7 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
     uploads = None
     if is_in_order and not job.place.traits.in_place:
         uploads = Uploads(job.place, files.shared_file)
-    root = root_text(job.place, job.file)
+    root = root_text(job.place, job.file) if part is None else part_root(job.place, part)
     return TargetOutput(files, encodings, root, job.name, uploads)
 
 
@@ -130,6 +132,7 @@ class OpenTarget(Struct):
 
     Attributes:
         progress: called with the progress of this target.
+        parts: those whose work a commit takes over, each held by it.
         done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
         put: the version of each metadata file that this run has put into a bucket, by its path.
         is_published: whether the target has appeared, so that only temporary files are left to remove.
@@ -140,6 +143,7 @@ class OpenTarget(Struct):
     output: TargetOutput
     books: Books
     progress: Callable[[Progress], None] | None = None
+    parts: Mapping[Part, Transaction] = {}
     done: DoneUnits | None = None
     put: dict[str, str] = {}
     is_published: bool = False

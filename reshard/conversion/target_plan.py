@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 from msgspec import Struct
@@ -10,6 +11,8 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, parsed_options
 from reshard.conversion.options import Target
+from reshard.conversion.plan import MultiConversionPlan
+from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
@@ -50,6 +53,24 @@ class TargetPlan(Struct, frozen=True):
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK
+
+
+class Planned(Struct, frozen=True):
+    """The open source, and for each target what will be written.
+
+    Attributes:
+        checkpoints: what the format of each target must know.
+        by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
+    """
+
+    reader: Reader
+    checkpoints: tuple[TargetCheckpoint, ...]
+    summary: MultiConversionPlan
+    by_hosts: bool = False
+
+    def limits(self, executor: Executor | None) -> Limits:
+        """The memory that metadata leaves for buffers, and the workers."""
+        return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
 def make_target(

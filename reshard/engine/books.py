@@ -85,6 +85,11 @@ class Books:
         return self._total_bytes
 
     @property
+    def total_tasks(self) -> int:
+        """Tasks of the plan, or of what is to do of it."""
+        return self._total_tasks
+
+    @property
     def resumed_bytes(self) -> int:
         """Those of ``moved_bytes`` that an earlier run put there."""
         return self._resumed_bytes

@@ -156,18 +156,18 @@ SABOTAGES = (
     Sabotage(
         "unit-in-two-parts",
         "the first unit behind a cut is given to the part before it as well",
-        "reshard/engine/share.py",
+        "reshard/engine/part_units.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before + step, step, count))",
-        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+        ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
     ),
     Sabotage(
         "unit-in-no-part",
         "the last unit before a cut is left out of every part",
-        "reshard/engine/share.py",
+        "reshard/engine/part_units.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before - step, step, count))",
-        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+        ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
     ),
     Sabotage(
         "unit-counted-twice",
