@@ -132,19 +132,20 @@ def plan_targets(
     """
     reader = open_to_convert(chosen, targets[0].options.max_memory, len(targets))
     source, forms = chosen.path, []
-    for number, target in enumerate(targets):
+    places = [locate(target.target) for target in targets]
+    for number, (target, place) in enumerate(zip(targets, places, strict=True)):
         with about_target(error_name(target, targets)):
-            form = form_of(reader, target.options, locate(target.target).traits)
+            form = form_of(reader, target.options, place.traits)
             forms.append(form)
             if number not in finished:
-                place, overwrite = locate(target.target), target.options.overwrite
+                overwrite = target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
     target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)
-    for target, form in zip(targets, forms, strict=True):
+    for target, form, place in zip(targets, forms, places, strict=True):
         with about_target(error_name(target, targets)):
-            traits = replace(locate(target.target).traits, by_hosts=by_hosts)
+            traits = replace(place.traits, by_hosts=by_hosts)
             made = make_target(reader, target.options, form, traits)
             target_plans.append(made)
             missing.append(_missing(opened, made, target.options))
