@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from reshard.api.conversion import (
     check_arguments,
-    commit,
     convert,
     convert_all,
-    convert_part,
     plan,
     plan_all,
 )
@@ -34,7 +32,7 @@ from reshard.api.inspection import (
     steps,
 )
 from reshard.api.restoring import open_checkpoint, restore
-from reshard.api.targets import clean, doctor
+from reshard.api.targets import clean, commit, convert_part, doctor
 from reshard.api.verification import diff, fingerprint, verify
 from reshard.arguments import MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
@@ -73,19 +71,19 @@ from reshard.restoring.options import RestoreOptions
 from reshard.version import __version__
 
 if TYPE_CHECKING:
+    from reshard.api.progress_lines import progress_bar
     from reshard.checkpoint import OpenedCheckpoint
-    from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import (
         ConversionReport,
         MultiReport,
+        PartReport,
         RequestReport,
         TensorReport,
         TimeReport,
     )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
-    from reshard.engine.progress_lines import progress_bar
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.safetensors.options import FilesOf
@@ -268,7 +266,7 @@ _LAZY = {
     "MultiReport": "reshard.conversion.report",
     "OpenedCheckpoint": "reshard.checkpoint",
     "Partitioner": "reshard.layout.partitioners",
-    "PartReport": "reshard.conversion.parts.report",
+    "PartReport": "reshard.conversion.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "RequestPlan": "reshard.planning.request_plan",
@@ -295,7 +293,7 @@ _LAZY = {
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",
-    "progress_bar": "reshard.engine.progress_lines",
+    "progress_bar": "reshard.api.progress_lines",
     "save": "reshard.saving.save",
 }
 """Names whose modules are loaded when one is first asked for: live weights, and the types that calls return."""

@@ -49,13 +49,13 @@ EXCEPTIONS = {
         "conversion.resume.check_chunks", "conversion.resume.resume",
     ),
     "writes targets, which are on local disks": (
-        "engine.movers.passthrough", "engine.movers.stream",
+        "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.stream",
         "engine.write.chunk_files", "engine.write.sinks",
         "formats.carry_out", "formats.registry",
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
-    "asks how wide the terminal is": ("engine.progress_lines",),
+    "asks how wide the terminal is": ("api.progress_lines",),
     "lets TensorStore write databases": ("formats.ocdbt.databases",),
 }  # fmt: skip
 """Why these modules may touch files."""

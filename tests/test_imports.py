@@ -30,7 +30,7 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.engine.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
+    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.api.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
     "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.planning.tensor_plan",
     "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.verification.compare",
     "reshard.version",

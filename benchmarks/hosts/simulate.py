@@ -21,14 +21,12 @@ from benchmarks.hosts.model import Model, ModelReader
 from benchmarks.hosts.simulated_hosts import Batch, SimulatedHosts
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.resume.journal import record_of
-from reshard.conversion.target_form import form_of
-from reshard.conversion.target_plan import make_target
+from reshard.conversion.target_plan import form_of, make_target
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import Books, StoredRange
+from reshard.engine.books import Books, DoneUnits, StoredRange, TargetRun
 from reshard.engine.executor import opened
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint

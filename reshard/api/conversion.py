@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from reshard.arguments import check_positive, path_of
+from reshard.arguments import check_positive
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
 from reshard.signatures import takes_options
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from reshard.arguments import Path, Unlisted
     from reshard.conversion.options import ConvertOptions
-    from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
     from reshard.engine.limits import Limits
@@ -52,7 +51,7 @@ def plan(
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.predict_requests import plan_all, plan_without_target
+    from reshard.conversion.make_plan import plan_all, plan_without_target
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
@@ -81,7 +80,7 @@ def plan_all(
     (``repeated_bytes``) because the budget does not allow otherwise.
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.predict_requests import plan_all
+    from reshard.conversion.make_plan import plan_all
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
@@ -101,7 +100,7 @@ def check_arguments(
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.target_form import refuse_others
+    from reshard.conversion.target_plan import refuse_other_options
     from reshard.formats.registry import known_format
     from reshard.planning.rules import check_rules
 
@@ -109,7 +108,7 @@ def check_arguments(
     checked = check_target(Target("", **options), limits).options
     check_rules(checked.changes)
     if checked.to is not None:
-        refuse_others(known_format(checked.to), checked)
+        refuse_other_options(known_format(checked.to), checked)
     return limits
 
 
@@ -150,81 +149,14 @@ def convert(
     >>> convert("ckpt/100", "served", layout="serving.yaml", cast={"float": "bfloat16"})  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.convert import convert_all
+    from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_target(
         Target(target, **options), limits_of(max_memory, workers, source, target)
     )
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
-    return convert_all(chosen, [checked], executor, progress, before_publish).reports[0]
-
-
-@takes_options(Target)
-def convert_part(
-    source: Path,
-    target: Path,
-    *,
-    part: str,
-    step: Step | None = None,
-    item: str | None = None,
-    unlisted: Unlisted = "leave",
-    max_memory: int | str | None = None,
-    workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    **options: Unpack[ConvertOptions],
-) -> PartReport:
-    """Does one part of a conversion, of which other hosts do the others; ``commit`` then makes the target appear.
-
-    Every part takes the same arguments, ``max_memory`` and ``workers`` among them, and writes to one target that all hosts see.
-    The same call resumes a part that was interrupted.
-
-    Args:
-        part: which part of how many, such as ``"3/16"``; the first is ``"1/16"``.
-        step, item, unlisted, max_memory, workers, progress, options: as for ``convert``. The layout must be one that a layout file
-            can express.
-
-    Raises PlanError for a part that does not exist, ResumeError if other parts of the target are of another source, or have
-    other options; else the errors of ``convert``.
-
-    >>> convert_part("ckpt/100", "served", part="1/2", layout="serving.yaml")  # doctest: +SKIP
-    """
-    from reshard.conversion.check_target import check_target
-    from reshard.conversion.parts.convert_part import convert_part
-    from reshard.conversion.parts.request import as_layout_file, plain_options
-    from reshard.formats.choose import choose_checkpoint
-    from reshard.storage.parts import parse_part
-
-    which = parse_part(part)
-    asked = as_layout_file(Target(target, **options))
-    checked = check_target(asked, limits_of(max_memory, workers, source, target))
-    plain = plain_options(asked, checked)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
-    return convert_part(chosen, checked, which, plain, progress)
-
-
-def commit(
-    target: Path,
-    *,
-    state: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> ConversionReport:
-    """Makes the target of ``convert_part`` appear, once all parts are done.
-
-    It checks that every unit of work was done once, proves all tensors as ``convert`` does, and publishes. The same call
-    resumes an interrupted one.
-
-    Args:
-        target: the path or URL that was the target of the parts.
-        state: the option ``state`` of the parts.
-        progress: as for ``convert``.
-
-    Raises MissingError if no part was begun, StorageError naming the parts that are missing or not finished,
-    TargetBusyError if one is at work; else the errors of ``convert``.
-    """
-    from reshard.conversion.parts.commit_parts import commit_parts
-
-    return commit_parts(path_of("target", target), state, progress)
+    return convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
 
 
 def convert_all(
@@ -259,12 +191,12 @@ def convert_all(
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.convert import convert_all
+    from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
-    return convert_all(chosen, checked, executor, progress, before_publish)
+    return convert_targets(chosen, checked, executor, progress, before_publish)
 
 
 def _places(targets: object) -> list[object]:

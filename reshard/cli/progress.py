@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.cli.console import stderr_console
-from reshard.engine.progress_lines import (
+from reshard.api.progress_lines import (
     ProgressLines,
     amount_text,
     going_on,
     hosts_text,
     short_name,
 )
+from reshard.cli.console import stderr_console
 
 if TYPE_CHECKING:
     from rich.console import Console

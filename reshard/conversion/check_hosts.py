@@ -7,8 +7,8 @@ from functools import partial
 
 from msgspec import Struct
 
-from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.identity import source_state
+from reshard.conversion.target_job import OpenTarget
 from reshard.engine.executor import HostsExecutor
 from reshard.errors import ReshardError, StorageError
 from reshard.storage.host import host_name

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.resume.bucket_chunks import missing_in_bucket
 from reshard.conversion.resume.journal import read_results
-from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
+from reshard.conversion.resume.journaled_chunks import (
+    JournaledChunk,
+    journaled_chunks,
+    missing_in_bucket,
+)
+from reshard.conversion.target_job import OpenTarget
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.codecs.source import TRAILER_BYTES

@@ -1,92 +1,144 @@
 """Converts from end to end: plans, writes where no reader looks, and publishes.
 
-``convert_all`` is the story in ten steps. A journal records what is done, so that the next run resumes an
-interrupted one. The source is read once for all targets. Each target has a transaction and
-books of its own; targets are published one after the other, since no store makes several
-appear in one step.
+``run_conversion`` is the story in ten steps, whatever the scope of the run: all of a conversion, one part of it, or the commit of
+what its parts did. Where a scope differs, the step says so. A journal records what is done, so that the next run resumes an
+interrupted one. The source is read once for all targets. Each target has a transaction and books of its own; targets are
+published one after the other, since no store makes several appear in one step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import commit, finish
-from reshard.conversion.make_report import already_done, conversion_report
-from reshard.conversion.open_target import OpenTarget
-from reshard.conversion.predict_requests import plan_requests
-from reshard.conversion.prepare import Planned, local_paths, plan_targets
-from reshard.conversion.report import ConversionReport, MultiReport, RequestReport, TimeReport
-from reshard.conversion.resume.already_done import abort_own, open_result, remove_leftovers
-from reshard.conversion.resume.cleanup import kept_where_useful, removed_once_published
-from reshard.conversion.resume.identity import Identity, identify, source_state
-from reshard.conversion.resume.resume import begin_or_resume
-from reshard.conversion.space import check_space, check_space_left
-from reshard.conversion.target_job import TargetJob, open_output, target_jobs
-from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import Books, TensorResult
+from reshard.conversion.lock_targets import begun, locked
+from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
+from reshard.conversion.make_report import (
+    conversion_report,
+    finished_report,
+    multi_report,
+    part_report,
+    report_finished,
+)
+from reshard.conversion.parts.request import WHOLE, Scope, refuse_overwriting
+from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_over
+from reshard.conversion.report import ConversionReport, MultiReport, PartReport
+from reshard.conversion.resume.cleanup import removed_once_published
+from reshard.conversion.resume.finished_target import open_result, remove_leftovers
+from reshard.conversion.resume.identity import identify, source_state
+from reshard.conversion.run import Run, start_run
+from reshard.conversion.target_job import OpenTarget, check_space, check_space_left, target_jobs
+from reshard.conversion.target_plan import Planned
+from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor, hosts_of, opened
+from reshard.engine.executor import HostsExecutor, hosts_of, is_own, opened
 from reshard.engine.limits import Limits
+from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import TargetRun
 from reshard.engine.task_stream import task_batches
-from reshard.errors import PlanError, ResumeError, TargetExistsError
-from reshard.formats.base import Reader
+from reshard.engine.tensor_book import TensorResult
+from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.registry import open_reader
 from reshard.log import log
-from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import TimePlan
-from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
-from reshard.storage.parts import remove_parts
-from reshard.storage.targets import check_new, held_target
+from reshard.storage.parts import Part, remove_parts
+from reshard.storage.targets import target_text
 
 
-def convert_all(
+def convert_targets(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
 ) -> MultiReport:
-    """Converts, resumes an interrupted run of the same conversion, or finds that it is done.
+    """Converts to all targets, resumes an interrupted run of the same conversion, or finds that it is done.
 
     Every target appears whole or not at all, one after the other once all tasks are done.
     """
     _refuse_no_executor(executor)
     source, targets = local_paths(chosen.path, targets)
-    run = _start(chosen, targets, executor, progress, before_publish)
+    run = start_run(chosen, targets, WHOLE, executor, progress, before_publish)
     log("converting %r to %s", source, ", ".join(repr(target.target) for target in targets))
-    _note_source(run)
-    _find_finished(run)
-    if run.is_unfinished:
-        planned = _open_and_plan(run)
-        jobs = target_jobs(planned, run.targets, run.identities, run.reports)
-        check_space(jobs)
-        limits = planned.limits(executor)
-        with _locked(run, jobs, limits) as open_targets:
-            with _begun(open_targets):
-                check_space_left(open_targets)
-                _run_tasks(run, planned, open_targets)
-            for target in open_targets:
-                results = _prove(run, target, limits)
-                _publish(run, target)
-                _report(run, target, results)
-    report = _multi_report(run, source, targets)
+    run_conversion(run)
+    report = multi_report(run, source, [target.target for target in targets])
     for made in report.reports:
         said = (len(made.tensors), source, made.target, made.seconds)
         log("converted %d tensors of %r to %r in %.1f s", *said, warnings=made.warnings)
     return report
+
+
+def convert_one_part(
+    chosen: CheckpointPath,
+    target: CheckedTarget,
+    part: Part,
+    options: Mapping[str, Any],
+    progress: Callable[[Progress], None] | None = None,
+) -> PartReport:
+    """Does one part, or what is left of it. ``options``: those of the target as plain data, as all parts must give them.
+
+    Every part makes the same plan, and takes its own of the units (``engine.part_units``). It keeps what it did in a folder
+    of its own, with its own lock and journal.
+    """
+    source, targets = local_paths(chosen.path, [target])
+    refuse_overwriting(*targets)
+    run = start_run(chosen, targets, Scope(part, options), None, progress)
+    run_conversion(run)
+    return replace(run.part_reports[0], source=source, target=targets[0].target)
+
+
+def commit_parts(
+    target: str, state: str | None = None, progress: Callable[[Progress], None] | None = None
+) -> ConversionReport:
+    """Publishes the target that all parts have made.
+
+    Raises MissingError where no part was begun, StorageError naming the parts that are missing or not done, TargetBusyError
+    where one is at work, SourceChangedError and VerificationError as a conversion does.
+    """
+    started, place = time.monotonic(), locate(target_text(target))
+    agreed = agreed_request(place, state)
+    if agreed is None:
+        tensors = open_reader(str(place)).tensors.values()
+        return finished_report("", target, tensors, time.monotonic() - started)
+    chosen = CheckpointPath.at(agreed.source, agreed.unlisted)
+    run = start_run(chosen, [agreed.target(str(place))], Scope(agreed=agreed), None, progress)
+    run_conversion(run)
+    return replace(run.reports[0], source=agreed.source, target=target)
+
+
+def run_conversion(run: Run) -> None:
+    """Does what is left of a conversion within the scope of the run, step by step, and notes the reports."""
+    _note_source(run)
+    _find_finished(run)
+    if run.is_unfinished:
+        planned = _open_and_plan(run)
+        jobs = target_jobs(planned, run.targets, run.identities, run.finished)
+        if run.scope.is_whole:  # parts do not know how much of their space the others have taken
+            check_space(jobs)
+        with locked(run, planned, jobs) as targets:
+            with begun(run, targets):
+                _fill(run, planned, targets)
+            for target in targets:
+                if run.scope.part is not None:  # it appears with the commit
+                    _report_part(run, target, run.scope.part)
+                    continue
+                results = _prove(run, target, planned.limits(run.executor))
+                _publish(run, target)
+                _report(run, target, results)
+        if run.scope.is_commit:
+            for job in jobs:
+                remove_parts(job.place, job.options.state)
 
 
 def _refuse_no_executor(executor: Any) -> None:
@@ -96,62 +148,7 @@ def _refuse_no_executor(executor: Any) -> None:
         )
 
 
-class _Run(Struct):
-    """What the steps share, and the report of each target that is done.
-
-    Attributes:
-        chosen, targets: with absolute paths: a worker of the executor may have another working directory,
-            and that of the caller may change meanwhile.
-        identities: of each target.
-        read_bytes: encoded bytes that this run read from the source, for all targets together.
-        requests: to buckets, as planned; None where there is nothing in one.
-        time: as planned, where several hosts convert.
-    """
-
-    chosen: CheckpointPath
-    targets: Sequence[CheckedTarget]
-    executor: Executor | None
-    progress: TotalProgress
-    before_publish: Callable[[str], None] | None
-    started: float
-    identities: Sequence[Identity] = ()
-    reports: dict[int, ConversionReport] = field(default_factory=dict)
-    read_bytes: int = 0
-    requests: RequestPlan | None = None
-    time: TimePlan | None = None
-
-    @property
-    def source(self) -> str:
-        return self.chosen.path
-
-    @property
-    def is_unfinished(self) -> bool:
-        return len(self.reports) < len(self.targets)
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    def report_finished(self, number: int, result: Reader) -> None:
-        """Reports a target as finished by an earlier run."""
-        target, tensors = self.targets[number].target, result.tensors.values()
-        self.reports[number] = already_done(self.source, target, tensors, self.seconds)
-
-
-def _start(
-    chosen: CheckpointPath,
-    targets: Sequence[CheckedTarget],
-    executor: Executor | None,
-    progress: Callable[[Progress], None] | None,
-    before_publish: Callable[[str], None] | None,
-) -> _Run:
-    chosen = replace(chosen, path=str(chosen.root))
-    targets = [replace(target, target=str(locate(target.target))) for target in targets]
-    total = TotalProgress(progress)
-    return _Run(chosen, targets, executor, total, before_publish, time.monotonic())
-
-
-def _note_source(run: _Run) -> None:
+def _note_source(run: Run) -> None:
     """Notes the state of the source before anything of it is read: what is read is at least as new."""
     state = source_state(run.chosen.root)
     unlisted = run.chosen.unlisted
@@ -160,33 +157,42 @@ def _note_source(run: _Run) -> None:
     ]
 
 
-def _find_finished(run: _Run) -> bool:
+def _find_finished(run: Run) -> bool:
     """Reports the targets that are already finished results of this conversion; whether it found any."""
-    before = len(run.reports)
+    before = len(run.finished)
     for number, (target, identity) in enumerate(zip(run.targets, run.identities, strict=True)):
-        if number in run.reports or target.options.overwrite:
+        if number in run.finished or target.options.overwrite:
             continue
         if (result := open_result(target.target, identity)) is not None:
-            remove_leftovers(target, identity)
-            run.report_finished(number, result)
-    return len(run.reports) > before
+            if run.scope.is_commit:  # an earlier commit was interrupted after it published
+                remove_parts(locate(target.target), target.options.state)
+            if run.scope.part is None:  # a part leaves what it finds to the commit
+                remove_leftovers(target, identity)
+            report_finished(run, number, result)
+    return len(run.finished) > before
 
 
-def _open_and_plan(run: _Run) -> Planned:
+def _open_and_plan(run: Run) -> Planned:
     """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
+    by_hosts = not run.scope.is_whole  # all parts have the plan that other hosts have
     while True:
         try:
-            planned = plan_targets(run.chosen, run.targets, run.reports, run.executor)
+            planned = plan_targets(
+                run.chosen, run.targets, run.finished, run.executor, by_hosts=by_hosts
+            )
         except TargetExistsError:
             if not _find_finished(run):
                 raise
         else:
-            run.requests = plan_requests(planned, run.targets, run.chosen, finished=run.reports)
-            run.time = _planned_time(run, planned)
+            if run.scope.is_whole:
+                run.requests = plan_requests(
+                    planned, run.targets, run.chosen, finished=run.finished
+                )
+                run.time = _planned_time(run, planned)
             return planned
 
 
-def _planned_time(run: _Run, planned: Planned) -> TimePlan | None:
+def _planned_time(run: Run, planned: Planned) -> TimePlan | None:
     """What the executor's hosts need for all targets; None for one host."""
     hosts = hosts_of(run.executor)
     if hosts == 1:
@@ -194,77 +200,29 @@ def _planned_time(run: _Run, planned: Planned) -> TimePlan | None:
     return replace(planned.summary, requests=run.requests).time(hosts)
 
 
-@contextmanager
-def _locked(run: _Run, jobs: Sequence[TargetJob], limits: Limits) -> Iterator[Sequence[OpenTarget]]:
-    """Opens and locks each target for the block. Where the block fails, what a run can resume is kept."""
-    outputs = [open_output(job, limits) for job in jobs]
-    opened: list[OpenTarget] = []
-    with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
-        for job, output in zip(jobs, outputs, strict=True):
-            with about_target(job.name):
-                held = held_target(
-                    job.place,
-                    job.file,
-                    unsafe=job.options.unsafe_commit,
-                    state=job.options.state,
-                )
-                transaction = locks.enter_context(held)
-                if (result := _published_meanwhile(job)) is not None:
-                    abort_own(transaction, job.identity)
-                    run.report_finished(job.number, result)
-                    continue
-            if output.uploads is not None:
-                output.uploads.check = transaction.check
-            progress = run.progress.of(job.number)
-            books = Books(job.plan, output, progress)
-            run.progress.expect(job.number, books.total_bytes, job.plan.tasks)
-            opened.append(OpenTarget(job, transaction, output, books, progress))
-        yield opened
-
-
-def _published_meanwhile(job: TargetJob) -> Reader | None:
-    """The target, where another run of this conversion published it while this one planned."""
-    return None if job.options.overwrite else open_result(str(job.place), job.identity)
-
-
-@contextmanager
-def _begun(targets: Sequence[OpenTarget]) -> Iterator[None]:
-    """Begins each target, or resumes what an earlier run left; records can be appended in the block."""
-    with ExitStack() as open_records:
+def _fill(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
+    """Fills what is left: by tasks, or from what the parts did. A part then seals what it did."""
+    if run.scope.is_whole:
+        check_space_left(targets)
+    if run.scope.is_commit:
         for target in targets:
-            with about_target(target.job.name):
-                job = target.job
-                check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
-                _refuse_parts(target)
-                begin_or_resume(target)
-                if job.by_hosts:
-                    elsewhere = target.transaction.open_elsewhere()
-                    target.output = replace(target.output, elsewhere=elsewhere)
-            open_records.enter_context(closing(target.transaction))
-        yield
-
-
-def _refuse_parts(target: OpenTarget) -> None:
-    """What parts of a conversion have done is not removed unless that is asked for."""
-    place, options = target.job.place, target.job.options
-    if not target.transaction.has_parts():
+            take_over(target)
         return
-    if not target.job.restart:
-        raise ResumeError(
-            f"parts of a conversion to {place} were begun: do the others and commit them (reshard commit), remove them (reshard clean), or "
-            "start over (restart)"
-        )
-    remove_parts(place, options.state)
+    _run_tasks(run, planned, targets)
+    if run.scope.part is not None:
+        for target in targets:
+            seal(target, run.scope.part, run.source)
 
 
-def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
-    """Does what is left to do, and records it."""
+def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
+    """Does what is left to do of this run's part, and records it."""
     plan = planned.summary.total
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
         runs[target.job.number] = target.run
-    workers = plan.workers * hosts_of(run.executor) if planned.by_hosts else 0
-    batches = task_batches(plan, [planned.reader], runs, workers_elsewhere=workers)
+    workers = 0 if is_own(run.executor) else plan.workers * hosts_of(run.executor)
+    part = run.scope.part or ALL
+    batches = task_batches(plan, [planned.reader], runs, part, workers_elsewhere=workers)
     with ExitStack() as unfinished:
         for target in targets:
             if target.output.uploads is not None:
@@ -277,12 +235,12 @@ def _run_tasks(run: _Run, planned: Planned, targets: Sequence[OpenTarget]) -> No
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, plan.processes)
 
 
-def _prove(run: _Run, target: OpenTarget, limits: Limits) -> Sequence[TensorResult]:
+def _prove(run: Run, target: OpenTarget, limits: Limits) -> Sequence[TensorResult]:
     with about_target(target.job.name):
         return finish(target, limits, run.progress)
 
 
-def _publish(run: _Run, target: OpenTarget) -> None:
+def _publish(run: Run, target: OpenTarget) -> None:
     """The target appears, now that all of its bytes are proven."""
     job = target.job
     with about_target(job.name):
@@ -290,31 +248,17 @@ def _publish(run: _Run, target: OpenTarget) -> None:
             run.before_publish(str(job.place))
         commit(target)
         removed_once_published(target)
+        for part in target.parts.values():
+            part.abort()
 
 
-def _report(run: _Run, target: OpenTarget, results: Sequence[TensorResult]) -> None:
-    resumed_bytes = target.books.resumed_bytes
+def _report(run: Run, target: OpenTarget, results: Sequence[TensorResult]) -> None:
+    # What a commit took over from parts was moved by them.
+    resumed_bytes = 0 if run.scope.is_commit else target.books.resumed_bytes
     report = conversion_report(target.job, results, run.seconds, resumed_bytes)
     run.reports[target.job.number] = report
 
 
-def _multi_report(run: _Run, source: str, targets: Sequence[CheckedTarget]) -> MultiReport:
-    """The reports in the order of the targets, with the paths that the caller gave."""
-    reports = tuple(
-        replace(run.reports[number], source=source, target=target.target)
-        for number, target in enumerate(targets)
-    )
-    requests, took = _request_report(run), _time_report(run)
-    if len(reports) == 1:
-        reports = (replace(reports[0], requests=requests, time=took),)
-    return MultiReport(source, reports, run.read_bytes, run.seconds, requests, took)
-
-
-def _request_report(run: _Run) -> RequestReport | None:
-    if run.requests is None:
-        return None
-    return RequestReport(run.requests.requests(), so_far() - run.chosen.before)
-
-
-def _time_report(run: _Run) -> TimeReport | None:
-    return None if run.time is None else TimeReport(run.time, run.seconds)
+def _report_part(run: Run, target: OpenTarget, part: Part) -> None:
+    report = part_report(target, part, run.read_bytes, run.seconds)
+    run.part_reports[target.job.number] = report

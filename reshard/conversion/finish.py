@@ -1,22 +1,29 @@
-"""Finishes one target after its last task: writes its metadata, proves it and publishes it."""
+"""Finishes one target after its last task: writes its metadata, proves it and publishes it.
+
+Nothing is published before every digest agrees and every chunk is found where it was stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from reshard.conversion.chunk_checksums import ChunkChecksums
+from msgspec import Struct
+
+from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.completeness import check_put, check_stored
-from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
+from reshard.conversion.resume.journal import read_results
+from reshard.conversion.resume.journaled_chunks import journaled_chunks
 from reshard.conversion.source_digests import check_recorded
-from reshard.conversion.target_job import TargetJob
+from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
-from reshard.errors import SourceChangedError
+from reshard.engine.tensor_book import TensorResult
+from reshard.errors import SourceChangedError, StorageError
 from reshard.formats.carry_out import finish_files
+from reshard.formats.file_map import ChunkChecksum
 from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
@@ -68,3 +75,31 @@ def _digests(job: TargetJob, results: Sequence[TensorResult]) -> dict[str, str]:
         if digest is not None:
             digests[tensor.name] = digest
     return digests
+
+
+class ChunkChecksums(Struct, frozen=True):
+    """Every chunk of a target whose units are all filled, in any order; each iteration reads the journal anew.
+
+    Raises StorageError where the journal is not whole any more.
+    """
+
+    target: OpenTarget
+
+    def __iter__(self) -> Iterator[ChunkChecksum]:
+        plan, output = self.target.job.plan, self.target.output
+        count = 0
+        results = read_results(self.target.transaction.records(), plan)
+        for chunk in journaled_chunks(results, plan, output):
+            if chunk.stored_bytes is None:
+                continue
+            crc32c = CRC32C_OF_CHECKED if chunk.has_trailer else chunk.crc32c
+            if crc32c is not None:
+                name = plan.tensors[chunk.tensor].name
+                yield ChunkChecksum(name, chunk.stored.index, chunk.stored_bytes, crc32c)
+                count += 1
+        expected = sum(tensor.target.spec.storage.count for tensor in plan.tensors)
+        if count != expected:
+            raise StorageError(
+                f"the journal in {self.target.transaction.place!r} names {count} of {expected} finished chunks, so that their "
+                "checksums are not known; nothing was published; leave that folder alone, and run again"
+            )

@@ -1,23 +1,48 @@
-"""Makes the report of a conversion from what became of its tensors."""
+"""Makes the reports of a conversion: of what became of its tensors, of a part of it, and of all of its targets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.report import ConversionReport, Proof, TensorReport
-from reshard.conversion.target_job import TargetJob
-from reshard.engine.books import TensorResult
+from reshard.conversion.report import (
+    ConversionReport,
+    MultiReport,
+    PartReport,
+    Proof,
+    RequestReport,
+    TensorReport,
+    TimeReport,
+)
+from reshard.conversion.run import Run
+from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.tensor_book import TensorResult
+from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.planning.tensor_plan import TensorPlan
+from reshard.storage.buckets.counts import so_far
+from reshard.storage.parts import Part
 
 
-def already_done(
+def finished_report(
     source: str, target: str, tensors: Iterable[StoredTensor], seconds: float
 ) -> ConversionReport:
     """The report of a target that an earlier run finished, with these tensors."""
     kept = tuple(map(_kept, tensors))
     return ConversionReport(source, target, kept, 0, 0, 0, seconds, already_done=True)
+
+
+def report_finished(run: Run, number: int, result: Reader) -> None:
+    """Notes the report of a target that an earlier run finished."""
+    ends = (run.source, run.targets[number].target)
+    if run.scope.part is not None:
+        part = PartReport(*ends, str(run.scope.part), seconds=run.seconds, already_done=True)
+        run.part_reports[number] = part
+    else:
+        tensors = result.tensors.values()
+        run.reports[number] = finished_report(*ends, tensors, run.seconds)
 
 
 def _kept(tensor: StoredTensor) -> TensorReport:
@@ -79,3 +104,35 @@ def _tensor_report(tensor: TensorPlan, result: TensorResult, proof: Proof) -> Te
         proof,
         result.cast if any(each.is_cast for each in tensor.pieces) else None,
     )
+
+
+def part_report(target: OpenTarget, part: Part, read_bytes: int, seconds: float) -> PartReport:
+    """What a part did, in this run, which read so much, and in those that it resumed."""
+    books, job = target.books, target.job
+    return PartReport(
+        job.summary.source,
+        str(job.place),
+        str(part),
+        tasks=books.tasks_done,
+        moved_bytes=books.moved_bytes,
+        read_bytes=read_bytes,
+        written_bytes=books.written_bytes,
+        resumed_bytes=books.resumed_bytes,
+        seconds=seconds,
+        warnings=job.summary.warnings,
+    )
+
+
+def multi_report(run: Run, source: str, targets: Sequence[str]) -> MultiReport:
+    """The reports in the order of the targets, with the paths that the caller gave."""
+    reports = tuple(
+        replace(run.reports[number], source=source, target=target)
+        for number, target in enumerate(targets)
+    )
+    requests = None
+    if run.requests is not None:
+        requests = RequestReport(run.requests.requests(), so_far() - run.chosen.before)
+    took = None if run.time is None else TimeReport(run.time, run.seconds)
+    if len(reports) == 1:
+        reports = (replace(reports[0], requests=requests, time=took),)
+    return MultiReport(source, reports, run.read_bytes, run.seconds, requests, took)

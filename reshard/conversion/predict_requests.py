@@ -1,75 +1,59 @@
-"""Plans the requests of a conversion from or to buckets: those that its opening made, and those that are still to come."""
+"""Predicts the requests of a conversion from or to buckets: those that its opening made, and those that are still to come.
+
+The formulas in ``planning/source_requests.py`` and ``target_requests.py`` take facts of the open source, of the file map of a
+target, and of buckets, which are found here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
-from reshard.conversion.prepare import Planned, local_paths, plan_targets, plan_unnamed
+from reshard.conversion.target_plan import Planned
+from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.codecs import is_seekable
+from reshard.formats.contents import Extent, StoredTensor
+from reshard.formats.file_map import FileMap
+from reshard.formats.registry import plan_files
+from reshard.planning.multi_plan import Read
 from reshard.planning.request_plan import RequestPlan
+from reshard.planning.source_requests import Ranges, StoredChunks, reading_of, reads
+from reshard.planning.target_requests import (
+    Writing,
+    carried,
+    copied,
+    deleted,
+    metadata,
+    of_transaction,
+    read_back,
+    uploaded,
+    writing_of,
+)
+from reshard.planning.tensor_plan import Fill
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.location import is_in_bucket
-from reshard.storage.requests import NONE, Requests
+from reshard.storage.buckets.file import RANGE_BYTES
+from reshard.storage.buckets.listing import BYTES_PER_OBJECT
+from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
+from reshard.storage.copying import is_copied_by_store
+from reshard.storage.location import Location, is_in_bucket, locate
+from reshard.storage.requests import NONE, Requests, pages
 
-_FOUND = Requests(head=1, list=1)
-"""Looking whether something is at the name of a target, which a run does once more than its plan."""
-
-
-def plan_all(
-    chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
-) -> MultiConversionPlan:
-    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
-    source, targets = local_paths(chosen.path, targets)
-    planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
-    in_buckets = sum(is_in_bucket(target.target) for target in targets)
-    requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
-    return with_requests(planned.summary, requests)
+SAMPLES = 64
+"""Chunks of a tensor that are looked at, evenly spread; each stands for as many others."""
 
 
-def plan_without_target(
-    chosen: CheckpointPath, target: CheckedTarget, hosts: int = 1
-) -> ConversionPlan:
-    """The plan of a conversion on so many hosts whose target has no name yet."""
-    planned = plan_unnamed(chosen, target.options, by_hosts=hosts > 1)
-    requests = plan_requests(planned, [target], chosen)
-    return with_requests(planned.summary, requests).plans[0]
-
-
-def with_requests(
-    summary: MultiConversionPlan, requests: RequestPlan | None
-) -> MultiConversionPlan:
-    """The plan with its requests, which are those of its target, too, if there is only one."""
-    plans = summary.plans
-    if len(plans) == 1:
-        plans = (replace(plans[0], requests=requests),)
-    return replace(summary, plans=plans, requests=requests)
-
-
-def plan_requests(
-    planned: Planned,
-    targets: Sequence[CheckedTarget],
-    chosen: CheckpointPath,
-    more: Requests = NONE,
-    finished: Collection[int] = (),
-) -> RequestPlan | None:
-    """What a conversion will ask of buckets; None where neither its source nor a target is in one.
+def predict_requests(
+    planned: Planned, left: Mapping[int, CheckedTarget], chosen: CheckpointPath, more: Requests
+) -> RequestPlan:
+    """What a conversion to the targets that are ``left``, by number, will ask of buckets, and ``more`` that it does before.
 
     Opening the source and looking at the targets was done already, so that it is counted and not estimated.
-
-    Args:
-        more: what the conversion will do besides before its plan.
-        finished: numbers of targets that are there already.
     """
-    left = {n: target for n, target in enumerate(targets) if n not in finished}
     in_buckets = {n: target for n, target in left.items() if is_in_bucket(target.target)}
-    if not in_buckets and not is_in_bucket(planned.summary.source):
-        return None
-    from reshard.conversion.request_facts import of_source, of_target, source_tensors
-
     tensors = source_tensors(planned)
     parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
     if is_in_bucket(str(chosen.root)):
@@ -90,3 +74,198 @@ def plan_requests(
 def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
     """Requests that remove one segment of records: Google Cloud deletes objects one by one."""
     return int(any(target.target.startswith("gs://") for target in targets))
+
+
+class Tensor(Struct, frozen=True):
+    """A source tensor: how it is stored, its chunks, and where one of them is; None where none is in a file."""
+
+    stored: StoredTensor
+    chunks: StoredChunks
+    some: Extent | None
+
+
+Tensors = Mapping[str, Tensor]
+"""By name."""
+
+
+def source_tensors(planned: Planned) -> dict[str, Tensor]:
+    """The facts of each tensor that a plan reads."""
+    reader = planned.reader
+    pieces = (p for one in planned.summary.plans for t in one.plan.tensors for p in t.pieces)
+    ranges = locate(reader.uri).traits.range_bytes or RANGE_BYTES
+    return {
+        name: source_tensor(reader, name, ranges)
+        for name in {piece.source for piece in pieces if piece.fill is None}
+    }
+
+
+def source_tensor(reader: Reader, name: str, range_bytes: int) -> Tensor:
+    """The facts of one tensor, by some of its chunks; ``range_bytes`` are read in one request."""
+    stored, grid = reader.tensors[name], reader.tensors[name].spec.storage
+    step = max(1.0, grid.count / SAMPLES)
+    places = [grid.index_at(int(step * n)) for n in range(min(grid.count, SAMPLES))]
+    found = [extent for index in places if (extent := reader.locate(name, index)) is not None]
+    inside = [extent for extent in found if extent.inline is None]
+    lengths = [length for extent in inside for length in _lengths(extent)]
+    chunks = StoredChunks(
+        grid.count,
+        Requests(
+            get=round(step * sum(-(-length // range_bytes) for length in lengths)),
+            received_bytes=round(step * sum(lengths)),
+        ),
+        len(inside) / max(1, len(places)),
+        sum(extent.length for extent in found) / max(1, len(found)),
+    )
+    return Tensor(stored, chunks, inside[0] if inside else None)
+
+
+def _lengths(extent: Extent) -> Iterator[int]:
+    """The stretches of files that a chunk is read from."""
+    if extent.pieces is None:
+        yield extent.length
+    else:
+        yield from (piece.box.size * extent.pieces.itemsize for piece in extent.pieces.pieces)
+
+
+def of_source(
+    planned: Planned, targets: Mapping[int, CheckedTarget], tensors: Tensors, root: Location
+) -> RequestPlan:
+    """Reading the chunks of a source in a bucket, and listing it again at the end for each target."""
+    total, data = planned.summary.total, NONE
+    for read in total.reads:
+        left = list(dict.fromkeys(at.target for at in read.fills if at.target in targets))
+        if left:
+            asked = [targets[number] for number in left]
+            data += _reads(read, total.fill(read.fills[0]), asked, tensors, root.traits.range_bytes)
+    objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
+    again = Requests(list=pages(objects), head=int(root.is_file()))
+    return RequestPlan(again * len(targets), data=data)
+
+
+def _reads(
+    read: Read, fill: Fill, asked: Sequence[CheckedTarget], tensors: Tensors, block: int
+) -> Requests:
+    """What one read of a tensor takes, for all targets that share it; chunks that are copied encoded are read again for
+    digests, where something asks for them."""
+    if fill.strategy != "copy":
+        pieces = [n for n, piece in enumerate(fill.pieces) if piece.fill is None]
+        return sum((_decoded(read, fill, number, tensors, block) for number in pieces), NONE)
+    tensor = tensors[fill.piece.source]
+    encoding = tensor.stored.encoding
+    ways = [_way(tensor, one.target, is_alone=len(asked) == 1) for one in asked]
+    is_unseen = bool(tensor.stored.digest) and not encoding.checksum
+    again = sum(is_unseen + (one.options.check == "readback") for one in asked)
+    return tensor.chunks.once * ((ways.count("parts") or "whole" in ways) + again)
+
+
+def _decoded(read: Read, fill: Fill, number: int, tensors: Tensors, block: int) -> Requests:
+    """What decoding one piece of a read takes."""
+    tensor = tensors[fill.pieces[number].source]
+    encoding = tensor.stored.encoding
+    reading = reading_of(
+        read, fill, number, seekable=is_seekable(encoding), checksum=encoding.checksum
+    )
+    return reads(reading, tensor.chunks, Ranges(block, max(block, encoding.read_ahead_bytes)))
+
+
+Way = Literal["store", "parts", "whole"]
+
+
+def _way(tensor: Tensor, target: str, *, is_alone: bool) -> Way:
+    """How chunks are copied that are the same on both sides: by the store itself, piece by piece, or through memory.
+
+    ``is_alone``: whether no other target is filled from the same read.
+    """
+    some, nbytes = tensor.some, round(tensor.chunks.mean_bytes)
+    if some is None or not is_in_bucket(target):
+        return "whole"
+    is_whole_object = bool(some.version) and not some.offset
+    is_provable = is_alone and is_whole_object and tensor.stored.encoding.checksum
+    if is_provable and is_copied_by_store(some.path, some.version, target, nbytes):
+        return "store"
+    return "whole" if nbytes <= WHOLE_BYTES else "parts"
+
+
+def of_target(
+    planned: Planned, number: int, target: CheckedTarget, tensors: Tensors
+) -> RequestPlan:
+    """What writing target ``number`` takes, which is in a bucket."""
+    plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
+    root, scheme = locate(target.target), target.target.partition("://")[0]
+    written = list(map(writing_of, plan.tensors))
+    data = _files(written, plan_files(checkpoint), scheme)
+    shared = _shared(planned.summary.total.reads, number)
+    for at, writing in enumerate(written):
+        if not writing.shared:
+            tensor = tensors[writing.source]
+            data += _chunks(writing, tensor, target.target, is_alone=at not in shared)
+    before, after = metadata(
+        len(written),
+        sum(map(len, checkpoint.tensors)),
+        sum(item.is_tree for item in checkpoint.container.items),
+        own_files=not any(writing.shared for writing in written),
+    )
+    files = before + after
+    chunks = sum(writing.chunks.count for writing in written)
+    steps = after + of_transaction(scheme, data.put + files.put, chunks, plan.tasks)
+    steps += _copied_items(checkpoint)
+    if target.options.overwrite:
+        steps += deleted(scheme, sum(1 for _ in root.files()))
+    if target.options.check == "readback":
+        data += read_back(data, files, sum(w.read_back(RANGE_BYTES) for w in written))
+    return RequestPlan(steps, before, data)
+
+
+def _shared(reads: Iterable[Read], target: int) -> set[int]:
+    """The tensors of a target whose reads others share."""
+    shared = (read.fills for read in reads if len(read.fills) > 1)
+    return {at.tensor for fills in shared for at in fills if at.target == target}
+
+
+def _chunks(writing: Writing, tensor: Tensor, target: str, *, is_alone: bool) -> Requests:
+    """What chunks take that are files of their own."""
+    scheme = target.partition("://")[0]
+    if not writing.copied:
+        return Requests(put=writing.puts, sent_bytes=_encoded_bytes(writing, tensor))
+    nbytes = round(tensor.chunks.mean_bytes) or writing.chunk_bytes
+    match _way(tensor, target, is_alone=is_alone):
+        case "store":
+            return copied(scheme) * writing.puts
+        case "parts":
+            return _uploaded(scheme, nbytes) * writing.puts
+        case "whole":
+            return Requests(put=1, sent_bytes=nbytes) * writing.puts
+
+
+def _uploaded(scheme: str, nbytes: int) -> Requests:
+    parts = 0 if nbytes <= WHOLE_BYTES else -(-nbytes // part_bytes(nbytes))
+    return uploaded(scheme, nbytes, parts, -(-nbytes // RANGE_BYTES))
+
+
+def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
+    """Bytes of a target's chunks as they are stored: what is compressed anew is taken to shrink as it did in the source."""
+    mean_bytes, decoded = tensor.chunks.mean_bytes, tensor.stored.spec.chunk_bytes
+    if writing.raw or tensor.stored.encoding.compressor == "none" or not mean_bytes:
+        return writing.nbytes
+    return round(writing.nbytes * mean_bytes / decoded)
+
+
+def _files(written: Iterable[Writing], target: FileMap, scheme: str) -> Requests:
+    """What files take that chunks share."""
+    chunks = (
+        (one.target, index) for one in written if one.shared for index in one.chunks.indices()
+    )
+    files = dict.fromkeys(place.file for chunk in chunks for place in target.places(*chunk))
+    sizes = (target.shared_file(file).nbytes for file in files)
+    return sum((_uploaded(scheme, nbytes) for nbytes in sizes), NONE)
+
+
+def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
+    """What the files of items that are no trees take."""
+    made = NONE
+    for source in checkpoint.copied.values():
+        from_bucket, folder = is_in_bucket(source), locate(source).view()
+        found = ((folder / name).status() for name in folder.files())
+        files = (carried(one.nbytes if one else 0, from_bucket=from_bucket) for one in found)
+        made += sum(files, Requests(list=1 + 2 * from_bucket, head=int(from_bucket)))
+    return made

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_memory, tensor_digests
+from reshard.engine.tensor_book import TensorResult
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import check_memory, tensor_digests
+from reshard.engine.tensor_book import TensorResult
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.planning.tensor_plan import Plan, TensorPlan

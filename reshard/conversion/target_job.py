@@ -1,27 +1,37 @@
-"""TargetJob: one target, planned and ready to run."""
+"""TargetJob: one target as it is planned. OpenTarget: the same while a run writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
-from reshard.conversion.prepare import Planned, error_name
 from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.resume.journal import record_of
 from reshard.conversion.source_digests import check_unseen_memory
+from reshard.conversion.target_plan import Planned
+from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
+from reshard.engine.progress import Progress
+from reshard.engine.task import Result
 from reshard.engine.write.uploads import Uploads
+from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.registry import plan_files
+from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import has_leftovers, root_text
+from reshard.storage.parts import Part, part_root
+from reshard.storage.put_versions import recording_versions
+from reshard.storage.targets import device_of, has_leftovers, root_text
+from reshard.storage.transaction import Transaction
 
 
 class TargetJob(Struct, frozen=True):
@@ -97,8 +107,8 @@ def _target_job(
     )
 
 
-def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
-    """The output of a job, before anything is written.
+def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> TargetOutput:
+    """The output of a job, or of one part of it, before anything is written.
 
     Raises FormatError for what the format cannot hold, MemoryBudgetError for what could not be proved at the end.
     """
@@ -113,5 +123,83 @@ def open_output(job: TargetJob, limits: Limits) -> TargetOutput:
     uploads = None
     if is_in_order and not job.place.traits.in_place:
         uploads = Uploads(job.place, files.shared_file)
-    root = root_text(job.place, job.file)
+    root = root_text(job.place, job.file) if part is None else part_root(job.place, part)
     return TargetOutput(files, encodings, root, job.name, uploads)
+
+
+class OpenTarget(Struct):
+    """A job with its transaction, and the work that is done.
+
+    Attributes:
+        progress: called with the progress of this target.
+        parts: those whose work a commit takes over, each held by it.
+        done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
+        put: the version of each metadata file that this run has put into a bucket, by its path.
+        is_published: whether the target has appeared, so that only temporary files are left to remove.
+    """
+
+    job: TargetJob
+    transaction: Transaction
+    output: TargetOutput
+    books: Books
+    progress: Callable[[Progress], None] | None = None
+    parts: Mapping[Part, Transaction] = {}
+    done: DoneUnits | None = None
+    put: dict[str, str] = {}
+    is_published: bool = False
+
+    @property
+    def noted_root(self) -> Location:
+        """The root for the files that the format writes, whose versions are recorded where they are put into a bucket."""
+        return recording_versions(self.transaction.root, self.put)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether this run has begun the target, or has taken it over from an earlier run."""
+        return self.done is not None
+
+    @property
+    def run(self) -> TargetRun:
+        """The part that the engine needs."""
+        return TargetRun(self.output, self.books, self.done, self._record)
+
+    def _record(self, results: Sequence[Result]) -> None:
+        self.transaction.append(record_of(results))
+
+
+def check_space(jobs: Sequence[TargetJob]) -> None:
+    """Raises StorageError where there is no room for targets of which nothing was written yet."""
+    _check([(job, job.plan.written_bytes) for job in jobs if not job.has_leftovers])
+
+
+def check_space_left(targets: Sequence[OpenTarget]) -> None:
+    """Raises StorageError where there is no room for what earlier runs have not written."""
+    _check(
+        [
+            (target.job, target.job.plan.written_bytes - target.books.written_bytes)
+            for target in targets
+        ]
+    )
+
+
+def _check(needs: Sequence[tuple[TargetJob, int]]) -> None:
+    """Raw output has a known size; compressed output may be smaller, so that it is not checked."""
+    by_device: dict[int, list[tuple[TargetJob, int]]] = {}
+    for job, nbytes in needs:
+        is_raw = all(t.encoding.compressor == "none" for t in job.checkpoint.tensors.values())
+        device = device_of(job.place) if is_raw else None
+        if device is not None:
+            by_device.setdefault(device, []).append((job, nbytes))
+    for on_device in by_device.values():
+        _check_device([str(job.place) for job, _ in on_device], sum(n for _, n in on_device))
+
+
+def _check_device(targets: Sequence[str], need: int) -> None:
+    free = space_left(targets[0])
+    if free is not None and need > free:
+        needs, whose = ("needs", "its") if len(targets) == 1 else ("need", "their")
+        raise StorageError(
+            f"{' and '.join(map(repr, targets))} {needs} {format_bytes(need)}, but {whose} file system has only "
+            f"{format_bytes(free)} free; free space, choose another target, or narrow what is "
+            "converted (select, cast)"
+        )

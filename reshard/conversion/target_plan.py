@@ -1,21 +1,27 @@
-"""TargetPlan: the tensors, chunks, encodings and tree that a conversion will write."""
+"""TargetPlan: the form, tensors, chunks, encodings and tree that a conversion will write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion.options import Target
+from reshard.conversion.plan import MultiConversionPlan
+from reshard.engine.limits import Limits
+from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
+from reshard.formats.format import Format
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.formats.refusals import refuse_database, refuse_others
-from reshard.formats.registry import known_format
+from reshard.formats.registry import format_with, known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
@@ -47,6 +53,24 @@ class TargetPlan(Struct, frozen=True):
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK
+
+
+class Planned(Struct, frozen=True):
+    """The open source, and for each target what will be written.
+
+    Attributes:
+        checkpoints: what the format of each target must know.
+        by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
+    """
+
+    reader: Reader
+    checkpoints: tuple[TargetCheckpoint, ...]
+    summary: MultiConversionPlan
+    by_hosts: bool = False
+
+    def limits(self, executor: Executor | None) -> Limits:
+        """The memory that metadata leaves for buffers, and the workers."""
+        return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
 
 
 def make_target(
@@ -193,3 +217,38 @@ def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: in
     if not stored.may_be_missing:
         return 0
     return encoder if any(stored.fill) else max(0, encoder - chunk)
+
+
+def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -> Form:
+    """The form of a target of the open source, in a place with these traits.
+
+    Raises PlanError for options of another format, and for options that contradict each other or the source.
+    """
+    known = known_format(options.to or reader.format)
+    refuse_other_options(known, options)
+    given = {name: options.format_options[name] for name in known.about.options}
+    if not traits.in_place:
+        given |= _of_objects(known, options, given)
+    return known.form(given, reader)
+
+
+def _of_objects(known: Format, options: CheckedOptions, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are others by default where chunks are put as objects."""
+    defaults = parsed_options(Target(""))
+    return {
+        name: option.in_bucket(options.max_memory)
+        for name, option in known.about.options.items()
+        if option.in_bucket is not None and given[name] == defaults[name]
+    }
+
+
+def refuse_other_options(known: Format, options: CheckedOptions) -> None:
+    """Raises PlanError for an option, given another value than its default, that the format does not have."""
+    defaults = parsed_options(Target(""))
+    for name, value in options.format_options.items():
+        if name not in known.about.options and value != defaults[name]:
+            other = format_with(name).about.title
+            raise PlanError(
+                f"{name} is an option of {other} targets, but the target's format is {known.about.name}; leave it out ({name}), or "
+                f"write {other} (to)"
+            )

@@ -1,29 +1,32 @@
-"""Books: for each tensor, what was read, stored, covered and proved, added up from the results of units.
+"""Books: for each tensor of a target, what was read, stored, covered and proved, added up from the results of units.
 
-A run that resumes another begins with the results that the other recorded. Books are kept by tensor: a target tensor with
-several pieces is proved as a whole, and a source that feeds many is read once for all of them.
+A run that resumes another begins with the results that the other recorded. ``TargetRun`` is what the engine must know of a target.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from reshard.checksums.coverage import PRIME, coverage, coverage_of
-from reshard.checksums.sums import NOTHING, Sums, digest_text
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.task import CastStats, Result, StoredChunk
+from reshard.engine.task import Result, StoredChunk
+from reshard.engine.tensor_book import (
+    SourceBook,
+    TensorBook,
+    TensorResult,
+    closed_bytes,
+    decoded_bytes,
+    proved,
+    source_books,
+)
 from reshard.engine.write.chunk_files import close_chunk, raw_bytes
-from reshard.errors import VerificationError
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Plan, TensorPlan
 
 
@@ -33,65 +36,6 @@ class StoredRange(Struct, frozen=True):
     path: str
     nbytes: int
     offset: int
-
-
-class SourceBook(Struct):
-    """What was read of one source tensor.
-
-    Attributes:
-        planned: coverage of all that pieces take of it.
-    """
-
-    spec: TensorSpec
-    planned: int = 0
-    sums: Sums = NOTHING
-
-    @property
-    def digest(self) -> str | None:
-        """Its digest, 16 hex digits; None unless each of its elements is taken once, and was seen."""
-        whole, sums = coverage_of(Box.full(self.spec.shape)), self.sums
-        is_whole = sums.is_seen and whole == self.planned == sums.read
-        return digest_text(sums.source, self.spec.nbytes) if is_whole else None
-
-
-class TensorBook(Struct):
-    """What was done for one target tensor.
-
-    Attributes:
-        open_chunks: per chunk that is not complete, what is stored of it.
-    """
-
-    sums: Sums = NOTHING
-    moved_bytes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    closed_chunks: int = 0
-    cast: CastStats = field(default_factory=CastStats)
-    open_chunks: dict[Index, StoredChunk] = field(default_factory=dict)
-
-    def take(
-        self, spec: TensorSpec, chunk: StoredChunk, size: Callable[[StoredChunk], int]
-    ) -> StoredChunk | None:
-        """Counts what is stored of a chunk; the chunk where it is complete now, whose size then ``size`` tells."""
-        whole = merged_chunk(spec, self.open_chunks, chunk, size)
-        if whole is not None:
-            self.closed_chunks += 1
-            self.written_bytes += whole.stored_bytes or 0
-        return whole
-
-
-class TensorResult(Struct, frozen=True):
-    """What became of a target tensor: digests as 16 hex digits, None where chunks were copied encoded.
-
-    The source's is also None where it has several sources, or not all of one.
-    """
-
-    source_digest: str | None
-    target_digest: str | None
-    moved_bytes: int
-    read_bytes: int
-    written_bytes: int
-    cast: CastStats
 
 
 class Books:
@@ -107,7 +51,7 @@ class Books:
         self._output = output
         self._progress = progress
         self._tensors = [TensorBook() for _ in plan.tensors]
-        self._sources = _source_books(plan)
+        self._sources = source_books(plan)
         # Sums over all tensors: taken once, since tasks that end may be as many as they are.
         self._total_bytes = sum(tensor.moved_bytes for tensor in plan.tensors)
         self._total_tasks = plan.tasks
@@ -139,6 +83,11 @@ class Books:
     def total_bytes(self) -> int:
         """Bytes of the source that the plan moves."""
         return self._total_bytes
+
+    @property
+    def total_tasks(self) -> int:
+        """Tasks of the plan, or of what is to do of it."""
+        return self._total_tasks
 
     @property
     def resumed_bytes(self) -> int:
@@ -189,7 +138,7 @@ class Books:
     def results(self) -> list[TensorResult]:
         """What became of each tensor; raises VerificationError where a chunk is not complete or digests differ."""
         return [
-            _proved(tensor, book, self._source_of(tensor))
+            proved(tensor, book, self._source_of(tensor))
             for tensor, book in zip(self._plan.tensors, self._tensors, strict=True)
         ]
 
@@ -238,90 +187,40 @@ class Books:
         return self._output.places(self._plan.tensors[tensor].name, index)
 
 
-def merged_chunk(
-    spec: TensorSpec,
-    open_chunks: dict[Index, StoredChunk],
-    chunk: StoredChunk,
-    size: Callable[[StoredChunk], int],
-) -> StoredChunk | None:
-    """A chunk with what other tasks have stored of it, where it is complete now; else it is kept in ``open_chunks``.
+class DoneUnits:
+    """Which units of which tensors are done already: a byte for each unit of the plan."""
 
-    ``size`` tells the size of a raw chunk that became complete.
+    def __init__(self, plan: Plan) -> None:
+        counts = [tensor.unit_count for tensor in plan.tensors]
+        self._first = list(itertools.accumulate(counts, initial=0))
+        self._done = bytearray(self._first[-1])
+
+    def add(self, tensor: int, unit: int) -> None:
+        self._done[self._first[tensor] + unit] = 1
+
+    def has(self, tensor: int, unit: int) -> bool:
+        return bool(self._done[self._first[tensor] + unit])
+
+
+class TargetRun(Struct, frozen=True):
+    """Where the tasks of a target write, and where their results are added up.
+
+    Attributes:
+        done: units that are filled, by an earlier run or by this one; None where nobody asks.
+        record: called with the results of each batch, after the kernel has all of their bytes and
+            their complete chunks are closed.
     """
-    if chunk.stored_bytes is not None:
-        return chunk
-    before = open_chunks.pop(chunk.index, None)
-    crc, nbytes = chunk.crc32c, chunk.nbytes
-    if before is not None:
-        crc, nbytes = crc ^ before.crc32c, nbytes + before.nbytes
-    merged = StoredChunk(chunk.index, crc, nbytes)
-    if nbytes < spec.storage.box(chunk.index).size * spec.itemsize:
-        open_chunks[chunk.index] = merged
-        return None
-    return StoredChunk(chunk.index, crc, nbytes, size(merged))
 
+    output: TargetOutput
+    books: Books
+    done: DoneUnits | None = None
+    record: Callable[[Sequence[Result]], None] | None = None
 
-def decoded_bytes(spec: TensorSpec, index: Index) -> int:
-    """Bytes of a raw target chunk, padding included, checksum not."""
-    return math.prod(spec.stored_shape(index)) * spec.itemsize
-
-
-def closed_bytes(spec: TensorSpec, output: TargetOutput, index: Index) -> int:
-    """The size of a raw target chunk as it is stored, with its checksum."""
-    has_trailer = output.encodings[spec.name].checksum
-    return raw_bytes(decoded_bytes(spec, index), has_trailer=has_trailer)
-
-
-def _source_books(plan: Plan) -> dict[tuple[int, str], SourceBook]:
-    """A book for each source tensor, by checkpoint and name."""
-    books: dict[tuple[int, str], SourceBook] = {}
-    for fill in plan.fills:
-        for piece, side in zip(fill.pieces, fill.sources, strict=True):
-            if piece.fill is None:
-                book = books.setdefault(piece.key, SourceBook(side.spec))
-                book.planned = (book.planned + _taken(piece)) % PRIME
-    return books
-
-
-def _taken(piece: Piece) -> int:
-    """Coverage of what a piece takes of its source."""
-    return coverage(piece.source_boxes(Box.full(piece.shape)))
-
-
-def _proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> TensorResult:
-    name, spec = tensor.name, tensor.target.spec
-    chunks = spec.storage.count
-    if book.closed_chunks != chunks or book.moved_bytes != tensor.moved_bytes:
-        raise VerificationError(
-            f"{name!r}: {book.closed_chunks} of {chunks} chunks were completed and {book.moved_bytes} of "
-            f"{tensor.moved_bytes} bytes moved; this is a defect of the program, please report it with the plan"
-        )
-    _check_covered(tensor, book)
-    amounts = (book.moved_bytes, book.read_bytes, book.written_bytes, book.cast)
-    if not book.sums.is_seen:
-        return TensorResult(None, None, *amounts)
-    target = digest_text(book.sums.target, spec.nbytes)
-    digest = None if source is None else source.digest
-    if book.sums.target != book.sums.expected:
-        expected = digest_text(book.sums.expected, spec.nbytes)
-        raise VerificationError(
-            f"{name!r}: what was written has digest {target}, but what was read "
-            f"{'has' if expected == digest else 'gives'} {expected}; "
-            "the output was discarded; check this machine's memory, then run again"
-        )
-    return TensorResult(digest, target, *amounts)
-
-
-def _check_covered(tensor: TensorPlan, book: TensorBook) -> None:
-    """A digest alone misses a piece of zeros that is absent, or a piece that is counted twice."""
-    taken = sum(map(_taken, tensor.pieces)) % PRIME
-    whole = coverage_of(Box.full(tensor.target.spec.shape))
-    for done, is_covered in (
-        ("read", book.sums.read == taken),
-        ("written", book.sums.written == whole),
-    ):
-        if not is_covered:
-            raise VerificationError(
-                f"{tensor.name!r}: not every element was {done} exactly once; the output was discarded; this "
-                "is a defect of the program, please report it with the plan"
-            )
+    def is_first(self, result: Result) -> bool:
+        """Notes a unit that was filled; False where it was filled before, since a task may be carried out twice."""
+        if self.done is None:
+            return True
+        if self.done.has(result.tensor, result.unit):
+            return False
+        self.done.add(result.tensor, result.unit)
+        return True

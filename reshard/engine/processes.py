@@ -8,14 +8,20 @@ that has threads. What a thread of this process hands over goes to one thread of
 from __future__ import annotations
 
 import os
+import pickle
+import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from reshard.errors import ReshardError
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,12 +29,15 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+LOOK_SECONDS = 1.0
+"""How often the parent is looked for: a process that it forked may hold our stdin open when the parent has ended."""
+
 START_SECONDS = 60
 """How long processes may take until they are ready; it is a quarter of a second."""
 
 _MAIN = (
-    "import sys; sys.path[:] = sys.argv[3:]; from reshard.engine.process_main import main; "
-    "main(int(sys.argv[1]), [int(n) for n in sys.argv[2].split(',')])"
+    "import sys; sys.path[:] = sys.argv[3:]; from reshard.engine.processes import serve; "
+    "serve(int(sys.argv[1]), [int(n) for n in sys.argv[2].split(',')])"
 )
 
 
@@ -179,3 +188,46 @@ def _started(descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+
+
+def serve(parent: int, descriptors: Sequence[int]) -> NoReturn:
+    """What a process of ``Processes`` runs: a thread for each connection carries out the tasks that arrive there.
+
+    The main thread ends the process when its stdin closes, or when the process that started it is gone.
+    """
+    from multiprocessing.connection import Connection
+
+    for descriptor in descriptors:
+        Thread(target=_answer_all, args=(Connection(descriptor),), daemon=True).start()
+    while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
+        pass
+    os._exit(0)
+
+
+def _answer_all(connection: Connection) -> None:
+    """Answers each message, ``(work, arguments)``, with ``(result, error)``; ``work`` None is that of the message before."""
+    work: Callable[..., Any] = _nothing
+    connection.send(None)  # ready
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            given, arguments = pickle.loads(message)  # noqa: S301 - of the process that started this one
+            work = given or work
+            answer = pickle.dumps((work(*arguments), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            answer = pickle.dumps((None, _with_traceback(error)))
+        connection.send_bytes(answer)
+
+
+def _nothing() -> None:
+    """The work before any was given."""
+
+
+def _with_traceback(error: BaseException) -> BaseException:
+    """A traceback does not travel, and tells where a defect is."""
+    if not isinstance(error, ReshardError):
+        error.add_note(f"in another process:\n{traceback.format_exc()}")
+    return error

@@ -32,7 +32,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.task import SourceChunk
-from reshard.engine.write.expected_digest import slabs
+from reshard.engine.write.target_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.compression import codec_name

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from reshard.engine.share import Range
-from reshard.engine.target_run import TargetRun
+from reshard.engine.books import TargetRun
+from reshard.engine.part_units import Range
 from reshard.engine.task import SourceRead, Take, Task, Unit
 from reshard.engine.task_parts import changes_bytes, source_read, unit_of
 from reshard.formats.base import Reader

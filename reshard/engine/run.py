@@ -15,12 +15,12 @@ from contextlib import ExitStack, closing
 from msgspec.structs import replace
 
 from reshard.engine.batch import Batch, BatchResult, Work, accept_files, packed, tasks_of
+from reshard.engine.books import TargetRun
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import hosts_of, is_own, run_tasks
 from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.processes import own_processes
-from reshard.engine.target_run import TargetRun
 from reshard.engine.task import Task
 from reshard.planning.cost import RECORD_BYTES
 from reshard.storage.local.writeback import Writeback

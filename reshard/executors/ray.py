@@ -8,8 +8,6 @@ batches of a node that is gone go to the others.
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,38 +19,30 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from reshard.engine.executor import HostsExecutor
-from reshard.errors import MissingPackageError, PlanError, ReshardError
-from reshard.executors.actor import Answer, BatchActor
+from reshard.errors import ReshardError
+from reshard.executors.ray_cluster import (
+    Answer,
+    BatchActor,
+    RayHost,
+    connect,
+    first_line,
+    imported_ray,
+    nodes_of,
+    only_on,
+    refuse_small,
+)
 from reshard.geometry.sizes import format_bytes
-from reshard.version import how_to_install
 
 T = TypeVar("T")
 
 START_S = 120.0
 """How long the hosts may take until their actors are ready."""
 
-CONNECT_S = 10.0
-"""How long the address of a cluster may take to answer at all."""
-
 RETRIES = 3
 """How often Ray starts an actor again, and carries a batch out again, before the run fails."""
 
 AHEAD = 1
 """Batches that an actor has beyond those that it runs, so that it need not wait for the next."""
-
-
-class RayHost(Struct, frozen=True):
-    """A node of the cluster.
-
-    Attributes:
-        name: of its host; where several nodes are on one host, with the beginning of the node's id.
-        memory_bytes: that Ray lends there.
-    """
-
-    node_id: str
-    name: str
-    cpus: int
-    memory_bytes: int
 
 
 class _Job(Struct):
@@ -93,10 +83,10 @@ class RayExecutor(HostsExecutor):
     def __init__(
         self, address: str = "auto", *, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._ray = _ray()
+        self._ray = imported_ray()
         self._environment = dict(environment or {})
         self._address = address
-        self._is_ours = _connect(self._ray, address)
+        self._is_ours = connect(self._ray, address)
         self._actors: list[_Actor] = []
         self._waiting: deque[_Job] = deque()
         self._ended: SimpleQueue[tuple[_Actor, int, Any] | None] = SimpleQueue()
@@ -110,12 +100,12 @@ class RayExecutor(HostsExecutor):
     def hosts(self) -> int:
         with self._lock:
             found = {actor.host.node_id for actor in self._actors}
-        return len(found) or max(1, len(self._nodes()))
+        return len(found) or max(1, len(nodes_of(self._ray)))
 
     def open(self, max_memory: int, workers: int, processes: int) -> None:
         self.close()
-        nodes = self._nodes()
-        _refuse_small(nodes, max_memory, self._address)
+        nodes = nodes_of(self._ray)
+        refuse_small(nodes, max_memory, self._address)
         count = max(1, processes)
         for host in nodes:
             threads = max(1, min(workers, host.cpus) // count)
@@ -160,26 +150,6 @@ class RayExecutor(HostsExecutor):
             self._ray.shutdown()
             self._is_ours = False
 
-    def _nodes(self) -> list[RayHost]:
-        """The nodes that are alive and have processors."""
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
-        alive = [node for node in alive if node["Resources"].get("CPU", 0) >= 1]
-        names = [node["NodeManagerHostname"] for node in alive]
-        return [
-            RayHost(
-                node["NodeID"],
-                name if names.count(name) == 1 else f"{name} ({node['NodeID'][:8]})",
-                int(node["Resources"]["CPU"]),
-                int(node["Resources"].get("memory", 0)),
-            )
-            for name, node in zip(names, alive, strict=True)
-        ]
-
-    def _only_on(self, host: RayHost) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
-
     def _actor(self, host: RayHost, max_memory: int, threads: int) -> Any:
         made = self._ray.remote(
             num_cpus=threads,
@@ -187,7 +157,7 @@ class RayExecutor(HostsExecutor):
             max_concurrency=threads + AHEAD,
             max_restarts=RETRIES,
             max_task_retries=RETRIES,
-            scheduling_strategy=self._only_on(host),
+            scheduling_strategy=only_on(host),
             runtime_env={"env_vars": self._environment} if self._environment else None,
         )(BatchActor)
         return made.remote(max_memory, threads)
@@ -227,8 +197,8 @@ class RayExecutor(HostsExecutor):
 
     def _leave_out(self, actor: _Actor, error: BaseException) -> None:
         """Leaves a host out that is gone; raises ReshardError where it is still there, or was the last one."""
-        host, reason = actor.host, _first_line(error)
-        if any(node.node_id == host.node_id for node in self._nodes()):
+        host, reason = actor.host, first_line(error)
+        if any(node.node_id == host.node_id for node in nodes_of(self._ray)):
             raise ReshardError(
                 f"host {host.name!r} of the Ray cluster: {reason}; install this version of reshard there, and run again"
             ) from error
@@ -271,7 +241,7 @@ class RayExecutor(HostsExecutor):
             elif isinstance(
                 error, self._ray.exceptions.RayTaskError
             ):  # it was not even unpickled there
-                what = f"host {actor.host.name!r} cannot carry a batch out: {_first_line(error)}"
+                what = f"host {actor.host.name!r} cannot carry a batch out: {first_line(error)}"
                 job.future.set_exception(BrokenExecutor(what))
             else:
                 self._lost(actor, job, error)
@@ -286,7 +256,7 @@ class RayExecutor(HostsExecutor):
                 self._waiting.appendleft(job)
                 return
             waiting, self._waiting = list(self._waiting), deque()
-        what = f"host {actor.host.name!r} is gone: {_first_line(error)}"
+        what = f"host {actor.host.name!r} is gone: {first_line(error)}"
         if not self._actors:
             what = f"no host of the Ray cluster is left; the last one, {what}"
         for each in (job, *waiting):
@@ -299,67 +269,3 @@ def _set(future: Future[Any], answer: Answer) -> None:
         future.set_result(answer.value)
     else:
         future.set_exception(answer.error)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingPackageError(
-            f"Ray is not installed here; {how_to_install('ray')} on every host, with one version of Ray"
-        ) from error
-    return ray
-
-
-def _connect(ray: Any, address: str) -> bool:
-    """Connects to a cluster; whether this made the connection."""
-    if not isinstance(address, str) or not address or address == "local":
-        raise PlanError(
-            f"the address of a Ray cluster is {address!r}; expected one such as 10.0.0.1:6379, or auto for the one of this host"
-        )
-    if ray.is_initialized():
-        return False
-    _refuse_silent(os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address)
-    try:
-        ray.init(
-            address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
-        )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise _no_cluster(address, _first_line(error)) from error
-    return True
-
-
-def _refuse_silent(address: str) -> None:
-    """Refuses an address at which nothing listens: Ray itself would ask there for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, _first_line(error)) from error
-
-
-def _no_cluster(address: str, reason: str) -> ReshardError:
-    return ReshardError(
-        f"no Ray cluster of this version of Ray and Python answers at {address!r} ({reason}); begin one with `ray start --head`, or give the "
-        "address that it printed (ray)"
-    )
-
-
-def _refuse_small(nodes: Sequence[RayHost], max_memory: int, address: str) -> None:
-    if not nodes:
-        raise ReshardError(
-            f"the Ray cluster at {address!r} has no host with processors; add one with `ray start --address=…`, and run again"
-        )
-    for host in nodes:
-        if host.memory_bytes < max_memory:
-            raise PlanError(
-                f"host {host.name!r} lends {format_bytes(host.memory_bytes)} of memory to Ray, but each host is asked for "
-                f"{format_bytes(max_memory)}; allow less (max_memory), or begin Ray there with more (--memory)"
-            )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import FormatError
@@ -67,6 +68,7 @@ def _name_in_numpy(dtype: object) -> str:
     return ""
 
 
+@lru_cache(maxsize=256)  # a plan asks for each tensor some forty times; errors are not kept
 def storage_bytes(dtype: str) -> int:
     """Bytes of one stored element; types below 8 bits are stored one to a byte, unless they are packed."""
     if (nbytes := _STORAGE_BYTES.get(dtype)) is not None:

@@ -120,9 +120,10 @@ def task_bytes(
     assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
     source, open_chunks = reading.source, _open_chunks(reading, drafts)
-    pieces = max((_piece_bytes(f, band_bytes) for f in drafts if _in_pieces(f)), default=0)
-    assembled = sum(f.chunks * f.target.spec.chunk_bytes for f in drafts if f.strategy == "block")
-    rows = BAND_BYTES if any(f.strategy == "block" for f in drafts) else 0
+    # Lists, here and below: a plan prices each tensor some ten times, and generators take twice as long.
+    pieces = max([_piece_bytes(f, band_bytes) for f in drafts if _in_pieces(f)], default=0)
+    blocks = [f.chunks * f.target.spec.chunk_bytes for f in drafts if f.strategy == "block"]
+    assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
     passing = (band_bytes if _is_interleaved(drafts) else 0) + 2 * pieces + rows
     if at_once:
         decoded, decoders = open_chunks * source.spec.chunk_bytes, source.stream_bytes
@@ -136,8 +137,8 @@ def task_bytes(
 def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
     """Decoders end before chunks are encoded and written; what a target keeps longer is there with both."""
     encoded = [f.target for f in drafts if not _in_pieces(f)]
-    ending = max((t.stream_bytes for t in encoded if t.ends_with_chunk), default=0)
-    kept = max((t.stream_bytes for t in encoded if not t.ends_with_chunk), default=0)
+    ending = max([t.stream_bytes for t in encoded if t.ends_with_chunk], default=0)
+    kept = max([t.stream_bytes for t in encoded if not t.ends_with_chunk], default=0)
     return max(decoders, ending) + kept
 
 
@@ -171,7 +172,7 @@ def _piece_bytes(draft: Draft, band_bytes: int) -> int:
 
 def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
     cast = CAST_SCRATCH_BYTES if any(draft.piece.is_cast for draft in drafts) else 0
-    chunks = reading.chunks + sum(draft.chunks for draft in drafts)
+    chunks = reading.chunks + sum([draft.chunks for draft in drafts])
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 

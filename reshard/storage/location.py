@@ -17,6 +17,8 @@ from reshard.storage.local.files import make_folder, storage_errors
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ODD = re.compile("[\\\\\ud800-\udfff]")
+"""A backslash, and what a name that is not UTF-8 decodes to."""
 
 
 class Location(Struct, frozen=True):
@@ -242,7 +244,7 @@ def _unsupported(scheme: str, writing: bool) -> str:
 def _refuse_odd(path: str) -> None:
     """TensorStore takes a backslash for a slash, and only text that is UTF-8."""
     whole = str(Path(path).absolute())
-    if "\\" in whole or any("\ud800" <= c <= "\udfff" for c in whole):
+    if _ODD.search(whole):
         raise StorageError(
             f"the path {whole!a} holds a backslash or bytes that are not UTF-8; an OCDBT database cannot be "
             "read or written there; rename the folder, or give it another name by a symbolic link"

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from reshard.record import values
 
 if TYPE_CHECKING:
-    from reshard.conversion.parts.report import PartReport
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
-    from reshard.conversion.report import ConversionReport, RequestReport, TimeReport
+    from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo

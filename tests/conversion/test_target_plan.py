@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from reshard.conversion import target_plan
 from reshard.conversion.check_target import CheckedOptions, parsed_options
 from reshard.conversion.options import Target
-from reshard.conversion.target_form import form_of
+from reshard.conversion.target_plan import form_of
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.chunking import MAX_CHUNKS
 from reshard.formats.compression import codec_name

@@ -12,13 +12,13 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from reshard.engine.books import Books, TensorResult
+from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
+from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, Extent, Leaf, PathKey, StoredTensor
 from reshard.formats.file_map import Place

@@ -15,11 +15,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from reshard.conversion.resume.journal import read_results, record_of
-from reshard.engine.books import Books, TensorResult
+from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task_stream import task_batches
+from reshard.engine.tensor_book import TensorResult
 from reshard.errors import PlanError
 from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of

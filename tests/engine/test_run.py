@@ -8,11 +8,10 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine.books import Books
+from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.movers import stream
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
-from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid

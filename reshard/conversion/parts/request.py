@@ -1,4 +1,4 @@
-"""PartsRequest: what all parts of a conversion must agree on, and all that ``commit`` must know, as JSON.
+"""Scope: how much of a conversion a run does. PartsRequest: what all parts must agree on, and all that ``commit`` must know, as JSON.
 
 ::
 
@@ -15,20 +15,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
 from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
 from reshard.conversion.options import Target
 from reshard.conversion.resume.identity import Identity, differences, identify
 from reshard.conversion.resume.journal import identity_left
+from reshard.conversion.target_job import TargetJob
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError, ResumeError
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import format_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.target_layouts import Layout, SameAxes
+from reshard.storage.location import locate
+from reshard.storage.parts import Part, claim_request
 
 FORMAT = "reshard.parts"
 VERSION = 1
@@ -59,6 +64,34 @@ class PartsRequest(Struct, frozen=True):
     def target(self, path: str) -> CheckedTarget:
         """The target with its options."""
         return checked_again(path, self.options, Limits(self.max_memory, self.workers))
+
+
+class Scope(Struct, frozen=True):
+    """How much of a conversion a run does: all of it, part i of n, or the commit of what n parts did.
+
+    Attributes:
+        part: that this run does; None for all of the conversion, and for a commit.
+        options: of a part: the options of the target as plain data, as every part must give them.
+        agreed: of a commit: what its parts agreed on.
+    """
+
+    part: Part | None = None
+    options: Mapping[str, Any] = {}
+    agreed: PartsRequest | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no other run does a part of the conversion."""
+        return self.part is None and self.agreed is None
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it publishes what parts did."""
+        return self.agreed is not None
+
+
+WHOLE = Scope()
+"""All of a conversion."""
 
 
 def parse_request(data: bytes, target: str) -> PartsRequest:
@@ -130,7 +163,38 @@ def checked_again(path: str, options: Mapping[str, Any], limits: Limits) -> Chec
     return check_target(Target(path, **given), limits)
 
 
-def refuse_other(theirs: PartsRequest, ours: PartsRequest, target: str) -> None:
+def refuse_overwriting(target: CheckedTarget) -> None:
+    """Raises PlanError for parts that would overwrite a target in a bucket."""
+    if target.options.overwrite and not locate(target.target).traits.renames:
+        raise PlanError(
+            f"parts do not overwrite the target {target.target} in a bucket, where each would have to remove it first; remove it, or choose "
+            "another name"
+        )
+
+
+def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
+    """Makes sure that a part, or a commit, is of the conversion of which the other parts are; the first part records it.
+
+    Raises ResumeError where it is of another source, other options or another plan.
+    """
+    place, options = str(job.place), job.options
+    if scope.agreed is not None:
+        _refuse_other(scope.agreed, replace(scope.agreed, identity=job.identity), place)
+    if scope.part is not None:
+        ours = PartsRequest(
+            scope.part.count,
+            chosen.path,
+            options.max_memory,
+            options.workers,
+            job.identity,
+            scope.options,
+            chosen.unlisted,
+        )
+        recorded = claim_request(job.place, ours.render(), options.state)
+        _refuse_other(parse_request(recorded, place), ours, place)
+
+
+def _refuse_other(theirs: PartsRequest, ours: PartsRequest, target: str) -> None:
     """Raises ResumeError unless a part is of the conversion of which the others are."""
     what = differences(theirs.identity, ours.identity)
     if theirs.parts != ours.parts:

@@ -16,8 +16,12 @@ from contextlib import closing
 from functools import partial
 
 from reshard.checksums.file_range import READ_BYTES, range_crc32c
-from reshard.conversion.resume.bucket_chunks import Journaled, missing_in_bucket
-from reshard.conversion.resume.journaled_chunks import ChunkKey, JournaledChunk
+from reshard.conversion.resume.journaled_chunks import (
+    ChunkKey,
+    Journaled,
+    JournaledChunk,
+    missing_in_bucket,
+)
 from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress

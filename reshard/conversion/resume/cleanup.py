@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from reshard.conversion.open_target import OpenTarget
+from reshard.conversion.target_job import OpenTarget
 from reshard.errors import (
     FormatError,
     ReshardError,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from reshard.conversion.resume.identity import Identity
-from reshard.engine.target_run import DoneUnits
+from reshard.engine.books import DoneUnits
 from reshard.engine.task import Result
 from reshard.planning.tensor_plan import Plan, TensorPlan
 

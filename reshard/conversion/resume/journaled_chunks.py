@@ -1,20 +1,26 @@
-"""The chunks of a target that a journal names."""
+"""The chunks of a target that a journal names, and which of them a bucket has.
+
+In a bucket a chunk is stored if its object is listed in the version that was put: an object appears whole, so that one listing
+tells of all of its chunks. ``check_chunks`` decides on a disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C, finish
-from reshard.engine.books import closed_bytes, decoded_bytes, merged_chunk
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
+from reshard.engine.tensor_book import closed_bytes, decoded_bytes, merged_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.tensor_plan import Plan
+from reshard.storage.location import Location
+from reshard.storage.target import FileRange, look
 
 ChunkKey = tuple[int, Index]
 """A target tensor's number, and the index of a chunk of it."""
@@ -87,3 +93,24 @@ def _journaled(
     has_trailer = output.encodings[spec.name].checksum
     full = decoded_bytes(spec, chunk.index)
     return JournaledChunk(number, chunk, places, full, has_trailer, is_summed)
+
+
+Journaled = Callable[[], Iterable[JournaledChunk]]
+"""Gives every chunk of a journal, anew with each call."""
+
+
+def missing_in_bucket(journaled: Journaled, root: Location) -> set[ChunkKey]:
+    """The chunks whose objects are gone, or are not those that were put."""
+    is_stored = look(root)
+    bad = {
+        place.file
+        for chunk in journaled()
+        for place, version in zip(chunk.places, _versions(chunk), strict=True)
+        if chunk.stored_bytes is None
+        or not is_stored(FileRange(place.file, place.offset, chunk.stored_bytes, version))
+    }
+    return {chunk.key for chunk in journaled() if any(place.file in bad for place in chunk.places)}
+
+
+def _versions(chunk: JournaledChunk) -> tuple[str, ...]:
+    return chunk.stored.versions or ("",) * len(chunk.places)

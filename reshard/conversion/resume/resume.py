@@ -16,7 +16,6 @@ from pathlib import Path
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from reshard.conversion.open_target import OpenTarget
 from reshard.conversion.resume.check_chunks import (
     changed_since,
     damaged,
@@ -30,7 +29,8 @@ from reshard.conversion.resume.journaled_chunks import (
     JournaledChunk,
     journaled_chunks,
 )
-from reshard.engine.target_run import DoneUnits
+from reshard.conversion.target_job import OpenTarget
+from reshard.engine.books import DoneUnits
 from reshard.engine.task import Result
 from reshard.errors import ResumeError
 from reshard.formats.carry_out import prepare_files

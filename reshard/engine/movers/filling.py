@@ -13,8 +13,8 @@ from reshard.checksums.sums import Sums, sum_of_box
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.task import Result, Take, Task, Unit, source_element_type
-from reshard.engine.write.expected_digest import expected_sum
 from reshard.engine.write.sinks import ChunkSink, PieceSink
+from reshard.engine.write.target_digest import expected_sum
 from reshard.geometry.box import Box
 from reshard.planning.piece import Piece
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 from msgspec import Struct
 
@@ -16,6 +15,13 @@ from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
 from reshard.checksums.sums import Sums
 from reshard.engine.error_context import about_tensor
+from reshard.engine.movers.stored_bytes import (
+    copy_range,
+    crc32c_of,
+    filled_bytes,
+    read_pieces,
+    stored_bytes,
+)
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import reading, turns_between
 from reshard.engine.task import (
@@ -35,12 +41,10 @@ from reshard.formats.contents import Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.buckets.objects import WHOLE_BYTES
-from reshard.storage.copying import can_copy, cloned, copied_by_store
+from reshard.storage.copying import can_copy, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
-from reshard.storage.location import locate, open_file, open_range
+from reshard.storage.location import locate
 from reshard.storage.target import traits_at
-
-PIECE_BYTES = 1 << 20
 
 
 class _Copy(Struct, frozen=True):
@@ -144,7 +148,7 @@ def _through_memory(
     nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
     with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
         with reading(turns):
-            stored = None if extent is None else _stored(extent)
+            stored = None if extent is None else stored_bytes(extent)
         return [
             _write_whole(copy, target, _encoded(copy, source, stored))
             for copy, target in zip(copies, targets, strict=True)
@@ -183,7 +187,7 @@ def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> li
 
         def pieces() -> Iterator[bytes]:
             crc = 0
-            for data in _read_pieces(extent, read.encoding.read_ahead_bytes):
+            for data in read_pieces(extent, read.encoding.read_ahead_bytes):
                 crc = crc32c_of(data, crc)
                 yield data
             crcs.append(crc)
@@ -214,7 +218,7 @@ def _copied(
     with about_tensor(copies[0].unit.name, source.index, read.name):
         outs = [(c.files.fd(f), c.files.path(f)) for c, f in zip(copies, files, strict=True)]
         ahead_bytes = read.encoding.read_ahead_bytes
-        crc = _copy_range(extent, *outs[0], *outs[1:], ahead_bytes=ahead_bytes)
+        crc = copy_range(extent, *outs[0], *outs[1:], ahead_bytes=ahead_bytes)
         written = []
         for copy, (out, path) in zip(copies, outs, strict=True):
             added = _trailer(copy, source, crc)
@@ -267,29 +271,13 @@ def _check_size(fd: int, nbytes: int, path: str) -> None:
 def _encoded(copy: _Copy, source: SourceChunk, stored: bytes | None) -> bytes:
     """The encoded chunk as the target has it: the stored bytes, or bytes made from the fill value."""
     if stored is None:
-        filled = _filled(copy.read.fill, math.prod(source.stored_shape))
+        filled = filled_bytes(copy.read.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(copy.unit.encoding, filled))
     return stored + _trailer(copy, source, crc32c_of(stored))
 
 
-def _stored(extent: Extent) -> bytes:
-    if extent.inline is not None:
-        return extent.inline
-    with closing(open_file(extent.path, extent.version)) as file:
-        return _complete(file.read(extent.offset, extent.length), extent)
-
-
-def _filled(fill: bytes, count: int) -> memoryview:
-    import numpy as np
-
-    if not any(fill):
-        # Pages that are only read stay the kernel's one zero page.
-        return memoryview(np.zeros(count * len(fill), np.uint8))  # type: ignore[arg-type] # arrays are buffers
-    return memoryview(fill * count)
-
-
 def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
-    """The same of a chunk that is in memory."""
+    """Writes a chunk that is in memory to its place."""
     output, version = copy.output, ""
     if target.places:
         _only_file(copy, target)
@@ -298,50 +286,3 @@ def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
         output.put(copy.unit.name, target.index, data)
     linear = 0 if copy.unit.encoding.checksum else CRC32C.linear(data)
     return _Written(linear, len(data), version)
-
-
-def _copy_range(
-    extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
-) -> int:
-    """Copies the stored bytes, to other open files too; their CRC32C."""
-    if not others:
-        crc = cloned(extent.path, extent.offset, extent.length, out, path)
-        if crc is not None:
-            return crc
-    outs = ((out, path), *others)
-    done, crc = 0, 0
-    for data in _read_pieces(extent, ahead_bytes):
-        for fd, name in outs:
-            write_all(fd, memoryview(data), done, name)
-        crc = crc32c_of(data, crc)
-        done += len(data)
-    return crc
-
-
-def _read_pieces(extent: Extent, ahead_bytes: int) -> Iterator[bytes]:
-    """The stored bytes, in pieces; CorruptError where there are fewer."""
-    done, end = 0, extent.offset + extent.length
-    opened = open_range(extent.path, extent.version, "", extent.offset, end, ahead_bytes)
-    with closing(opened) as source:
-        while done < extent.length:
-            data = source.read(extent.offset + done, min(extent.length - done, PIECE_BYTES))
-            if not data:
-                _complete(b"", extent, done)
-            yield data
-            done += len(data)
-
-
-def crc32c_of(data: bytes, crc: int = 0) -> int:
-    """CRC32C of bytes that follow others."""
-    from awscrt.checksums import crc32c
-
-    return int(crc32c(data, crc))
-
-
-def _complete(data: bytes, extent: Extent, done: int = 0) -> bytes:
-    if done + len(data) < extent.length:
-        raise CorruptError(
-            f"{extent.path!r} ends inside a chunk: expected {extent.length} bytes from offset {extent.offset}, "
-            f"found {done + len(data)}; the source is truncated, restore it from another copy"
-        )
-    return data

@@ -6,7 +6,7 @@ into a band, rearranged (not at all where it already lies as a target wants it),
 each. The source's digest is taken from the decoded band, unless it was recorded and every target has
 the same (then that is compared in the end); a target's from the bytes that are written and the place
 they are written to, after they were. What a cast or another order of axes must give is
-made a second time, and both ends sum up the places of their pieces (see ``expected_digest`` and
+made a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
 ``coverage``).
 """
 

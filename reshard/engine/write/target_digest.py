@@ -1,19 +1,26 @@
-"""TargetDigest: the digest of pieces that lie side by side, taken over the rows that they form.
+"""The digest of what was written (TargetDigest), and the one that it must have (``expected_sum``).
 
 A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
 and a checksum call for each would cost more than the bytes. So the pieces of a band are copied
 back, from the memory that was written and by the places where it was written, into rows as wide
 as the band, which are summed in one call.
+
+Where elements keep their type and order, source and target have the same digest. Else what should
+have been written is made a second time from the decoded band, apart from everything that cuts,
+casts and places it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.runs import runs_of
 from reshard.checksums.sums import sum_of_box
+from reshard.engine.cast import SLAB_ELEMENTS, converted
+from reshard.engine.task import Unit, target_element_type
 from reshard.geometry.box import Box
+from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
+
 
 LONG_RUN_BYTES = 64 << 10
 """Rows at least this long are summed where they are: copying them would cost more than the calls."""
@@ -56,3 +64,34 @@ class TargetDigest:
     def _has_long_runs(self, elements: Array) -> bool:
         run = runs_of(elements.shape, self._shape, elements.itemsize).run_bytes
         return run >= LONG_RUN_BYTES or run == elements.nbytes
+
+
+def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
+    """What ``band``, lying at ``box`` of a piece, adds to the target's digest."""
+    dtype = target_element_type(piece)
+    shape = unit.shape if piece.target_view is None else piece.target_view.shape
+    total = 0
+    for elements, part in slabs(band, box):
+        expected = elements
+        if piece.is_cast:
+            expected = converted(elements, dtype, saturate=piece.saturate)
+        turned = expected.transpose(piece.axis_order)
+        total ^= sum_of_box(turned, piece.in_target(part), shape)
+    return total
+
+
+def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
+    """The band in parts of about SLAB_ELEMENTS, whose copies stay small, each with its box."""
+    if band.size <= SLAB_ELEMENTS:
+        if band.size:
+            yield band, box
+        return
+    axis = next(d for d, n in enumerate(band.shape) if n > 1)
+    step = max(1, SLAB_ELEMENTS * band.shape[axis] // band.size)
+    for start in range(0, band.shape[axis], step):
+        stop = min(start + step, band.shape[axis])
+        part = Box(
+            (*box.start[:axis], box.start[axis] + start, *box.start[axis + 1 :]),
+            (*box.stop[:axis], box.start[axis] + stop, *box.stop[axis + 1 :]),
+        )
+        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part)

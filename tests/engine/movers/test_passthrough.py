@@ -12,7 +12,7 @@ from awscrt.checksums import crc32c
 from msgspec.structs import replace
 
 import reshard
-from reshard.engine.movers.passthrough import _copy_range
+from reshard.engine.movers.stored_bytes import copy_range
 from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.formats.contents import Extent
 from reshard.formats.file_map import Place
@@ -35,7 +35,7 @@ def failing(*_):
 
 def test_a_range_is_copied_and_summed_up(files):
     folder, out = files
-    crc = _copy_range(Extent(str(folder / "source"), 8, 50), out, str(folder / "target"))
+    crc = copy_range(Extent(str(folder / "source"), 8, 50), out, str(folder / "target"))
     assert crc == crc32c(bytes(range(8, 58)))
     assert (folder / "target").read_bytes() == bytes(range(8, 58))
 
@@ -47,7 +47,7 @@ def test_the_file_that_fails_is_named(files, monkeypatch, call, said):
     folder, out = files
     monkeypatch.setattr(os, call, failing)
     with pytest.raises(StorageError) as caught:
-        _copy_range(Extent(str(folder / "source"), 0, 64), out, str(folder / "target"))
+        copy_range(Extent(str(folder / "source"), 0, 64), out, str(folder / "target"))
     assert str(caught.value).startswith(f"cannot {said.format(folder)}: Input/output error")
 
 
@@ -56,7 +56,7 @@ def test_a_source_that_is_too_short_is_corrupt(files):
     with pytest.raises(
         CorruptError, match=r"source' ends inside a chunk: expected 64 bytes from offset 8"
     ):
-        _copy_range(Extent(str(folder / "source"), 8, 64), out, str(folder / "target"))
+        copy_range(Extent(str(folder / "source"), 8, 64), out, str(folder / "target"))
 
 
 @pytest.fixture

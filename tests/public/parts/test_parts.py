@@ -163,9 +163,9 @@ def test_a_killed_commit_goes_on(after: int, trained: Path, tmp_path: Path) -> N
         convert_part(trained, target, f"{number}/3")
     code = f"""
 import os, signal, sys, reshard
-from reshard.conversion.parts import commit_parts
+from reshard.conversion.parts import sealed_parts
 from reshard.storage.local import attempts
-commit_parts.TASKS_AT_ONCE, left, rename = 1, [{after}], os.rename
+sealed_parts.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
 def killing(*words, **options):
     left[0] -= 1
     if not left[0]:
@@ -188,12 +188,12 @@ def test_a_commit_that_was_killed_after_it_published(
 ) -> None:
     target = tmp_path / "t"
     convert_part(trained, target, "1/1")
-    from reshard.conversion.parts import commit_parts
+    from reshard.conversion import convert
 
     def killed(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commit_parts, "removed_once_published", killed)
+    monkeypatch.setattr(convert, "removed_once_published", killed)
     with pytest.raises(KeyboardInterrupt):
         reshard.commit(target)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import reshard
 from reshard.conversion import finish
-from reshard.conversion.chunk_checksums import ChunkChecksums
+from reshard.conversion.finish import ChunkChecksums
 from reshard.errors import StorageError
 from reshard.formats.carry_out import finish_files
 from reshard.formats.file_map import ChunkChecksum, FileMap

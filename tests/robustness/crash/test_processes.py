@@ -18,6 +18,7 @@ import pytest
 
 import reshard
 from reshard.conversion import convert as convert_module
+from reshard.conversion import lock_targets
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.local.staging import staging_for
@@ -204,14 +205,15 @@ def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     sources, tmp_path, monkeypatch, step
 ):
     """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
-    target, usual = tmp_path / "t", getattr(convert_module, step)
+    module = {"plan_targets": convert_module, "held_target": lock_targets}[step]
+    target, usual = tmp_path / "t", getattr(module, step)
 
     def late(*arguments, **options):
-        monkeypatch.setattr(convert_module, step, usual)
+        monkeypatch.setattr(module, step, usual)
         assert not reshard.convert(sources["raw"], target).already_done
         return usual(*arguments, **options)
 
-    monkeypatch.setattr(convert_module, step, late)
+    monkeypatch.setattr(module, step, late)
     assert reshard.convert(sources["raw"], target).already_done
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
@@ -220,10 +222,10 @@ def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, m
     """What appeared meanwhile is some other conversion's."""
     target, usual = tmp_path / "t", convert_module.plan_targets
 
-    def late(*arguments):
+    def late(*arguments, **options):
         monkeypatch.setattr(convert_module, "plan_targets", usual)
         reshard.convert(sources["raw"], target, compression="zstd")
-        return usual(*arguments)
+        return usual(*arguments, **options)
 
     monkeypatch.setattr(convert_module, "plan_targets", late)
     with pytest.raises(TargetExistsError, match="exists already and was left untouched"):

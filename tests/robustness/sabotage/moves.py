@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from reshard.conversion.source_digests import check_recorded
-from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
+from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
 from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box

@@ -154,7 +154,7 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
         os.pwrite(out, data[: extent.length], 0)
         return passthrough.CRC32C_OF_CHECKED  # what was read was right
 
-    monkeypatch.setattr(passthrough, "_copy_range", copy_wrongly)
+    monkeypatch.setattr(passthrough, "copy_range", copy_wrongly)
     report = convert(source, tmp_path / "written", "written", "keep")
     assert {t.proof for t in report.tensors} == {"encoded"}
     sizes.clear()

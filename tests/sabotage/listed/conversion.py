@@ -140,7 +140,7 @@ SABOTAGES = (
     Sabotage(
         "damaged-target-taken-for-done",
         "a finished target that lost a chunk is reported as done",
-        "reshard/conversion/resume/already_done.py",
+        "reshard/conversion/resume/finished_target.py",
         "    _refuse_incomplete(target, reader)\n    return reader",
         "    return reader",
         (
@@ -150,7 +150,7 @@ SABOTAGES = (
     Sabotage(
         "other-units-committed",
         "a part that records units of another part is committed",
-        "reshard/conversion/parts/commit_parts.py",
+        "reshard/conversion/parts/sealed_parts.py",
         "            if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
         "            if False:",
         (
@@ -160,7 +160,7 @@ SABOTAGES = (
     Sabotage(
         "unsealed-part-committed",
         "a part that did not say that it is durable is committed",
-        "reshard/conversion/parts/commit_parts.py",
+        "reshard/conversion/parts/sealed_parts.py",
         "        if done < len(own) or not _is_sealed(parts[part], part):",
         "        if done < len(own):",
         (

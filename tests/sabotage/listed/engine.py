@@ -8,7 +8,7 @@ SABOTAGES = (
     Sabotage(
         "coverage-unchecked",
         "elements that were never read or written, or twice, are not noticed",
-        "reshard/engine/books.py",
+        "reshard/engine/tensor_book.py",
         "    _check_covered(tensor, book)\n    amounts",
         "    amounts",
         (
@@ -18,7 +18,7 @@ SABOTAGES = (
     Sabotage(
         "digest-uncompared",
         "the digest of what was written is not compared with that of what was read",
-        "reshard/engine/books.py",
+        "reshard/engine/tensor_book.py",
         "    if book.sums.target != book.sums.expected:",
         "    if False:",
         (
@@ -58,7 +58,7 @@ SABOTAGES = (
     Sabotage(
         "missing-chunk-uncounted",
         "a target of which chunks were never closed is taken for complete",
-        "reshard/engine/books.py",
+        "reshard/engine/tensor_book.py",
         "    if book.closed_chunks != chunks or book.moved_bytes != tensor.moved_bytes:",
         "    if False:",
         ("tests/engine/test_run.py::test_a_move_that_lacks_a_task_is_caught",),
@@ -156,23 +156,23 @@ SABOTAGES = (
     Sabotage(
         "unit-in-two-parts",
         "the first unit behind a cut is given to the part before it as well",
-        "reshard/engine/share.py",
+        "reshard/engine/part_units.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before + step, step, count))",
-        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+        ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
     ),
     Sabotage(
         "unit-in-no-part",
         "the last unit before a cut is left out of every part",
-        "reshard/engine/share.py",
+        "reshard/engine/part_units.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before - step, step, count))",
-        ("tests/engine/test_share.py::test_every_unit_is_of_one_part",),
+        ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
     ),
     Sabotage(
         "unit-counted-twice",
         "a task that an executor carried out twice is added up twice",
-        "reshard/engine/target_run.py",
+        "reshard/engine/books.py",
         "        if self.done.has(result.tensor, result.unit):\n            return False\n        self.done.add",
         "        self.done.add",
         ("tests/engine/test_run.py::test_a_task_that_is_carried_out_twice_counts_once",),

@@ -11,9 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from reshard.storage.parts import Part
+
+ALL = Part(1, 1)
+"""The only part of a conversion that is not cut."""
+
 
 class Range(Struct, frozen=True):
-    """From where to where one part goes within something of ``weight`` at ``first``, in the weight of the whole plan.
+    """The range of weights that one part takes of something that has ``weight`` and begins at ``first``.
 
     All of it is ``total``; part ``number`` of ``count``, from 1, goes from ``total * (number - 1) / count`` on.
     """
@@ -39,25 +44,15 @@ def _ceil(above: int, step: int, most: int) -> int:
     return min(max(0, -(-above // step)), most)
 
 
-class Share(Struct, frozen=True):
-    """Part ``number`` of ``count``, from 1."""
+def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[Range]:
+    """What is of a part in each of several things that follow one another.
 
-    number: int = 1
-    count: int = 1
-
-    def ranges(self, weights: Sequence[int]) -> Iterator[Range]:
-        """What is of this part in each of several things that follow one another.
-
-        >>> [list(of.units(2)) for of in Share(2, 2).ranges([3, 1, 4])]
-        [[], [1], [0, 1]]
-        """
-        # One more each, so that what weighs nothing is of one part, too.
-        heavier = [weight + 1 for weight in weights]
-        total = sum(heavier)
-        starts = itertools.accumulate(heavier, initial=0)
-        for first, weight in zip(starts, heavier, strict=False):
-            yield Range(first, weight, total, self.number, self.count)
-
-
-ALL = Share()
-"""The whole conversion."""
+    >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
+    [[], [1], [0, 1]]
+    """
+    # One more each, so that what weighs nothing is of one part, too.
+    heavier = [weight + 1 for weight in weights]
+    total = sum(heavier)
+    starts = itertools.accumulate(heavier, initial=0)
+    for first, weight in zip(starts, heavier, strict=False):
+        yield Range(first, weight, total, part.number, part.count)

@@ -1,20 +1,20 @@
-"""Prepares a conversion: opens, plans, and refuses what can be refused before a byte moves."""
+"""Makes the plan of a conversion: opens its source, plans for each target, and refuses what can be refused before a byte moves.
+
+``planning/`` decides what must move, from metadata alone; what is asked of stores for it is asked here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
-from reshard.conversion.target_form import form_of
-from reshard.conversion.target_plan import TargetPlan, make_target
+from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
-from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
@@ -26,30 +26,69 @@ from reshard.geometry.grid import Grid
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.processes import plan_with_processes
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
-from reshard.storage.location import locate, source_text
+from reshard.storage.location import is_in_bucket, locate, source_text
+from reshard.storage.requests import NONE, Requests
 from reshard.storage.targets import check_target, target_text
 
+_FOUND = Requests(head=1, list=1)
+"""Looking whether something is at the name of a target, which a run does once more than its plan."""
 
-class Planned(Struct, frozen=True):
-    """The open source, and for each target what will be written.
 
-    Attributes:
-        checkpoints: what the format of each target must know.
-        by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
+def plan_all(
+    chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
+) -> MultiConversionPlan:
+    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
+    source, targets = local_paths(chosen.path, targets)
+    planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
+    in_buckets = sum(is_in_bucket(target.target) for target in targets)
+    requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
+    return with_requests(planned.summary, requests)
+
+
+def plan_without_target(
+    chosen: CheckpointPath, target: CheckedTarget, hosts: int = 1
+) -> ConversionPlan:
+    """The plan of a conversion on so many hosts whose target has no name yet."""
+    planned = plan_unnamed(chosen, target.options, by_hosts=hosts > 1)
+    requests = plan_requests(planned, [target], chosen)
+    return with_requests(planned.summary, requests).plans[0]
+
+
+def with_requests(
+    summary: MultiConversionPlan, requests: RequestPlan | None
+) -> MultiConversionPlan:
+    """The plan with its requests, which are those of its target, too, if there is only one."""
+    plans = summary.plans
+    if len(plans) == 1:
+        plans = (replace(plans[0], requests=requests),)
+    return replace(summary, plans=plans, requests=requests)
+
+
+def plan_requests(
+    planned: Planned,
+    targets: Sequence[CheckedTarget],
+    chosen: CheckpointPath,
+    more: Requests = NONE,
+    finished: Collection[int] = (),
+) -> RequestPlan | None:
+    """What a conversion will ask of buckets; None where neither its source nor a target is in one.
+
+    Args:
+        more: what the conversion will do besides before its plan.
+        finished: numbers of targets that are there already.
     """
+    left = {n: target for n, target in enumerate(targets) if n not in finished}
+    places = [planned.summary.source, *(target.target for target in left.values())]
+    if not any(map(is_in_bucket, places)):
+        return None
+    from reshard.conversion.predict_requests import predict_requests
 
-    reader: Reader
-    checkpoints: tuple[TargetCheckpoint, ...]
-    summary: MultiConversionPlan
-    by_hosts: bool = False
-
-    def limits(self, executor: Executor | None) -> Limits:
-        """The memory that metadata leaves for buffers, and the workers."""
-        return Limits(self.summary.total.max_memory, self.summary.total.workers, executor)
+    return predict_requests(planned, left, chosen, more)
 
 
 def plan_unnamed(
@@ -93,19 +132,20 @@ def plan_targets(
     """
     reader = open_to_convert(chosen, targets[0].options.max_memory, len(targets))
     source, forms = chosen.path, []
-    for number, target in enumerate(targets):
+    places = [locate(target.target) for target in targets]
+    for number, (target, place) in enumerate(zip(targets, places, strict=True)):
         with about_target(error_name(target, targets)):
-            form = form_of(reader, target.options, locate(target.target).traits)
+            form = form_of(reader, target.options, place.traits)
             forms.append(form)
             if number not in finished:
-                place, overwrite = locate(target.target), target.options.overwrite
+                overwrite = target.options.overwrite
                 check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
                 refuse_other_content(place)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
     target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)
-    for target, form in zip(targets, forms, strict=True):
+    for target, form, place in zip(targets, forms, places, strict=True):
         with about_target(error_name(target, targets)):
-            traits = replace(locate(target.target).traits, by_hosts=by_hosts)
+            traits = replace(place.traits, by_hosts=by_hosts)
             made = make_target(reader, target.options, form, traits)
             target_plans.append(made)
             missing.append(_missing(opened, made, target.options))

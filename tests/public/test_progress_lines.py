@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from reshard import progress_bar
+from reshard.api.progress_lines import DrawnLine, ProgressLines
 from reshard.engine.progress import Progress, Stage
-from reshard.engine.progress_lines import DrawnLine, ProgressLines
 
 
 def progress(done: int, stage: Stage = "copying") -> Progress:

@@ -22,7 +22,8 @@ def open_result(target: str, identity: Identity) -> Reader | None:
     Raises CorruptError where a chunk of it is missing or cut short: it was damaged since.
     """
     try:
-        if is_link(locate(target)) or not locate(target).exists():
+        place = locate(target)
+        if is_link(place) or not place.exists():
             return None
         reader = open_reader(target)
         made_by = reader.conversion

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.conversion.request_facts import SAMPLES, source_tensor
+from reshard.conversion.predict_requests import SAMPLES, source_tensor
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent
 from reshard.formats.missing_chunks import read_as

@@ -1,0 +1,105 @@
+"""Locks the targets of a run, and begins each, or resumes what an earlier run left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+from msgspec.structs import replace
+
+from reshard.conversion.make_report import report_finished
+from reshard.conversion.parts.request import agree
+from reshard.conversion.parts.sealed_parts import check_sealed, expect_part, held_parts
+from reshard.conversion.resume.cleanup import kept_where_useful
+from reshard.conversion.resume.finished_target import abort_own, open_result
+from reshard.conversion.resume.resume import begin_or_resume
+from reshard.conversion.run import Run
+from reshard.conversion.target_job import OpenTarget, TargetJob, open_output
+from reshard.conversion.target_plan import Planned
+from reshard.engine.books import Books
+from reshard.engine.error_context import about_target
+from reshard.engine.output import TargetOutput
+from reshard.errors import ResumeError
+from reshard.formats.base import Reader
+from reshard.storage.parts import held_part, remove_parts
+from reshard.storage.targets import check_new, held_target
+
+
+@contextmanager
+def locked(run: Run, planned: Planned, jobs: Sequence[TargetJob]) -> Iterator[Sequence[OpenTarget]]:
+    """Opens and locks each target for the block. Where the block fails, what a run can resume is kept."""
+    outputs = [open_output(job, planned.limits(run.executor), run.scope.part) for job in jobs]
+    opened: list[OpenTarget] = []
+    with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
+        for job, output in zip(jobs, outputs, strict=True):
+            with about_target(job.name):
+                agree(run.scope, job, run.chosen)
+                target = _lock(run, job, output, locks)
+                if run.scope.is_whole and (result := _published_meanwhile(job)) is not None:
+                    abort_own(target.transaction, job.identity)
+                    report_finished(run, job.number, result)
+                    continue
+            if run.scope.agreed is not None:  # before anything may be removed that they did
+                check_sealed(target, planned.summary.total, run.scope.agreed.parts)
+            if run.scope.part is not None:
+                expect_part(target, planned.summary.total, run.scope.part)
+            run.progress.expect(job.number, target.books.total_bytes, target.books.total_tasks)
+            opened.append(target)
+        yield opened
+
+
+def _lock(run: Run, job: TargetJob, output: TargetOutput, locks: ExitStack) -> OpenTarget:
+    """The target while this run holds it alone: a part its own folder, a commit also every part."""
+    unsafe, state, part = job.options.unsafe_commit, job.options.state, run.scope.part
+    parts = held_parts(locks, job.place, run.scope.agreed.parts, state) if run.scope.agreed else {}
+    if part is not None:
+        held = held_part(job.place, part, unsafe=unsafe, state=state)
+    else:
+        held = held_target(job.place, job.file, unsafe=unsafe, state=state)
+    transaction = locks.enter_context(held)
+    if output.uploads is not None:
+        output.uploads.check = transaction.check
+    progress = run.progress.of(job.number)
+    books = Books(job.plan, output, progress)
+    return OpenTarget(job, transaction, output, books, progress, parts)
+
+
+def _published_meanwhile(job: TargetJob) -> Reader | None:
+    """The target, where another run of this conversion published it while this one planned."""
+    return None if job.options.overwrite else open_result(str(job.place), job.identity)
+
+
+@contextmanager
+def begun(run: Run, targets: Sequence[OpenTarget]) -> Iterator[None]:
+    """Begins each target, or resumes what an earlier run left; records can be appended in the block."""
+    with ExitStack() as open_records:
+        for target in targets:
+            with about_target(target.job.name):
+                _begin(run, target)
+            open_records.enter_context(closing(target.transaction))
+        yield
+
+
+def _begin(run: Run, target: OpenTarget) -> None:
+    job = target.job
+    if run.scope.is_whole:
+        check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
+        _refuse_parts(target)
+    if run.scope.is_commit and not job.place.traits.renames:
+        return  # the objects of its parts are in their places, so that nothing of them must be removed
+    begin_or_resume(target, prepares=run.scope.part is None)  # parts make only files of their own
+    if job.by_hosts and not run.scope.is_commit:
+        target.output = replace(target.output, elsewhere=target.transaction.open_elsewhere())
+
+
+def _refuse_parts(target: OpenTarget) -> None:
+    """What parts of a conversion have done is not removed unless that is asked for."""
+    place, options = target.job.place, target.job.options
+    if not target.transaction.has_parts():
+        return
+    if not target.job.restart:
+        raise ResumeError(
+            f"parts of a conversion to {place} were begun: do the others and commit them (reshard commit), remove them (reshard clean), or "
+            "start over (restart)"
+        )
+    remove_parts(place, options.state)
