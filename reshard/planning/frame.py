@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,12 +22,42 @@ class Request(Struct, frozen=True):
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
+        tiles: a grid of the target tensor that units follow: none holds a part of a tile, unless the piece or a slice that is
+            written in order ends within it. None where units are as the chunks make them.
     """
 
     piece: Piece
     source: Side
     target: Side
     copy_bytes: int = COPY_BYTES
+    tiles: Grid | None = None
+
+    @property
+    def geometry(self) -> Hashable:
+        """Everything that the choice of a strategy depends on."""
+        p = self.piece
+        piece = (
+            (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
+            (p.source_view, p.target_view, p.fill),
+        )
+        tiles = None if self.tiles is None else self.tiles.cuts
+        return (piece, self.copy_bytes, _stored(self.source), _stored(self.target), tiles)
+
+
+def _stored(side: Side) -> Hashable:
+    spec = side.spec
+    return (
+        spec.shape,
+        spec.storage.cuts,
+        spec.chunk_shape,
+        side.codec,
+        side.raw,
+        side.stream_bytes,
+        side.encoded_bytes,
+        None if side.in_order is None else side.in_order.cuts,
+        side.ends_with_chunk,
+        side.is_distant,
+    )
 
 
 class Choice(Struct, frozen=True):
@@ -54,6 +84,7 @@ class Frame(Struct, frozen=True):
         is_one: whether each of them wants all of the box.
         source: the chunks of the source.
         targets: for each request, where a unit may be cut so that it holds whole target chunks.
+        tiles: for each request that asks for tiles, where a unit may be cut so that it holds whole ones.
     """
 
     requests: Sequence[Request]
@@ -61,6 +92,7 @@ class Frame(Struct, frozen=True):
     is_one: bool
     source: Grid
     targets: tuple[Grid, ...]
+    tiles: tuple[Grid, ...] = ()
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Frame:
@@ -70,10 +102,13 @@ class Frame(Struct, frozen=True):
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
         grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
+        tiled = [(r.piece, r.tiles) for r in requests if r.tiles is not None]
+        tiles = tuple(piece.target_grid(grid) for piece, grid in tiled)
         is_one = all(piece.source_box == box for piece in pieces)
         if not is_one:
             grids = _within(box, source, [piece.source_box for piece in pieces], grids)
-        return cls(requests, box, is_one, source, grids)
+            tiles = _within(box, source, [piece.source_box for piece, _ in tiled], tiles)
+        return cls(requests, box, is_one, source, grids, tiles)
 
     def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
         return [

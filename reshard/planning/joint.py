@@ -26,9 +26,12 @@ from reshard.planning.tensor_plan import Fill, Price
 
 def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
     """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
-    target = requests[0].target
-    assembled = target.spec.storage
-    box, slices = Box.full(target.spec.shape), target.in_order
+    target, tiles = requests[0].target, requests[0].tiles
+    chunks, slices = target.spec.storage, target.in_order
+    assembled = chunks if tiles is None else chunks.common(tiles)
+    if tiles is not None and slices is not None:  # a slice may end within a tile
+        assembled = assembled.refine(slices)
+    box = Box.full(target.spec.shape)
     units = Grid.whole(target.spec.shape) if slices is None else slices
     while True:
         readings = [_reading_of(request, units) for request in requests]
@@ -50,7 +53,7 @@ def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
         sum(map(decoded_bytes, readings)),
         sum(map(touched_bytes, readings)),
         sum(p.written_bytes for p in prices),
-        assembled.count * target.copies,
+        chunks.count * target.copies,
         pace.task_bytes,
         sum(p.seconds for p in prices),
     )
