@@ -121,7 +121,8 @@ class Frame(Struct, frozen=True):
         return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
 
     def reading(self, units: Grid) -> Reading:
-        return Reading(self.requests[0].source, self.source, units)
+        first = self.requests[0]
+        return Reading(first.source, self.source, units, first.piece.source_view, self.box.start)
 
     def decoded_bytes(self, units: Grid) -> int:
         return decoded_bytes(self.reading(units))

@@ -86,7 +86,8 @@ def _reading_of(request: Request, units: Grid) -> Reading:
     """What units of a target decode for one of its pieces."""
     piece = request.piece
     grid = piece.source_grid(request.source.spec.storage)
-    return Reading(request.source, grid, piece.target_grid(units))
+    start = piece.source_box.start
+    return Reading(request.source, grid, piece.target_grid(units), piece.source_view, start)
 
 
 def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:

@@ -117,9 +117,13 @@ class Piece(Struct, frozen=True, gc=False):
         viewed = storage if self.target_view is None else self.target_view.grid(storage)
         return viewed.clip(self.target_box).permute(inverse(self.axis_order))
 
+    def in_source(self, box: Box) -> Box:
+        """A box of the piece as a box of the source's view."""
+        return box.shift(self.source_box.start)
+
     def to_source(self, box: Box) -> Box:
         """The box of the source tensor that a box of the piece lies in; the same elements but for views."""
-        moved = box.shift(self.source_box.start)
+        moved = self.in_source(box)
         return moved if self.source_view is None else self.source_view.around(moved)
 
     def to_target(self, box: Box) -> Box:
@@ -141,7 +145,7 @@ class Piece(Struct, frozen=True, gc=False):
 
     def source_boxes(self, box: Box) -> Iterator[Box]:
         """The boxes of the source tensor that a box of the piece consists of."""
-        moved = box.shift(self.source_box.start)
+        moved = self.in_source(box)
         if self.source_view is None:
             return iter((moved,))
         return (place for place, _ in self.source_view.places(moved))

@@ -323,6 +323,51 @@ def test_tiles_of_chunks_cost_nothing(tmp_path):
     assert made.plan(16 * MIB) == without
 
 
+@ENCODINGS
+@pytest.mark.parametrize("memory", [16 * MIB, 12 * MIB], ids=["shared", "apart"])
+@pytest.mark.parametrize(
+    "chunk", [(100, 256), (40, 256), (1024, 16)], ids=["rows", "small", "columns"]
+)
+def test_chunks_that_end_within_a_row_of_a_view_are_planned_as_they_are_read(
+    encoding, memory, chunk, tmp_path
+):
+    """Sixteen heads of 64 rows become tensors of their own: what is decoded twice is in the plan."""
+    made = Conversion(tmp_path, encoding)
+    values = made.source("w", (1024, 256), chunk)
+    view = View.of((1024, 256), (16, 64), (256,))
+    for head in range(16):
+        found = np.ascontiguousarray(values[head * 64 :][:64][None])
+        made.target(f"t{head}", found, (1, 32, 256))
+        box = Box((head, 0, 0), (head + 1, 64, 256))
+        made.piece(moved("w", box, f"t{head}", Box.full(found.shape), source_view=view))
+    plan = made.plan(memory)
+    if encoding is RAW_CRC:
+        assert len(plan.reads) == 1
+        assert plan.amplification == 1.0
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+    stored = sum(extent.length for extent in made.stores[0].extents.values() if extent)
+    assert made.read_bytes / stored == pytest.approx(plan.amplification, rel=0.05)
+
+
+@pytest.mark.parametrize("memory", [16 * MIB, 9 * MIB])
+def test_chunks_between_the_rows_of_a_unit_are_not_read(memory, tmp_path):
+    """Heads are turned into chunks of the target; a unit wants a part of each head, and few chunks."""
+    made = Conversion(tmp_path, ZSTD_CRC)
+    values = made.source("w", (2048, 512), (20, 512))
+    split = View.of((2048, 512), (16, 128), (512,))
+    joined = View.of((2048, 512), (128, 16), (512,))
+    expected = values.reshape(16, 128, 512).transpose(1, 0, 2).reshape(2048, 512)
+    made.target("t", np.ascontiguousarray(expected), (256, 512))
+    full, turned = Box.full(split.shape), Box.full(joined.shape)
+    made.piece(moved("w", full, "t", turned, (1, 0, 2), source_view=split, target_view=joined))
+    plan = made.plan(memory)
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+    stored = sum(extent.length for extent in made.stores[0].extents.values() if extent)
+    units = plan.plans[0].tensors[0].unit_count
+    assert units == 1 or plan.amplification < 0.75 * units
+    assert made.read_bytes / stored == pytest.approx(plan.amplification, rel=0.05)
+
+
 @st.composite
 def tilings(draw: st.DrawFn):
     """A target that is cut in two, each half from a box of some source, with views, orders and chunks at random."""
