@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import SECONDS_PER_TASK, Draft, Pace, Reading, decoded_bytes, price
 from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+
+
+def best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
+    halvings = [
+        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+        for d, cuts in enumerate(units.cuts)
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts
+    ]
+    counted = [(decoded(u), i) for i, u in enumerate(halvings)]
+    return halvings[min(counted)[1]] if counted else None
+
+
+def first_halving(units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the first dimension in which they have several chunks, so that the chunks of each follow one
+    another row-major; None at single chunks."""
+    for d, cuts in enumerate(units.cuts):
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts:
+            return Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _halve(units: Cuts, cuts: Cuts) -> Cuts:
+    """Every unit with more than one part is cut near its middle, at a cut of ``cuts``."""
+    position = {cut: i for i, cut in enumerate(cuts)}
+    finer = [0]
+    for a, b in pairwise(units):
+        middle = (position[a] + position[b]) // 2
+        if middle > position[a]:
+            finer.append(cuts[middle])
+        finer.append(b)
+    return tuple(finer)
+
 
 COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""

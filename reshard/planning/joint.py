@@ -19,8 +19,7 @@ from reshard.planning.cost import (
     task_bytes,
     touched_bytes,
 )
-from reshard.planning.frame import Choice, Request
-from reshard.planning.halving import best_halving, first_halving
+from reshard.planning.frame import Choice, Request, best_halving, first_halving
 from reshard.planning.tensor_plan import Fill, Price
 
 

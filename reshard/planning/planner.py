@@ -17,11 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
-from reshard.planning.check_pieces import check_tiled, spans_chunks
 from reshard.planning.joint import joint_choice
-from reshard.planning.metadata_share import counted_bytes
+from reshard.planning.memory import PROCESS_BYTES, counted_bytes
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
-from reshard.planning.processes import PROCESS_BYTES
+from reshard.planning.piece import check_tiled, spans_chunks
 from reshard.planning.strategies import (
     COPY_BYTES,
     Choice,

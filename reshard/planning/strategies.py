@@ -27,7 +27,6 @@ from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.check_pieces import spans_chunks
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
@@ -40,9 +39,8 @@ from reshard.planning.cost import (
     gains_at_once,
     task_bytes,
 )
-from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request
-from reshard.planning.halving import best_halving, first_halving
-from reshard.planning.piece import Piece
+from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
+from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.tensor_plan import Side, Strategy
 
 __all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]
