@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.safetensors.options import FilesOf
-    from reshard.formats.slices.file_verdict import FileVerdict
+    from reshard.formats.slices.file_digests import FileVerdict
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
@@ -248,7 +248,7 @@ _LAZY = {
     "ConversionReport": "reshard.conversion.report",
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
-    "FileVerdict": "reshard.formats.slices.file_verdict",
+    "FileVerdict": "reshard.formats.slices.file_digests",
     "FilesOf": "reshard.formats.safetensors.options",
     "Fingerprint": "reshard.verification.fingerprint",
     "FixedShardsPartitioner": "reshard.layout.partitioners",

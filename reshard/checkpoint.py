@@ -161,10 +161,11 @@ class OpenedCheckpoint:
         Raises the errors of ``plan`` for this layout; LayoutError if there is no such shard or two tensors would have the
         same name; PlanError for a dtype that safetensors does not have.
         """
+        from reshard.layout.read_layout import given_layout
         from reshard.planning.target_layouts import layout_of
 
         self._check_unchanged()
-        found = layout_of(layout, mesh)
+        found = layout_of(given_layout(layout), mesh)
         parts = shard_parts(self._reader, found, changes_of(select, drop, rename, cast), shard)
         reader = self._read_as(missing_chunks)
         stream = ShardStream(reader, parts, limits_of(max_memory, None).max_memory)

@@ -23,7 +23,7 @@ from reshard.checksums.crc import CRC32
 from reshard.errors import CorruptError
 from reshard.formats.base import Chunks, Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
 from reshard.formats.file_map import (
     ChunkChecksum,
     FileMap,
@@ -34,10 +34,8 @@ from reshard.formats.file_map import (
 )
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.raw_pieces import RawPiece
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import SliceFile, render_slices
-from reshard.formats.slices.target_entry import target_entry
+from reshard.formats.slices.slice_file import SliceFile, render_slices, target_entry
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -10,12 +10,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from reshard.formats.base import Chunks, Reader
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
 from reshard.formats.format import Recognised
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.orbax.format import ORBAX, Orbax
-from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "reshard"
@@ -42,7 +43,7 @@ PATH_CALLS = frozenset(
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
         "cli.commands.convert", "cli.commands.demo", "cli.commands.layout", "cli.commands.serve", "cli.options", "cli.remote",
-        "cli.streams", "cli.targets", "layout.layout_text", "layout.read_layout",
+        "cli.streams", "cli.targets", "layout.layout_text",
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
     "has the staging folder, the journal or the lock of a run": (
@@ -95,6 +96,44 @@ def test_other_modules_use_no_files() -> None:
     using = {name: uses for name, uses in found.items() if uses}
     assert {n: u for n, u in using.items() if n not in EXCEPTED} == {}
     assert sorted(EXCEPTED - using.keys()) == [], "these need no exception any more"
+
+
+PURE_STORAGE = ("reshard.storage.requests",)
+"""What planning may import of the storage: counts, which touch nothing."""
+
+READERS = ("given_layout", "load_layout", "read_document")
+"""Functions that read a file which users name."""
+
+
+@cache
+def modules_with_files() -> frozenset[str]:
+    return frozenset(f"reshard.{name}" for name, text in modules().items() if any(uses_files(text)))
+
+
+def opens_files(source: str) -> Iterator[str]:
+    """What a module that only decides must not have: files, stores, and functions that read them."""
+    yield from uses_files(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module in modules_with_files() or (
+                node.module.startswith("reshard.storage") and node.module not in PURE_STORAGE
+            ):
+                yield f"imports {node.module}"
+            yield from (f"imports {n.name}" for n in node.names if n.name in READERS)
+
+
+def test_planning_opens_no_file() -> None:
+    planning = {n: text for n, text in modules().items() if n.startswith("planning.")}
+    assert len(planning) > 10
+    found = {name: sorted(set(opens_files(source))) for name, source in planning.items()}
+    assert {name: uses for name, uses in found.items() if uses} == {}
+    bad = "from reshard.layout.read_layout import load_layout\nfrom reshard.storage.location import locate\n"
+    bad += "from reshard.formats.carry_out import prepare_files"
+    assert list(opens_files(bad)) == [
+        "imports load_layout",
+        "imports reshard.storage.location",
+        "imports reshard.formats.carry_out",
+    ]
 
 
 def test_the_checker_sees_each_use() -> None:

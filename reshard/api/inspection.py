@@ -117,9 +117,10 @@ def preview_layout(
     layout.
     """
     from reshard.inspection.layout_preview import preview
+    from reshard.layout.read_layout import given_layout
     from reshard.planning.target_layouts import layout_of
 
-    found = layout_of(layout, mesh, missing_axes)
+    found = layout_of(given_layout(layout), mesh, missing_axes)
     return preview(inspect(source, step=step, item=item, unlisted=unlisted), found)
 
 

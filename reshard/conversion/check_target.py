@@ -15,6 +15,7 @@ from reshard.errors import PlanError
 from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
+from reshard.layout.read_layout import given_layout
 from reshard.planning.target_layouts import Layout, layout_of
 from reshard.storage.location import is_in_bucket
 
@@ -79,7 +80,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     a target that is no path.
     """
     changes = changes_of(asked.select, asked.drop, asked.rename, asked.cast)
-    layout = layout_of(asked.layout, asked.mesh, asked.missing_axes)
+    layout = layout_of(given_layout(asked.layout), asked.mesh, asked.missing_axes)
     path = path_of("target", asked.target)
     to, given = named_options(path, asked.to, parsed_options(asked))
     options = CheckedOptions(

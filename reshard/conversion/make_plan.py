@@ -23,9 +23,9 @@ from reshard.formats.contents import Stored
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
+from reshard.planning.memory import plan_with_processes
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
-from reshard.planning.processes import plan_with_processes
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.tensor_plan import Plan, TensorPlan

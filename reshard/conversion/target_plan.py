@@ -18,9 +18,8 @@ from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
-from reshard.formats.format import Format
+from reshard.formats.format import Format, refuse_database, refuse_others
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.refusals import refuse_database, refuse_others
 from reshard.formats.registry import format_with, known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored

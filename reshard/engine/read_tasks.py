@@ -196,7 +196,8 @@ class ReadTasks:
         box = boxes[0] if len(boxes) == 1 else around(boxes)
         piece, spec = pieces[0], fill.sources[number].spec
         reader = None if piece.fill is not None else self._readers[piece.checkpoint]
-        return source_read(piece, spec, reader, box, tuple(takes))
+        wanted = [p.in_source(take.box) for p, take in zip(pieces, takes, strict=True)]
+        return source_read(piece, spec, reader, box, tuple(takes), wanted)
 
 
 def _own_fill(plan: MultiPlan, at: FillAt) -> _OwnFill:

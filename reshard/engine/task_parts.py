@@ -11,6 +11,7 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Index
+from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.multi_plan import FillAt
 from reshard.planning.piece import Piece
@@ -51,9 +52,17 @@ def changes_bytes(fill: Fill, piece: Piece) -> bool:
 
 
 def source_read(
-    piece: Piece, spec: TensorSpec, reader: Reader | None, box: Box, takes: tuple[Take, ...]
+    piece: Piece,
+    spec: TensorSpec,
+    reader: Reader | None,
+    box: Box,
+    takes: tuple[Take, ...],
+    wanted: Sequence[Box] = (),
 ) -> SourceRead:
-    """The reading of a box of a tensor; without a reader the piece is filled with one element."""
+    """The reading of a box of a tensor; without a reader the piece is filled with one element.
+
+    ``wanted``: the boxes of the source's view that are taken, where it has one.
+    """
     if reader is None:
         index = (0,) * box.rank
         chunks = (SourceChunk(index, None, box, box.shape),)
@@ -66,16 +75,20 @@ def source_read(
         spec.shape,
         stored.encoding,
         stored.fill,
-        tuple(_source_chunks(spec, box, reader)),
+        tuple(_source_chunks(spec, box, reader, piece.source_view, wanted)),
         box,
         takes,
         bool(stored.digest) and piece.source_box == Box.full(spec.shape),
     )
 
 
-def _source_chunks(spec: TensorSpec, wanted: Box, reader: Reader) -> Iterator[SourceChunk]:
+def _source_chunks(
+    spec: TensorSpec, around: Box, reader: Reader, view: View | None, wanted: Sequence[Box]
+) -> Iterator[SourceChunk]:
     grid = spec.storage
-    for index, box in _boxes(grid.overlapping(wanted), grid.cuts):
+    for index, box in _boxes(grid.overlapping(around), grid.cuts):
+        if view is not None and not view.meets(box, wanted):
+            continue  # it lies between the rows that are wanted
         extent = reader.locate(spec.name, index)
         yield SourceChunk(index, extent, box, spec.chunk_shape or box.shape)
 

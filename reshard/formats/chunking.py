@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from reshard.errors import PlanError
 from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
 
 MERGE_BELOW_BYTES = 1 << 20
 """Smaller files cost more to open than to read."""
@@ -159,3 +162,53 @@ def _stepped(cuts: tuple[int, ...], step: int, wanted: tuple[int, ...] = ()) -> 
             at = near if at < near < end else min(at + step, end)
             found.append(at)
     return tuple(found) if cuts[-1] else cuts
+
+
+TINY_BYTES = 64 << 10
+"""Chunks below this are not made to serve a layout: opening one costs more than reading it whole."""
+
+
+def serving_chunk(
+    grids: Sequence[Grid],
+    itemsize: int,
+    name: str = "",
+    tiny: int = TINY_BYTES,
+    merge_below: int | None = None,
+    split_above: int = SPLIT_ABOVE_BYTES,
+) -> tuple[int, ...]:
+    """Shape of chunks of which every box of every grid is a whole number.
+
+    If the boxes of a grid are themselves below ``tiny`` bytes, chunks are merged until they have ``tiny`` bytes (or
+    ``merge_below``), and a device may read that much more than it needs. Raises PlanError, naming the tensor, if larger
+    boxes would need chunks below ``tiny``.
+
+    >>> serving_chunk([Grid.regular((24, 8), (3, 8)), Grid.regular((24, 8), (6, 8))], 4, tiny=1)
+    (3, 8)
+    """
+    shape = grids[0].shape
+    chunk = [_common_step([grid.cuts[dim] for grid in grids]) for dim in range(len(shape))]
+    if math.prod(chunk) * itemsize < tiny:
+        _refuse_tiny(grids, chunk, itemsize, name, tiny)
+        below = tiny if merge_below is None else merge_below
+        chunk = merged(chunk, shape, itemsize, below, split_above)
+    return tuple(subdivided(chunk, shape, itemsize, split_above))
+
+
+def _common_step(cuts: Sequence[tuple[int, ...]]) -> int:
+    """The largest step that meets every inner cut; the whole size if there is no inner cut."""
+    return math.gcd(*(c for some in cuts for c in some[1:-1])) or max(1, cuts[0][-1])
+
+
+def _refuse_tiny(
+    grids: Sequence[Grid], chunk: Sequence[int], itemsize: int, name: str, tiny: int
+) -> None:
+    smallest = min(math.prod(grid.largest) * itemsize for grid in grids)
+    if smallest < tiny:
+        return
+    parts = " and ".join(dict.fromkeys(str(list(grid.parts)) for grid in grids))
+    raise PlanError(
+        f"{name!r} of shape {list(grids[0].shape)}: no chunks of at least {format_bytes(tiny)} serve every "
+        f"layout of chunks_for: cut into {parts} parts, only chunks of shape {list(chunk)} "
+        f"({format_bytes(math.prod(chunk) * itemsize)}) do; leave out one of these layouts, or choose part "
+        "counts that divide one another"
+    )

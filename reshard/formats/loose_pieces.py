@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from reshard.formats.contents import Encoding, Extent
-from reshard.formats.raw_pieces import Pieces, RawPiece
+from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.geometry.piece_grid import joined, split_large, unsplit_grid

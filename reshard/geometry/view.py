@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -69,6 +71,27 @@ class View(Struct, frozen=True):
         cuts = [_view_cuts(c, s) for c, s in zip(grid.cuts, self.sizes, strict=True)]
         return Grid(self.shape, tuple(itertools.chain(*cuts)))
 
+    def touched(
+        self, units: Grid, start: Sequence[int], chunks: Grid, padded: Sequence[int] | None
+    ) -> tuple[int, int]:
+        """What boxes of the view touch of the tensor's chunks: elements, over all boxes, and the most chunks that one touches.
+
+        Args:
+            units: the boxes, counted from ``start`` in the view.
+            padded: the shape of a stored chunk, of which all is touched; None where only what a box has is.
+
+        It goes through the rows of each dimension that is split.
+        """
+        elements = most = 1
+        first = 0
+        for dim, sizes in enumerate(self.sizes):
+            among = range(first, first + len(sizes))
+            cuts = tuple(tuple(start[d] + cut for cut in units.cuts[d]) for d in among)
+            each = None if padded is None else padded[dim]
+            along, chunks_along = _touched(cuts, sizes, chunks.cuts[dim], each)
+            elements, most, first = elements * along, most * chunks_along, first + len(sizes)
+        return elements, most
+
     def around(self, box: Box) -> Box:
         """The smallest box of the tensor that holds a box of the view."""
         starts, stops = [], []
@@ -89,6 +112,12 @@ class View(Struct, frozen=True):
             for a, b, sizes in zip(box.start, box.stop, self.sizes, strict=True)
         ]
         return map(_paired, itertools.product(*along))
+
+    def meets(self, box: Box, others: Sequence[Box]) -> bool:
+        """Whether a box of the tensor has elements of any of these boxes of the view."""
+        return any(
+            part.intersect(other) is not None for _, part in self.parts(box) for other in others
+        )
 
     def places(self, box: Box) -> Iterator[tuple[Box, Box]]:
         """The boxes of the tensor that a box of the view consists of, each before the same box of the view.
@@ -162,6 +191,22 @@ def _joined(ranges: Sequence[Range], sizes: Sequence[int]) -> Iterator[tuple[Ran
     for at in range(start, stop):
         for (a, b), inner in _joined(rest, sizes[1:]):
             yield (a + at * row, b + at * row), ((at, at + 1), *inner)
+
+
+@lru_cache(maxsize=4096)
+def _touched(
+    units: tuple[Cuts, ...], sizes: tuple[int, ...], cuts: Cuts, padded: int | None
+) -> tuple[int, int]:
+    """What boxes of the view of one dimension touch of its chunks, as ``View.touched`` has it."""
+    elements = most = 0
+    for ranges in itertools.product(*map(itertools.pairwise, units)):
+        count = done = 0
+        for (a, b), _ in _joined(ranges, sizes):
+            first, last = max(done, bisect_right(cuts, a) - 1), bisect_left(cuts, b)
+            count, done = count + max(0, last - first), max(done, last)
+            elements += b - a if padded is None else max(0, last - first) * padded
+        most = max(most, count)
+    return elements, most
 
 
 def _view_cuts(cuts: Cuts, sizes: Sequence[int]) -> list[Cuts]:

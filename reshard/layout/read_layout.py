@@ -20,9 +20,9 @@ Every error names file, line and key, what was expected and what was found.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from reshard.geometry.dtypes import STORED_DTYPES, dtype_name
@@ -47,12 +47,20 @@ from reshard.patterns.compile import shown
 T = TypeVar("T")
 
 
-def load_layout(path: str | Path) -> LayoutFile:
+def load_layout(path: str | os.PathLike[str]) -> LayoutFile:
     """Read a layout file: JSON if its name ends in ``.json``, else YAML.
 
     Raises StorageError if it cannot be read, LayoutError with file and line if it is wrong.
     """
-    return _layout_file(read_document(path))
+    return _layout_file(read_document(os.fspath(path)))
+
+
+def given_layout(layout: Any) -> Any:
+    """The ``layout`` argument of a call: a path is read as a layout file, anything else is returned as it is.
+
+    Raises as ``load_layout``.
+    """
+    return load_layout(layout) if isinstance(layout, str | os.PathLike) else layout
 
 
 def parse_layout(

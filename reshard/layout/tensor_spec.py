@@ -64,6 +64,13 @@ class TensorSpec(Struct, frozen=True):
         return math.prod(self.chunk_shape or self.storage.largest) * self.itemsize
 
     @property
+    def stored_bytes(self) -> int:
+        """Decoded bytes of all chunks, padding included."""
+        if self.chunk_shape is None:
+            return self.nbytes
+        return self.storage.count * math.prod(self.chunk_shape) * self.itemsize
+
+    @property
     def slices(self) -> Grid:
         """The grid of the layout; the whole tensor without a layout."""
         if self.layout is None or self.layout.device_mesh is None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from reshard.geometry.grid import Cuts, Grid
+from reshard.geometry.view import View
 from reshard.planning.piece import Piece, inverse
 from reshard.planning.tensor_plan import Price, Side, Strategy
 
@@ -76,18 +77,25 @@ class Reading(Struct, frozen=True):
     """What is decoded for one or several drafts.
 
     Attributes:
-        grid: the source's chunks within what is read.
+        grid: the source's chunks within what is read; in a view those that are boxes of it.
         units: boxes of what is read; a task decodes every chunk that its unit touches.
+        view: of the source, where what is read is a box of one.
+        start: of what is read, in the view.
     """
 
     source: Side
     grid: Grid
     units: Grid
+    view: View | None = None
+    start: tuple[int, ...] = ()
 
     @property
     def chunks(self) -> int:
         """The most chunks that one unit touches."""
-        return chunks_per_unit(self.units, self.grid)
+        if self.view is None:
+            return chunks_per_unit(self.units, self.grid)
+        spec = self.source.spec
+        return self.view.touched(self.units, self.start, spec.storage, spec.chunk_shape)[1]
 
 
 class Draft(Struct, frozen=True):
@@ -238,26 +246,27 @@ def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
 
 def decoded_bytes(reading: Reading) -> int:
     """Bytes decoded if each unit decodes every source chunk that it touches."""
-    return _overlapped_bytes(reading.units, reading.grid, reading.source)
+    return _overlapped_bytes(reading.units, reading)
 
 
 def touched_bytes(reading: Reading) -> int:
     """Stored bytes of the source chunks that are touched, each counted once."""
-    return _overlapped_bytes(Grid.whole(reading.grid.shape), reading.grid, reading.source)
+    return _overlapped_bytes(Grid.whole(reading.grid.shape), reading)
 
 
-def _overlapped_bytes(units: Grid, grid: Grid, source: Side) -> int:
+def _overlapped_bytes(units: Grid, reading: Reading) -> int:
     """Sum over units of the stored bytes of the source chunks that each touches.
 
     The chunks of a unit form a box of chunks, so the sum is a product of sums per dimension.
     """
-    if 0 in grid.shape:
+    if 0 in units.shape:
         return 0
-    total = source.spec.itemsize
-    padded = source.spec.chunk_shape
-    if padded is not None and len(padded) != len(grid.shape):
-        padded = None  # a view: its dimensions are not those of the chunks
-    for dim, (unit_cuts, cuts) in enumerate(zip(units.cuts, grid.cuts, strict=True)):
+    spec, view = reading.source.spec, reading.view
+    if view is not None:
+        elements, _ = view.touched(units, reading.start, spec.storage, spec.chunk_shape)
+        return elements * spec.itemsize
+    total, padded = spec.itemsize, spec.chunk_shape
+    for dim, (unit_cuts, cuts) in enumerate(zip(units.cuts, reading.grid.cuts, strict=True)):
         if padded is None:
             total *= _overlapped_elements(unit_cuts, cuts)
         else:

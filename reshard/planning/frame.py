@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import SECONDS_PER_TASK, Draft, Pace, Reading, decoded_bytes, price
 from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+
+
+def best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the dimension that adds the least decoding, or None at single chunks."""
+    halvings = [
+        Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+        for d, cuts in enumerate(units.cuts)
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts
+    ]
+    counted = [(decoded(u), i) for i, u in enumerate(halvings)]
+    return halvings[min(counted)[1]] if counted else None
+
+
+def first_halving(units: Grid, assembled: Grid) -> Grid | None:
+    """The units halved along the first dimension in which they have several chunks, so that the chunks of each follow one
+    another row-major; None at single chunks."""
+    for d, cuts in enumerate(units.cuts):
+        if (finer := _halve(cuts, assembled.cuts[d])) != cuts:
+            return Grid(units.shape, (*units.cuts[:d], finer, *units.cuts[d + 1 :]))
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _halve(units: Cuts, cuts: Cuts) -> Cuts:
+    """Every unit with more than one part is cut near its middle, at a cut of ``cuts``."""
+    position = {cut: i for i, cut in enumerate(cuts)}
+    finer = [0]
+    for a, b in pairwise(units):
+        middle = (position[a] + position[b]) // 2
+        if middle > position[a]:
+            finer.append(cuts[middle])
+        finer.append(b)
+    return tuple(finer)
+
 
 COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
@@ -22,12 +58,42 @@ class Request(Struct, frozen=True):
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
+        tiles: a grid of the target tensor that units follow: none holds a part of a tile, unless the piece or a slice that is
+            written in order ends within it. None where units are as the chunks make them.
     """
 
     piece: Piece
     source: Side
     target: Side
     copy_bytes: int = COPY_BYTES
+    tiles: Grid | None = None
+
+    @property
+    def geometry(self) -> Hashable:
+        """Everything that the choice of a strategy depends on."""
+        p = self.piece
+        piece = (
+            (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
+            (p.source_view, p.target_view, p.fill),
+        )
+        tiles = None if self.tiles is None else self.tiles.cuts
+        return (piece, self.copy_bytes, _stored(self.source), _stored(self.target), tiles)
+
+
+def _stored(side: Side) -> Hashable:
+    spec = side.spec
+    return (
+        spec.shape,
+        spec.storage.cuts,
+        spec.chunk_shape,
+        side.codec,
+        side.raw,
+        side.stream_bytes,
+        side.encoded_bytes,
+        None if side.in_order is None else side.in_order.cuts,
+        side.ends_with_chunk,
+        side.is_distant,
+    )
 
 
 class Choice(Struct, frozen=True):
@@ -54,6 +120,7 @@ class Frame(Struct, frozen=True):
         is_one: whether each of them wants all of the box.
         source: the chunks of the source.
         targets: for each request, where a unit may be cut so that it holds whole target chunks.
+        tiles: for each request that asks for tiles, where a unit may be cut so that it holds whole ones.
     """
 
     requests: Sequence[Request]
@@ -61,6 +128,7 @@ class Frame(Struct, frozen=True):
     is_one: bool
     source: Grid
     targets: tuple[Grid, ...]
+    tiles: tuple[Grid, ...] = ()
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Frame:
@@ -70,10 +138,13 @@ class Frame(Struct, frozen=True):
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
         grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
+        tiled = [(r.piece, r.tiles) for r in requests if r.tiles is not None]
+        tiles = tuple(piece.target_grid(grid) for piece, grid in tiled)
         is_one = all(piece.source_box == box for piece in pieces)
         if not is_one:
             grids = _within(box, source, [piece.source_box for piece in pieces], grids)
-        return cls(requests, box, is_one, source, grids)
+            tiles = _within(box, source, [piece.source_box for piece, _ in tiled], tiles)
+        return cls(requests, box, is_one, source, grids, tiles)
 
     def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
         return [
@@ -86,7 +157,8 @@ class Frame(Struct, frozen=True):
         return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
 
     def reading(self, units: Grid) -> Reading:
-        return Reading(self.requests[0].source, self.source, units)
+        first = self.requests[0]
+        return Reading(first.source, self.source, units, first.piece.source_view, self.box.start)
 
     def decoded_bytes(self, units: Grid) -> int:
         return decoded_bytes(self.reading(units))

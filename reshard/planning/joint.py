@@ -19,16 +19,18 @@ from reshard.planning.cost import (
     task_bytes,
     touched_bytes,
 )
-from reshard.planning.frame import Choice, Request
-from reshard.planning.halving import best_halving, first_halving
+from reshard.planning.frame import Choice, Request, best_halving, first_halving
 from reshard.planning.tensor_plan import Fill, Price
 
 
 def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
     """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
-    target = requests[0].target
-    assembled = target.spec.storage
-    box, slices = Box.full(target.spec.shape), target.in_order
+    target, tiles = requests[0].target, requests[0].tiles
+    chunks, slices = target.spec.storage, target.in_order
+    assembled = chunks if tiles is None else chunks.common(tiles)
+    if tiles is not None and slices is not None:  # a slice may end within a tile
+        assembled = assembled.refine(slices)
+    box = Box.full(target.spec.shape)
     units = Grid.whole(target.spec.shape) if slices is None else slices
     while True:
         readings = [_reading_of(request, units) for request in requests]
@@ -50,7 +52,7 @@ def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
         sum(map(decoded_bytes, readings)),
         sum(map(touched_bytes, readings)),
         sum(p.written_bytes for p in prices),
-        assembled.count * target.copies,
+        chunks.count * target.copies,
         pace.task_bytes,
         sum(p.seconds for p in prices),
     )
@@ -83,7 +85,8 @@ def _reading_of(request: Request, units: Grid) -> Reading:
     """What units of a target decode for one of its pieces."""
     piece = request.piece
     grid = piece.source_grid(request.source.spec.storage)
-    return Reading(request.source, grid, piece.target_grid(units))
+    start = piece.source_box.start
+    return Reading(request.source, grid, piece.target_grid(units), piece.source_view, start)
 
 
 def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:

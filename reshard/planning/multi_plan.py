@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
+from reshard.geometry.view import View
 from reshard.planning.tensor_plan import Fill, Plan, Price, peak_of
 
 
@@ -93,12 +95,19 @@ class MultiPlan(Struct, frozen=True):
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of the source chunks that any target needs, each counted once."""
-        held = {
-            (fill.piece.key, fill.piece.source_box): fill.price.source_bytes
-            for fill in self._leading()
-        }
-        return sum(held.values())
+        """Bytes of the source chunks that any target needs, each counted once, as far as boxes of a tensor touch others."""
+        total = 0
+        boxes: dict[tuple[int, str], dict[tuple[View | None, Box], int]] = defaultdict(dict)
+        stored: dict[tuple[int, str], int] = {}
+        for fill in self._leading():
+            piece, nbytes = fill.piece, fill.price.source_bytes
+            if fill.is_joint:
+                total += nbytes
+            else:
+                boxes[piece.key][piece.source_view, piece.source_box] = nbytes
+                stored[piece.key] = fill.source.spec.stored_bytes
+        # Several boxes of a tensor may touch the same chunks, but no more than all.
+        return total + sum(min(sum(of.values()), stored[key]) for key, of in boxes.items())
 
     @property
     def repeated_bytes(self) -> int:

@@ -17,11 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
-from reshard.planning.check_pieces import check_tiled, spans_chunks
 from reshard.planning.joint import joint_choice
-from reshard.planning.metadata_share import counted_bytes
+from reshard.planning.memory import PROCESS_BYTES, counted_bytes
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
-from reshard.planning.processes import PROCESS_BYTES
+from reshard.planning.piece import check_tiled, spans_chunks
 from reshard.planning.strategies import (
     COPY_BYTES,
     Choice,
@@ -120,7 +119,7 @@ def make_multi_plan(
     known: dict[Hashable, list[_Shared]] = {}
     for sharing in _sharing(tensors):
         asked = [one for _, some in sharing for one in some]
-        key = tuple(map(_geometry, asked))
+        key = tuple(request.geometry for request in asked)
         found = known.get(key)
         if found is None:
             # Of one target the tensor is named that needs the most; of several, one that shares the read.
@@ -298,36 +297,10 @@ def _joined(
     return None if choice is None else _Shared(numbers, choice)
 
 
-def _geometry(request: Request) -> Hashable:
-    """Everything that the choice of a strategy depends on."""
-    p = request.piece
-    piece = (
-        (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
-        (p.source_view, p.target_view, p.fill),
-    )
-    return (piece, request.copy_bytes, _stored(request.source), _stored(request.target))
-
-
-def _stored(side: Side) -> Hashable:
-    spec = side.spec
-    return (
-        spec.shape,
-        spec.storage.cuts,
-        spec.chunk_shape,
-        side.codec,
-        side.raw,
-        side.stream_bytes,
-        side.encoded_bytes,
-        None if side.in_order is None else side.in_order.cuts,
-        side.ends_with_chunk,
-        side.is_distant,
-    )
-
-
 def _refusal(
     requests: Sequence[Request], max_memory: int, metadata_bytes: int
 ) -> MemoryBudgetError:
-    unlike = {_geometry(r): r for r in requests}.values()
+    unlike = {r.geometry: r for r in requests}.values()
     need, _, request = max(
         ((smallest_memory(r), r.piece.target, r) for r in unlike), key=lambda n: n[:2]
     )

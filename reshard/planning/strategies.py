@@ -27,7 +27,6 @@ from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.check_pieces import spans_chunks
 from reshard.planning.cost import (
     BAND_BYTES,
     READ_BYTES_PER_SECOND,
@@ -40,9 +39,8 @@ from reshard.planning.cost import (
     gains_at_once,
     task_bytes,
 )
-from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request
-from reshard.planning.halving import best_halving, first_halving
-from reshard.planning.piece import Piece
+from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
+from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.tensor_plan import Side, Strategy
 
 __all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]
@@ -69,6 +67,9 @@ def _processor_seconds(choice: Choice) -> float:
 
 def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Iterator[Choice]:
     """Every choice worth pricing; if none fits into ``memory``, also those that need the least."""
+    if any(request.tiles is not None for request in requests):
+        yield from _tiled(requests, memory)
+        return
     identical = sum(map(_is_identical, requests))
     if identical == len(requests):
         yield _copy(requests)
@@ -87,6 +88,15 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
     elif any(is_raw):
         yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
     if not any(_shares_chunks(request) for request in requests):
+        yield from _block(frame, ["block"] * len(requests), memory)
+
+
+def _tiled(requests: Sequence[Request], memory: int) -> Iterator[Choice]:
+    """Units of whole tiles: what is raw is written in pieces, the rest is assembled."""
+    frame = Frame.of(requests)
+    is_raw = [request.target.raw for request in requests]
+    yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
+    if any(is_raw) and not any(map(_shares_chunks, requests)):
         yield from _block(frame, ["block"] * len(requests), memory)
 
 
@@ -218,15 +228,15 @@ def _widest_bands(
 
 
 def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
-    # A chunk is assembled from all of its bytes; pieces may be cut anywhere.
-    assembled = reduce(
-        Grid.common,
-        (g for g, strategy in zip(frame.targets, strategies, strict=True) if strategy == "block"),
-    )
+    # A chunk is assembled from all of its bytes; pieces may be cut anywhere but within a tile.
+    blocks = (g for g, how in zip(frame.targets, strategies, strict=True) if how == "block")
+    assembled = reduce(Grid.common, (*blocks, *frame.tiles))
     slices = frame.requests[0].target.in_order
     if slices is None:
         units = frame.source.common(assembled)
     else:
+        if frame.tiles:  # a slice may end within a tile, but is written by itself
+            assembled = assembled.refine(frame.requests[0].piece.target_grid(slices))
         units = _aligned_rows(frame.requests[0], slices, assembled)
     while True:
         drafts = frame.drafts(strategies, units)

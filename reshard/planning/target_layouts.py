@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -17,7 +16,7 @@ from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_m
 from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
-from reshard.layout.read_layout import load_layout, parse_layout
+from reshard.layout.read_layout import parse_layout
 from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
@@ -53,8 +52,8 @@ def layout_of(
     *,
     keeps_devices: bool = False,
 ) -> Layout | None:
-    """The layout that the user gave, as one Layout: from a file's path or content, a parsed layout, or a tree of
-    layouts.
+    """The layout that the user gave, as one Layout: from the content of a layout file, a parsed layout, or a tree of
+    layouts. A path has been read before (``layout.read_layout.given_layout``).
 
     ``mesh`` replaces the mesh of a layout file and is the mesh of a tree's PartitionSpecs; without a layout, tensors
     keep the source's axes. ``keeps_devices`` is for live arrays: the mesh keeps its devices; else it is as a checkpoint
@@ -100,12 +99,10 @@ def _file(layout: Any) -> LayoutFile:
         return layout
     if isinstance(layout, Mapping):
         return parse_layout(layout)
-    if not isinstance(layout, str | os.PathLike):
-        raise LayoutError(
-            f"layout is {layout!r}; expected the path of a layout file, its content as a mapping, a LayoutMap, or "
-            f"a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
-        )
-    return load_layout(os.fspath(layout))
+    raise LayoutError(
+        f"layout is {layout!r}; expected the path of a layout file, its content as a mapping, a LayoutMap, or "
+        f"a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs"
+    )
 
 
 def look_up(layout: Layout | None, names: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from reshard.layout.device_mesh import DeviceMesh, MeshLike
 from reshard.layout.devices import on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import given_layout
 from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
@@ -118,7 +119,7 @@ def shardings_of(
     if not _is_file_or_map(layout):
         check_missing_axes(missing_axes)
         return _FromTree.read(layout, mesh_of(mesh), missing_axes), Changes()
-    found = layout_of(layout, mesh, missing_axes, keeps_devices=True)
+    found = layout_of(given_layout(layout), mesh, missing_axes, keeps_devices=True)
     if isinstance(found, LayoutFile):
         return _FromFile(found) if found.has_layout else None, found.changes
     if isinstance(found, SameAxes):

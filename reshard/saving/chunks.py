@@ -11,11 +11,16 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.formats.chunking import MAX_CHUNKS, MERGE_BELOW_BYTES, chunk_shape
+from reshard.formats.chunking import (
+    MAX_CHUNKS,
+    MERGE_BELOW_BYTES,
+    TINY_BYTES,
+    chunk_shape,
+    serving_chunk,
+)
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
-from reshard.planning.serving_chunks import TINY_BYTES, serving_chunk
 from reshard.planning.target_layouts import Layout, split
 from reshard.saving.given_layouts import bare_spec
 from reshard.saving.tensors import LiveTensor

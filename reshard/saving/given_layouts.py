@@ -18,6 +18,7 @@ from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh, as_mesh, is_other_mesh
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import given_layout
 from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
@@ -36,10 +37,10 @@ def given_layouts(layout: Any) -> GivenLayouts:
     """
     layout = own_layout(layout)
     if layout is None or isinstance(layout, LayoutMap | LayoutFile | str):
-        return layout_of(layout, None)
+        return layout_of(given_layout(layout), None)
     leaves = [] if hasattr(layout, "__fspath__") else flatten(layout)
     if not any(_is_layout(value) for _, value in leaves):
-        return layout_of(layout, None)
+        return layout_of(given_layout(layout), None)
     return {key_path(keys): _one(key_path(keys), v) for keys, v in leaves if v is not None}
 
 
@@ -71,7 +72,7 @@ def reader_layouts(layouts: Any) -> tuple[Layout, ...]:
 def _reader_layout(layout: Any) -> Layout:
     if isinstance(layout, DeviceMesh) or is_other_mesh(layout):
         return SameAxes(as_mesh(layout))
-    found = layout_of(layout, None)
+    found = layout_of(given_layout(layout), None)
     if found is None:
         raise LayoutError(
             "chunks_for contains None; expected a LayoutMap, a layout file or a DeviceMesh"

@@ -13,8 +13,8 @@ from reshard.errors import PlanError
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.compression import parse_compression
 from reshard.formats.contents import Encoding, Style
+from reshard.formats.format import refuse_database
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.refusals import refuse_database
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 from reshard.storage.base import ON_DISK, Traits

@@ -20,7 +20,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.formats.slices.file_digests import FileVerdict
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name

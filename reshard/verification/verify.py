@@ -35,8 +35,7 @@ from reshard.formats.missing_chunks import (
     read_as,
 )
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.file_digests import size_of
-from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.formats.slices.file_digests import FileVerdict, size_of
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes

@@ -18,7 +18,7 @@ from reshard.documents.plans import PlanAnswer
 from reshard.documents.reports import TargetReport
 from reshard.documents.shared import document_of
 from reshard.engine.task import CastStats
-from reshard.formats.slices.file_verdict import FileVerdict
+from reshard.formats.slices.file_digests import FileVerdict
 from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout

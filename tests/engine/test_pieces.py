@@ -30,7 +30,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_multi_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.tensor_plan import Fill, Side
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, tensor
 from tests.equal import assert_same
 
@@ -69,9 +69,10 @@ class Conversion:
         self.targets[name] = tensor(name, values.shape, chunk)
         return self.targets[name]
 
-    def piece(self, piece: Piece) -> None:
-        """One more piece of a target."""
+    def piece(self, piece: Piece, tiles: Sequence[int] | None = None) -> None:
+        """One more piece of a target; ``tiles``: the shape of the tiles of the target that units must not cut."""
         target = self.targets[piece.target]
+        grid = None if tiles is None else Grid.regular(target.shape, tiles)
         side = Side(target, str(self.encoding), self.encoding.compressor == "none", 1 << 16)
         if piece.fill is not None:
             spec = TensorSpec("", piece.shape, "float32", Grid.whole(piece.shape), piece.shape)
@@ -79,7 +80,7 @@ class Conversion:
         else:
             spec = self.stores[piece.checkpoint].tensors[piece.source].spec
             source = Side(spec, "zstd:1", False, 1 << 16)
-        self.requests.append(Request(piece, source, side))
+        self.requests.append(Request(piece, source, side, tiles=grid))
 
     def plan(self, memory: int = 64 * MIB) -> MultiPlan:
         return make_multi_plan([self.requests], memory, 2)
@@ -253,6 +254,118 @@ def test_a_piece_outside_of_its_target_is_refused(tmp_path):
         PlanError, match=r"from 'a' in \[6:10, 0:4\], which reaches outside of it: give"
     ):
         made.plan()
+
+
+def unit_boxes(fill: Fill) -> list[Box]:
+    """The boxes of the target that the units of a fill are."""
+    if fill.is_joint:
+        return [box.shift(fill.box.start) for box in fill.units.boxes()]
+    return [box for unit in fill.units.boxes() for box, _ in fill.piece.target_boxes(unit)]
+
+
+def assert_follows(fill: Fill, tiles: Sequence[int]) -> None:
+    """Every unit ends where tiles do, or where its piece does."""
+    spec = fill.target.spec
+    edges = Grid.regular(spec.shape, tiles).cuts
+    for box in unit_boxes(fill):
+        for dim, cuts in enumerate(edges):
+            ends = {*cuts, fill.box.start[dim], fill.box.stop[dim]}
+            assert {box.start[dim], box.stop[dim]} <= ends, (box, cuts)
+
+
+@ENCODINGS
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
+@pytest.mark.parametrize(
+    ("source_chunk", "tiles"),
+    [((8, 1024), (64, 256)), ((96, 256), (64, 256)), ((64, 64), (100, 1024)), ((64, 64), (512, 1024))],
+    ids=["rows", "across", "beside", "whole"],
+)  # fmt: skip
+def test_units_follow_tiles_of_the_target(encoding, turned, source_chunk, tiles, tmp_path):
+    """Chunks of source and target end where no tile does, and memory is short: no unit has a part of a tile."""
+    made = Conversion(tmp_path, encoding)
+    values = made.source("w", (1024, 512) if turned else (512, 1024), source_chunk)
+    made.target("t", np.ascontiguousarray(values.T if turned else values), (32, 256))
+    order = (1, 0) if turned else (0, 1)
+    made.piece(moved("w", Box.full(values.shape), "t", Box.full((512, 1024)), order), tiles)
+    plan = made.plan(16 * MIB)
+    (fill,) = plan.plans[0].tensors[0].fills
+    assert_follows(fill, tiles)
+    assert fill.units.count > 1 or source_chunk == (64, 64)
+    if source_chunk == (8, 1024) and not turned:
+        assert plan.amplification == 1.0
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+
+
+@ENCODINGS
+def test_units_of_many_pieces_follow_tiles(encoding, tmp_path):
+    """Two sources are joined within a tile; units end with tiles, or where the sources meet."""
+    made = Conversion(tmp_path, encoding)
+    a, b = made.source("a", (300, 1024), (32, 512)), made.source("b", (340, 1024), (84, 1024))
+    made.target("t", np.concatenate([a, b]), (32, 1024))
+    made.piece(moved("a", Box.full(a.shape), "t", Box((0, 0), (300, 1024))), (128, 1024))
+    made.piece(moved("b", Box.full(b.shape), "t", Box((300, 0), (640, 1024))), (128, 1024))
+    plan = made.plan(16 * MIB)
+    for fill in plan.plans[0].tensors[0].fills:
+        assert fill.units.count > 1 or fill.is_joint
+        assert_follows(fill, (128, 1024))
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+
+
+def test_tiles_of_chunks_cost_nothing(tmp_path):
+    """Where chunks end with tiles, as much is decoded and as much is written as without tiles."""
+    made = Conversion(tmp_path, ZSTD_CRC)
+    made.source("w", (512, 1024), (64, 1024))
+    made.target("t", np.zeros((512, 1024), np.float32), (128, 1024))
+    made.piece(moved("w", Box.full((512, 1024)), "t", Box.full((512, 1024))))
+    without = made.plan(16 * MIB)
+    made.requests.clear()
+    made.piece(moved("w", Box.full((512, 1024)), "t", Box.full((512, 1024))), (128, 1024))
+    assert made.plan(16 * MIB) == without
+
+
+@ENCODINGS
+@pytest.mark.parametrize("memory", [16 * MIB, 12 * MIB], ids=["shared", "apart"])
+@pytest.mark.parametrize(
+    "chunk", [(100, 256), (40, 256), (1024, 16)], ids=["rows", "small", "columns"]
+)
+def test_chunks_that_end_within_a_row_of_a_view_are_planned_as_they_are_read(
+    encoding, memory, chunk, tmp_path
+):
+    """Sixteen heads of 64 rows become tensors of their own: what is decoded twice is in the plan."""
+    made = Conversion(tmp_path, encoding)
+    values = made.source("w", (1024, 256), chunk)
+    view = View.of((1024, 256), (16, 64), (256,))
+    for head in range(16):
+        found = np.ascontiguousarray(values[head * 64 :][:64][None])
+        made.target(f"t{head}", found, (1, 32, 256))
+        box = Box((head, 0, 0), (head + 1, 64, 256))
+        made.piece(moved("w", box, f"t{head}", Box.full(found.shape), source_view=view))
+    plan = made.plan(memory)
+    if encoding is RAW_CRC:
+        assert len(plan.reads) == 1
+        assert plan.amplification == 1.0
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+    stored = sum(extent.length for extent in made.stores[0].extents.values() if extent)
+    assert made.read_bytes / stored == pytest.approx(plan.amplification, rel=0.05)
+
+
+@pytest.mark.parametrize("memory", [16 * MIB, 9 * MIB])
+def test_chunks_between_the_rows_of_a_unit_are_not_read(memory, tmp_path):
+    """Heads are turned into chunks of the target; a unit wants a part of each head, and few chunks."""
+    made = Conversion(tmp_path, ZSTD_CRC)
+    values = made.source("w", (2048, 512), (20, 512))
+    split = View.of((2048, 512), (16, 128), (512,))
+    joined = View.of((2048, 512), (128, 16), (512,))
+    expected = values.reshape(16, 128, 512).transpose(1, 0, 2).reshape(2048, 512)
+    made.target("t", np.ascontiguousarray(expected), (256, 512))
+    full, turned = Box.full(split.shape), Box.full(joined.shape)
+    made.piece(moved("w", full, "t", turned, (1, 0, 2), source_view=split, target_view=joined))
+    plan = made.plan(memory)
+    made.check(plan, made.run(plan, tmp_path / "journal"))
+    stored = sum(extent.length for extent in made.stores[0].extents.values() if extent)
+    units = plan.plans[0].tensors[0].unit_count
+    assert units == 1 or plan.amplification < 0.75 * units
+    assert made.read_bytes / stored == pytest.approx(plan.amplification, rel=0.05)
 
 
 @st.composite

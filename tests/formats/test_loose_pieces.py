@@ -17,8 +17,8 @@ from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces
 from reshard.formats.base import Reader
+from reshard.formats.contents import RawPiece
 from reshard.formats.loose_pieces import gathered_chunks
-from reshard.formats.raw_pieces import RawPiece
 from reshard.geometry.box import Box
 from reshard.storage.location import locate
 from tests.geometry.tilings import tilings

@@ -74,3 +74,24 @@ def test_sizes_that_make_no_view_are_refused() -> None:
         View.of((9,), (4, 2))
     with pytest.raises(LayoutError, match=r"^a view needs at least one size for each dimension"):
         View(((),))
+
+
+@given(views(), st.data())
+def test_what_boxes_of_the_view_touch_of_chunks(view: View, data: st.DataObject) -> None:
+    """Chunks that lie between the rows of a box are not touched."""
+    chunk = tuple(data.draw(st.integers(1, n)) for n in view.tensor_shape)
+    chunks = Grid.regular(view.tensor_shape, chunk)
+    whole = box_in(data.draw, view.shape)
+    parts = tuple(data.draw(st.integers(1, n)) for n in whole.shape)
+    units = Grid.regular(whole.shape, parts)
+    boxes = [box.shift(whole.start) for box in units.boxes()]
+    tensor, viewed = numbered(view)
+    counts = []
+    for box in boxes:
+        wanted = set(viewed[box.slices].ravel())
+        met = [c for c in chunks.boxes() if wanted & set(tensor[c.slices].ravel())]
+        assert met == [c for c in chunks.boxes() if view.meets(c, [box])]
+        counts.append(len(met))
+    padded = sum(counts) * math.prod(chunk)
+    assert view.touched(units, whole.start, chunks, chunk) == (padded, max(counts))
+    assert view.touched(units, whole.start, chunks, None) == (whole.size, max(counts))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import PlanError
+from reshard.formats.chunking import TINY_BYTES, serving_chunk
 from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts
-from reshard.planning.serving_chunks import TINY_BYTES, serving_chunk
 
 
 @st.composite

@@ -13,7 +13,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.read_layout import parse_layout
+from reshard.layout.read_layout import given_layout, parse_layout
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, TensorSplit, layout_of, layout_warnings, split
@@ -45,7 +45,7 @@ def test_every_form_of_the_same_layout(tmp_path):
     file = tmp_path / "layout.json"
     file.write_text(json.dumps(CONTENT))
     for given in (CONTENT, expected, file, str(file)):
-        assert layout_of(given, None) == expected
+        assert layout_of(given_layout(given), None) == expected
     assert layout_of(expected, None) is expected
 
 
@@ -243,4 +243,4 @@ def test_paths_are_read_once_with_their_name_in_errors(tmp_path):
     file = Path(tmp_path / "layout.yaml")
     file.write_text("rules:\n  - {match: kernel}\n")
     with pytest.raises(LayoutError, match=r"layout\.yaml:2.*axes"):
-        layout_of(file, None)
+        layout_of(given_layout(file), None)

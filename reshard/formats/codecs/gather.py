@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError
-from reshard.formats.raw_pieces import Pieces, RawPiece
+from reshard.formats.contents import Pieces, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.row_major import run_boxes

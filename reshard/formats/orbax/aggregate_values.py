@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
 from reshard.formats.msgpack.arrays import ArrayBytes
 from reshard.formats.msgpack.tree import Value
 from reshard.formats.orbax.aggregate_file import Aggregate
 from reshard.formats.orbax.find_arrays import ArrayFiles
-from reshard.formats.raw_pieces import Pieces, RawPiece
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, ReshardError
-from reshard.formats.foreign.stand_ins import START_BYTES, refuse_stand_in
+from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import (
     checked_text,
     expect,

@@ -18,10 +18,9 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.contents import Extent
+from reshard.formats.contents import Extent, RawPiece
 from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.raw_pieces import RawPiece
 from reshard.formats.safetensors.dtypes import element_shape
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
 from reshard.geometry.box import Box

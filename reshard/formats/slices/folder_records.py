@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from reshard.errors import ReshardError, StorageError
-from reshard.formats.slices.file_digests import digest_of_file, files_below
-from reshard.formats.slices.file_verdict import FileStatus, FileVerdict
+from reshard.formats.slices.file_digests import FileStatus, FileVerdict, digest_of_file, files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME, SliceFile
 from reshard.storage.location import Location

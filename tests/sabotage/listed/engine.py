@@ -196,7 +196,7 @@ SABOTAGES = (
     Sabotage(
         "two-moves-to-one-target",
         "a plan that fills one target from two tensors is not refused",
-        "reshard/planning/check_pieces.py",
+        "reshard/planning/piece.py",
         "    if fault is not None:",
         "    if False:",
         ("tests/planning/test_planner.py::test_two_pieces_into_one_place_are_refused",),

@@ -23,8 +23,9 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     digest_of,
     render_slices,
+    split_of_shards,
+    target_entry,
 )
-from reshard.formats.slices.target_entry import split_of_shards, target_entry
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.location import Location
 

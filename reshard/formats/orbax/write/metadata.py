@@ -9,15 +9,62 @@ tell whether there is data, and warns if it finds neither, as in every plain zar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import TargetTensor
-from reshard.formats.orbax.rich_types import updated_tree
 from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
 from reshard.formats.orbax.write.sharding import sharding_key, sharding_value
+
+Keys = tuple[str, ...]
+_LEAF = "ValueMetadataEntry"
+_MAX_DEPTH = 200
+
+
+def updated_tree(text: str, values: Mapping[Keys, Mapping[str, Any]]) -> str | None:
+    """The tree's JSON with each leaf's data from ``values``, or None if the leaves differ."""
+    try:
+        tree = json.loads(text)
+        leaves = dict(_leaves(tree, ()))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if leaves.keys() != values.keys():
+        return None
+    for keys, leaf in leaves.items():
+        leaf["data"] = dict(values[keys])
+    return json.dumps(tree)
+
+
+def _leaves(node: Any, keys: Keys) -> Iterator[tuple[Keys, dict[str, Any]]]:
+    if len(keys) > _MAX_DEPTH:
+        raise ValueError("the tree is nested too deep")
+    if _category(node) == "custom" and node["clazz"] == _LEAF:
+        yield keys, node
+        return
+    for key, child in _children(node):
+        yield from _leaves(child, (*keys, key))
+
+
+def _children(node: Any) -> Iterator[tuple[str, Any]]:
+    category = _category(node)
+    if category == "namedtuple":
+        yield from ((entry["key"], entry["value"]) for entry in node["entries"])
+    elif category == "custom":
+        yield from ((str(i), child) for i, child in enumerate(node["entries"]))
+    elif isinstance(node, list):
+        yield from ((str(i), child) for i, child in enumerate(node))
+    elif isinstance(node, dict):
+        yield from node.items()
+    else:
+        raise TypeError("neither a container nor a leaf")
+
+
+def _category(node: Any) -> str | None:
+    found = node.get("category") if isinstance(node, dict) else None
+    return found if isinstance(found, str) else None
+
 
 _JAX_ARRAY = "jax.Array"
 _NUMPY = "np.ndarray"

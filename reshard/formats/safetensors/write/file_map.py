@@ -35,8 +35,8 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     digest_of,
     render_slices,
+    target_entry,
 )
-from reshard.formats.slices.target_entry import target_entry
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.copying import copy_file
