@@ -19,14 +19,14 @@ from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
 from reshard.engine.copies import bytes_of_copies, compared_copies
-from reshard.engine.decode.chunk_memory import (
-    ChunkBuffers,
+from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
+from reshard.engine.decode.read_chunk import (
     ChunkMemory,
+    ChunkRead,
     quickest_memory,
+    read_chunk,
     stream_memory,
 )
-from reshard.engine.decode.chunk_reader import StoredChunks
-from reshard.engine.decode.read_chunk import ChunkRead, read_chunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes

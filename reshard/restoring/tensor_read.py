@@ -12,9 +12,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.checksums.sums import digest_text
-from reshard.engine.decode.chunk_memory import ChunkMemory, quickest_memory, stream_memory
 from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded
-from reshard.engine.decode.read_chunk import ChunkResult
+from reshard.engine.decode.read_chunk import (
+    ChunkMemory,
+    ChunkResult,
+    quickest_memory,
+    stream_memory,
+)
 from reshard.engine.limits import Limits
 from reshard.engine.task import CastStats
 from reshard.errors import MemoryBudgetError

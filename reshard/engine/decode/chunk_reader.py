@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.checksums.runs import row_major
-from reshard.engine.decode.chunk_memory import ChunkBuffers
 from reshard.engine.task import SourceChunk, SourceRead
 from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
@@ -96,6 +95,22 @@ def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded
     with closing(open_chunk(stored, chunk, encoded.data)) as stream:
         stream.readinto(memory.data)
         stream.close_checked()
+
+
+class ChunkBuffers(Struct, frozen=True):
+    """Memory in which a chunk is decoded.
+
+    Attributes:
+        decoded: for a band, or for the whole chunk if it is decoded at once.
+        encoded: for what is read of a chunk that is decoded at once, until it is decoded; empty for a stream.
+    """
+
+    decoded: Bytes
+    encoded: Bytes
+
+    @property
+    def is_at_once(self) -> bool:
+        return len(self.encoded) > 0
 
 
 def check_recorded(name: str, found: str, recorded: str) -> None:

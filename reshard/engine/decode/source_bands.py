@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.decode.chunk_memory import ChunkBuffers
-from reshard.engine.decode.chunk_reader import ChunkReader, StoredChunks, chunk_bytes
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks, chunk_bytes
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
 from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
+from reshard.planning.tensor_plan import around
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ def _together(
     parts: Sequence[Part], memory: DecoderMemory, in_rows: bool
 ) -> tuple[Array | Interleaved, Box]:
     """The parts of all readers as one band as wide as all of them."""
-    combined = _combined_box(parts)
+    combined = around([box for _, box in parts])
     interleaved = interleaved_of(parts, memory.decoded, combined)
     if interleaved is not None and not in_rows:
         return interleaved, combined
@@ -134,13 +134,6 @@ def _read(readers: Sequence[ChunkReader], band: Band, memory: Bytes) -> list[Par
         if part is not None:
             parts.append(part)
     return parts
-
-
-def _combined_box(parts: Sequence[Part]) -> Box:
-    """What parts that lie side by side cover together."""
-    start = tuple(map(min, zip(*(box.start for _, box in parts), strict=True)))
-    stop = tuple(map(max, zip(*(box.stop for _, box in parts), strict=True)))
-    return Box(start, stop)
 
 
 def _group_bands(

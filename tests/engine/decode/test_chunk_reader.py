@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.decode import chunk_reader
-from reshard.engine.decode.chunk_memory import ChunkBuffers
-from reshard.engine.decode.chunk_reader import ChunkReader, StoredChunks
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.codecs import encoded_room

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from reshard.checksums.sums import sum_of_box
 from reshard.engine.buffers import Arena
 from reshard.engine.decode import chunk_reader, read_chunk
-from reshard.engine.decode.chunk_memory import quickest_memory, stream_memory
 from reshard.engine.decode.chunk_reader import StoredChunks
-from reshard.engine.decode.read_chunk import ChunkRead
+from reshard.engine.decode.read_chunk import ChunkRead, quickest_memory, stream_memory
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.contents import Encoding, Extent
