@@ -116,9 +116,9 @@ if TYPE_CHECKING:
     from reshard.variables.embedding_lookup import embedding_lookup
     from reshard.variables.sharded.row_updates import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable
-    from reshard.verification.compare import TensorVerdict, Verification
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
+    from reshard.verification.verify_report import TensorVerdict, Verification
 
 __all__ = [
     "Box",
@@ -286,10 +286,10 @@ _LAZY = {
     "TensorReport": "reshard.conversion.report",
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
-    "TensorVerdict": "reshard.verification.compare",
+    "TensorVerdict": "reshard.verification.verify_report",
     "TimePlan": "reshard.planning.time_plan",
     "TimeReport": "reshard.conversion.report",
-    "Verification": "reshard.verification.compare",
+    "Verification": "reshard.verification.verify_report",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

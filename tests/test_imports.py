@@ -32,7 +32,7 @@ ORDER = (
 CLI_MODULES = (
     "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.api.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
     "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.planning.tensor_plan",
-    "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.verification.compare",
+    "reshard.record", "reshard.record_text", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.verification.verify_report",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules, Unlisted
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
+    from reshard.verification.verify_report import Verification
 
 
 def verify(

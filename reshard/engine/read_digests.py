@@ -19,26 +19,26 @@ from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
 from reshard.engine.copies import bytes_of_copies, compared_copies
-from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
-from reshard.engine.decode.chunk_memory import (
-    ChunkBuffers,
+from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
+from reshard.engine.decode.read_chunk import (
     ChunkMemory,
+    ChunkRead,
     quickest_memory,
+    read_chunk,
     stream_memory,
 )
-from reshard.engine.decode.chunk_parts import PartReader
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
-from reshard.engine.task import SourceChunk
+from reshard.engine.task import CastStats, SourceChunk
 from reshard.engine.write.target_digest import slabs
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.compression import codec_name
 from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import CAST_SCRATCH_BYTES
@@ -266,26 +266,33 @@ def digest_chunks(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
 
 def _digest_chunk(task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers) -> tuple[int, int]:
     """The chunk's contributions to the digests of the tensor and of the cast tensor."""
-    crc = cast_crc = 0
-    reader = PartReader(task.stored, chunk, chunk.box, to_end=True)
-    for part in reader.parts(memory, opaque_dtype(storage_bytes(task.stored.dtype)), _nowhere):
-        crc ^= sum_of_box(part.elements, part.box, task.shape)
-        cast_crc ^= _linear_of_cast(task, part.elements, part.box)
-    if not reader.is_checked:  # the checksum covers the padding too, which was skipped
-        check_stored(task.stored, chunk)
-    return crc, cast_crc
+    cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
+    places = () if cast is None else (cast,)
+    read = ChunkRead(task.stored, chunk, places, cast is not None, shape=task.shape, is_whole=True)
+    return read_chunk(read, memory).crc, 0 if cast is None else cast.crc
 
 
-def _nowhere(_: Box) -> None:
-    """Digests need the elements in no place of the caller's."""
+class _CastDigest:
+    """The digest of a cast tensor, as a ``Place`` that takes every element and keeps none.
 
+    Attributes:
+        crc: contribution of what it took.
+    """
 
-def _linear_of_cast(task: ReadTask, view: Array, box: Box) -> int:
-    """The contribution of the elements to the digest of the cast tensor; 0 without a cast."""
-    if task.cast is None:
-        return 0
-    crc, dtype = 0, numpy_dtype(task.cast.dtype)
-    for elements, part in slabs(view.view(numpy_dtype(task.stored.dtype)), box):
-        cast = converted(elements, dtype, saturate=task.cast.saturate)
-        crc ^= sum_of_box(cast, part, task.shape)
-    return crc
+    def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
+        self.box = Box.full(shape)
+        self.crc = 0
+        self._cast = cast
+
+    def count_in(self, box: Box) -> int:
+        return box.size
+
+    def direct(self, _: Box) -> None:
+        """Nothing is kept."""
+
+    def put(self, elements: Array, box: Box) -> CastStats:
+        dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape
+        for slab, part in slabs(elements, box):
+            cast = converted(slab, dtype, saturate=self._cast.saturate)
+            self.crc ^= sum_of_box(cast, part, shape)
+        return CastStats()

@@ -87,7 +87,7 @@ def _first(region: Region, inside: Box) -> int:
 
 
 class Buffer:
-    """Memory for one region, filled piece by piece from any thread; pieces must not overlap.
+    """Memory for one region, filled piece by piece from any thread; pieces must not overlap. A ``Place`` of a ``ChunkRead``.
 
     Attributes:
         array: the region's elements.
@@ -108,6 +108,14 @@ class Buffer:
         self._saturate = saturate
         self.array: Array = _new_array(region.shape, dtype) if into is None else into
         self._elements: Array = self.array.view(element_dtype(dtype, is_cast=self._is_cast))
+
+    @property
+    def box(self) -> Box:
+        return self.region.box
+
+    def count_in(self, box: Box) -> int:
+        """How many elements of ``box`` it takes."""
+        return self.region.count_in(box)
 
     def direct(self, box: Box) -> Bytes | None:
         """The bytes of exactly the elements of ``box``; None if they are not contiguous, or are cast."""

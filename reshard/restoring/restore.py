@@ -15,6 +15,7 @@ from typing import Any
 
 from reshard.arguments import MissingChunks
 from reshard.engine.buffers import Arena, ArenaPool, lent
+from reshard.engine.decode.read_chunk import ChunkResult, read_chunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -38,7 +39,6 @@ from reshard.log import log
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
-from reshard.restoring.read_chunk import ChunkResult, read_chunk
 from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.schedule import Job, ReadStep, jobs

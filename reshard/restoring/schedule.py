@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from reshard.engine.decode.read_chunk import ChunkRead
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
-from reshard.restoring.read_chunk import ChunkRead
 from reshard.restoring.regions import Buffer, ReadGroup, RegionIndex, chunk_indices
 from reshard.restoring.tensor_read import TensorState
 
@@ -165,5 +165,5 @@ def _step(
     read = state.read
     buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
     shape = read.stored.spec.shape if state.digest is not None else None
-    nbytes = sum(b.region.count_in(chunk.box) for b in buffers) * read.stored.spec.itemsize
+    nbytes = sum(buffer.count_in(chunk.box) for buffer in buffers) * read.stored.spec.itemsize
     return ReadStep(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)

@@ -14,12 +14,10 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
-from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
+from reshard.layout.bridges.jax_sharding import is_from_jax
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike
-from reshard.layout.devices import on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout
@@ -42,38 +40,16 @@ from reshard.planning.target_layouts import (
     over_mesh,
     replicated_warnings,
 )
-from reshard.variables.distribute import on_devices
+from reshard.restoring.tensor_sharding import (
+    TensorSharding,
+    ToShard,
+    checked_sharding,
+    real_sharding,
+    unsplit,
+)
 
 if TYPE_CHECKING:
     import jax
-
-
-class TensorSharding(Struct, frozen=True):
-    """The sharding that a layout gives one tensor.
-
-    Attributes:
-        sharding: None for jax's default device.
-        is_named: whether the layout names this tensor; False for its default.
-        rows: axis and number of shards, if a layout file partitions the tensor.
-    """
-
-    sharding: jax.sharding.Sharding | None = None
-    is_named: bool = False
-    rows: tuple[int, int] | None = None
-
-
-class ToShard(Struct, frozen=True):
-    """A tensor to be restored.
-
-    Attributes:
-        shape: that of the keys, for PRNG keys.
-        recorded: the axes that split it when it was saved; None if none are recorded.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    recorded: tuple[Axis, ...] | None = None
 
 
 class Shardings(Protocol):
@@ -133,42 +109,6 @@ def _is_file_or_map(layout: Any) -> bool:
     return layout is None or isinstance(layout, str | os.PathLike | LayoutFile | LayoutMap)
 
 
-def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
-    """The sharding over devices; a mesh without devices uses all of jax's, in order.
-
-    Raises LayoutError, naming the tensor, if the mesh needs more or fewer devices than there are.
-    """
-    try:
-        return _real(sharding)
-    except LayoutError as error:
-        raise LayoutError(f"{name!r}: {error}") from None
-
-
-def _real(sharding: Any) -> jax.sharding.Sharding:
-    from jax.sharding import AbstractMesh, NamedSharding
-
-    if isinstance(sharding, TensorLayout):
-        return on_devices(sharding).backend_layout
-    found: jax.sharding.Sharding = sharding
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        mesh = mesh_from_jax(sharding.mesh)
-        placed = mesh_to_jax(mesh, on_all_devices(mesh.shape, str(mesh)))
-        found = NamedSharding(placed, sharding.spec, memory_kind=sharding.memory_kind)
-    return found
-
-
-def _unsplit(sharding: Any) -> Any:
-    """On the same devices, but whole: a scalar has no other layout, and jax refuses a spec that names an axis."""
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    if isinstance(sharding, TensorLayout):
-        return TensorLayout((), sharding.device_mesh)
-    if isinstance(sharding, NamedSharding):
-        kind = sharding.memory_kind
-        return NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=kind)
-    return sharding
-
-
 class _FromMap(Struct, frozen=True):
     layouts: LayoutMap
 
@@ -177,7 +117,7 @@ class _FromMap(Struct, frozen=True):
         if found is None and self.layouts.device_mesh is None:
             return TensorSharding()
         layout = found or TensorLayout((), self.layouts.device_mesh)
-        return TensorSharding(_checked(layout, tensor), found is not None)
+        return TensorSharding(checked_sharding(layout, tensor), found is not None)
 
     def names(self, tensor: ToShard) -> bool:
         return self.layouts[tensor.name] is not None
@@ -234,7 +174,7 @@ class _FromSource(Struct, frozen=True):
     def of(self, tensor: ToShard) -> TensorSharding:
         axes = (tensor.recorded or ())[: len(tensor.shape)]  # data of PRNG keys has one more
         layout = over_mesh(tensor.name, axes, self.same)
-        return TensorSharding(_checked(layout, tensor), self.names(tensor))
+        return TensorSharding(checked_sharding(layout, tensor), self.names(tensor))
 
     def names(self, tensor: ToShard) -> bool:
         return tensor.recorded is not None
@@ -274,8 +214,8 @@ class _FromTree(Struct, frozen=True):
         if found is None:
             return TensorSharding()
         if isinstance(found, TensorLayout) and found.device_mesh is not None:
-            return TensorSharding(_checked(found, tensor), True)
-        found = found if tensor.shape else _unsplit(found)
+            return TensorSharding(checked_sharding(found, tensor), True)
+        found = found if tensor.shape else unsplit(found)
         return TensorSharding(real_sharding(found, tensor.name), True)
 
     def names(self, tensor: ToShard) -> bool:
@@ -299,13 +239,6 @@ class _FromTree(Struct, frozen=True):
 
     def _key(self, name: str) -> str | None:
         return leaf_above(name, self.leaves)
-
-
-def _checked(layout: TensorLayout, tensor: ToShard) -> jax.sharding.Sharding:
-    """Its sharding; LayoutError, naming the tensor, if it does not split it evenly."""
-    layout = layout if tensor.shape else _unsplit(layout)
-    layout.shard_shape(tensor.shape, tensor.name)
-    return real_sharding(layout, tensor.name)
 
 
 def _needs_no_mesh(place: Any, mesh: DeviceMesh | None) -> bool:

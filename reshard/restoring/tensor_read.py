@@ -12,10 +12,14 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.checksums.sums import digest_text
-from reshard.engine.decode.chunk_decoder import StoredChunks
-from reshard.engine.decode.chunk_memory import ChunkMemory, quickest_memory, stream_memory
+from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded
+from reshard.engine.decode.read_chunk import (
+    ChunkMemory,
+    ChunkResult,
+    quickest_memory,
+    stream_memory,
+)
 from reshard.engine.limits import Limits
-from reshard.engine.recorded_digest import check_recorded
 from reshard.engine.task import CastStats
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import is_seekable
@@ -24,7 +28,6 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.geometry.sizes import format_bytes
 from reshard.restoring.outputs import RestoredOutput
-from reshard.restoring.read_chunk import ChunkResult
 from reshard.restoring.regions import ReadGroup, read_groups, split_group
 
 MIB = 1 << 20

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from reshard.planning.time_plan import TimePlan
     from reshard.storage.buckets.doctor import BucketReport
     from reshard.storage.leftovers import Leftovers
-    from reshard.verification.compare import Verification
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
+    from reshard.verification.verify_report import Verification
 
 __all__ = [
     "clean",

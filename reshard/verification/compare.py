@@ -3,164 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from reshard.documents.comparisons import (
-    VerificationAnswer,
-    VerifiedFile,
-    VerifiedLeaf,
-    VerifiedRules,
-    VerifiedTensor,
-)
-from reshard.documents.shared import document_of
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.slices.file_digests import FileVerdict
 from reshard.geometry.dtypes import PACKED
-from reshard.layout.changes import Cast, Changes, kind_of
-from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.layout.changes import Cast, kind_of
+from reshard.planning.pairing import Pairing, pair_by_name
 from reshard.verification.diff_report import LeafDiff, no_place_warnings
 from reshard.verification.other_leaves import AllLeaves, compare_others
-
-Status = Literal[
-    "equal",
-    "different",
-    "damaged",
-    "only in A",
-    "only in B",
-    "recorded",
-    "checksum",
-    "not recorded",
-]
-
-AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
-
-
-class TensorVerdict(Record, frozen=True):
-    """The result of comparing one tensor.
-
-    Attributes:
-        name: in B; in A for a tensor that only A has.
-        status: "recorded" if the stored bytes have the digest that was recorded when they were written; "checksum" if
-            none was recorded, but every chunk matches the CRC32C stored with it; "not recorded" if there is nothing to
-            compare with; "damaged" if stored bytes cannot be read, or differ from their record.
-        digest_a: CRC-64/NVME of the bytes in A, after the cast if B was cast; 16 hex digits.
-        digest_b: the same of the bytes in B; without B, the digest that A recorded.
-        detail: what differs, in words.
-        source: the name in A; None for a tensor that only B has, and if there is no B.
-        comparison: "cast" if A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every bit of the result
-            was compared with B; "exact" if every stored bit was compared.
-        source_dtype: the dtype in A, for tensors that both have.
-        target_dtype: the dtype in B.
-        saturate: whether the cast clipped values to the largest finite one.
-    """
-
-    name: str
-    status: Status
-    digest_a: str | None
-    digest_b: str | None
-    detail: str = ""
-    source: str | None = None
-    comparison: Literal["exact", "cast"] = "exact"
-    source_dtype: str | None = None
-    target_dtype: str | None = None
-    saturate: bool = False
-
-    def __repr__(self) -> str:
-        name = self.name if self.source in (None, self.name) else f"{self.source} → {self.name}"
-        detail = f", {self.detail}" if self.detail else ""
-        return f"TensorVerdict({name!r}: {self.status}{detail})"
-
-    @property
-    def is_difference(self) -> bool:
-        """Whether the verdict counts as a difference."""
-        return self.status in ("different", "damaged", "only in A", "only in B")
-
-
-class Verification(Record, frozen=True):
-    """The result of comparing two checkpoints, or one with its record.
-
-    Attributes:
-        files: every file that was compared with a record, of A and of B.
-        damage: why a checkpoint with a record of itself could not be read; empty if it could.
-        warnings: one sentence each.
-        dropped: tensors of A that the rules leave out of B; they do not count as differences.
-        rules: the rules by which B was made of A; None if tensors were compared name by name.
-        rules_from: whether the caller gave the rules or B recorded them.
-        leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
-            hold them, and are compared with their record.
-        missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
-    """
-
-    a: str
-    b: str | None
-    tensors: tuple[TensorVerdict, ...]
-    files: tuple[FileVerdict, ...] = ()
-    damage: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    rules: Changes | None = None
-    rules_from: RulesFrom | None = None
-    leaves: tuple[LeafDiff, ...] = ()
-    missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
-        same = "equal" if self.b is not None else "as recorded"
-        verdict = f"{self.differences:,} differ" if self.differences else same
-        if not self.is_compared:
-            verdict = "nothing was recorded to compare with"
-        against = "its own record" if self.b is None else repr(self.b)
-        unlike = [
-            *(t for t in self.tensors if t.is_difference),
-            *(x for x in self.leaves if x.is_difference),
-            *(f for f in self.files if f.is_difference),
-        ]
-        headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
-        return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
-
-    def _document(self) -> VerificationAnswer:
-        agree = all(tensor.status in AGREEING for tensor in self.tensors)
-        return VerificationAnswer(
-            a=self.a,
-            b=self.b,
-            equal=agree and not self.differences,
-            differences=self.differences,
-            damage=self.damage,
-            warnings=self.warnings,
-            rules=self._rules,
-            dropped=self.dropped,
-            missing_chunks={s: self.missing_chunks.get(s, {}) for s in ("A", "B")},
-            files=tuple(document_of(file, VerifiedFile) for file in self.files),
-            tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
-            leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
-        )
-
-    @property
-    def _rules(self) -> VerifiedRules | None:
-        if self.rules is None or self.rules_from is None:
-            return None
-        return document_of(self.rules, VerifiedRules, from_=self.rules_from)
-
-    @property
-    def differences(self) -> int:
-        """Tensors, other leaves and files that differ, and checkpoints that cannot be read."""
-        tensors = sum(v.is_difference for v in self.tensors)
-        leaves = sum(x.is_difference for x in self.leaves)
-        return tensors + leaves + sum(f.is_difference for f in self.files) + len(self.damage)
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether there was anything to compare with."""
-        compared = any(t.status != "not recorded" for t in self.tensors)
-        return compared or bool(self.differences) or not self.tensors
+from reshard.verification.verify_report import Status, TensorVerdict, Verification
 
 
 def compare_stored(

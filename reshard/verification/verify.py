@@ -41,7 +41,8 @@ from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
 from reshard.storage.location import Location
-from reshard.verification.compare import Verification, compare_recorded, compare_stored
+from reshard.verification.compare import compare_recorded, compare_stored
+from reshard.verification.verify_report import Verification
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, PairRules, Rules

@@ -18,9 +18,9 @@ import pytest
 import reshard
 from reshard.cli.app import run
 from reshard.errors import PlanError, VerificationError
-from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
+from reshard.verification.verify_report import TensorVerdict, Verification
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 ROOT = Path(__file__).parents[2]

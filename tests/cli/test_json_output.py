@@ -41,9 +41,9 @@ from reshard.surface.answers import (
     starter_document,
     verification,
 )
-from reshard.verification.compare import TensorVerdict, Verification
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
+from reshard.verification.verify_report import TensorVerdict, Verification
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))

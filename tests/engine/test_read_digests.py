@@ -8,7 +8,7 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.decode import chunk_memory
+from reshard.engine.decode import read_chunk
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import BATCH_CHUNKS, tensor_digests
 from reshard.errors import CorruptError, StorageError
@@ -94,7 +94,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 def test_padding_that_is_passed_over_is_checked_all_the_same(tmp_path, monkeypatch):
     """Whole bands of padding hold no element, but the chunk's checksum is about them too."""
-    monkeypatch.setattr(chunk_memory, "BAND_BYTES", 1 << 10)
+    monkeypatch.setattr(read_chunk, "BAND_BYTES", 1 << 10)
     store = Store(tmp_path / "source")
     store.add(tensor("w", (3, 64), (64, 64)), np.ones((3, 64), np.float32), RAW_CRC)
     assert tensor_digests(store, LIMITS)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.decode.chunk_decoder import StoredChunks, open_chunk
+from reshard.engine.decode.chunk_reader import StoredChunks, open_chunk
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces

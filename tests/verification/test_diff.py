@@ -224,12 +224,12 @@ def test_chunks_are_decoded_once_where_memory_allows(tmp_path):
     b = store_of(tmp_path, "b", values, (1024, 64), ZSTD, "float32")
     opened = []
 
-    class Counted(box_stream.ForwardChunk):
+    class Counted(box_stream.ChunkReader):
         def __init__(self, stored, chunk, *more, **named):
             opened.append(chunk.index)
             super().__init__(stored, chunk, *more, **named)
 
-    with mock.patch.object(box_stream, "ForwardChunk", Counted):
+    with mock.patch.object(box_stream, "ChunkReader", Counted):
         assert diff(a, b).differences == 0
         assert len(opened) == 8 + 16
         opened.clear()

@@ -22,7 +22,7 @@ from reshard.cli.text import (
 )
 from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 from reshard.geometry.sizes import format_bytes
-from reshard.verification.compare import AGREEING
+from reshard.verification.verify_report import AGREEING
 
 MOST_DIGESTS = 8
 

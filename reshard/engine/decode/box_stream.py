@@ -6,12 +6,14 @@ import itertools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from reshard.engine.decode.chunk_decoder import StoredChunks, check_stored
-from reshard.engine.decode.forward_chunk import ForwardChunk
+from reshard.engine.cast import cast_into
+from reshard.engine.decode.chunk_reader import ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
 from reshard.geometry.box import Box
+from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Index
+from reshard.geometry.row_major import pieces, run_elements
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,8 +55,9 @@ class BoxStream(ExitStack):
         self._scratch = scratch
         self._keeps_open = keeps_open
         self._checks_all = checks_all
-        self._open: dict[Index, ForwardChunk] = {}
+        self._open: dict[Index, ChunkReader] = {}
         self._chunks = StoredChunks.of(streaming.stored)
+        self._dtype = element_dtype(streaming.stored.spec.dtype, is_cast=streaming.is_cast)
         self.cast = CastStats()
         self.callback(self._close_all)
 
@@ -72,33 +75,51 @@ class BoxStream(ExitStack):
             return
         opened = self._open.pop(index, None) or self._opened(index)
         self._open[index] = opened
-        place = out[inside.relative_to(band.start).slices]
-        self.cast = self.cast + opened.fill(place, inside, self._scratch)
+        self._put(opened, inside, out[inside.relative_to(band.start).slices])
         self._close_where_done(index, opened, inside)
 
-    def _opened(self, index: Index) -> ForwardChunk:
-        chunk = SourceChunk.at(index, self._streaming.stored.spec, self._reader)
-        return ForwardChunk(
-            self._chunks, chunk, self._streaming.is_cast, saturate=self._streaming.saturate
-        )
+    def _put(self, opened: ChunkReader, box: Box, place: Array) -> None:
+        """Reads the elements of ``box`` into ``place``: straight, if they lie there as in the chunk, else piece by piece."""
+        local = box.relative_to(opened.chunk.box.start)
+        around, streaming = opened.chunk.stored_shape, self._streaming
+        is_one_run = run_elements(local.shape, around) == local.size
+        if is_one_run and not streaming.is_cast and place.flags.c_contiguous:
+            opened.read(local, place.reshape(-1).view("u1"))
+            return
+        if opened.skips_gaps(local):
+            around = local.shape
+        most = self._scratch.nbytes // streaming.stored.spec.itemsize
+        for piece in pieces(Box.full(local.shape), around, most):
+            elements = opened.read(piece.shift(local.start), self._scratch)
+            if streaming.is_cast:
+                lost = cast_into(place[piece.slices], elements, saturate=streaming.saturate)
+                self.cast = self.cast + lost
+            else:
+                place[piece.slices] = elements
 
-    def _close_where_done(self, index: Index, opened: ForwardChunk, taken: Box) -> None:
+    def _opened(self, index: Index) -> ChunkReader:
+        streaming = self._streaming
+        chunk = SourceChunk.at(index, streaming.stored.spec, self._reader)
+        wanted = chunk.box.intersect(streaming.box) or chunk.box
+        return ChunkReader(self._chunks, chunk, wanted, self._dtype)
+
+    def _close_where_done(self, index: Index, opened: ChunkReader, taken: Box) -> None:
         """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
-        box = opened.chunk.box
-        wanted = box.intersect(self._streaming.box)
-        is_done = wanted is not None and taken.stop == wanted.stop
+        wanted = opened.wanted
+        is_done = taken.stop == wanted.stop
         if not is_done and self._keeps_open:
             return
         del self._open[index]
-        if is_done and wanted == box:
-            self._close_checked(opened)
-        else:
-            opened.close()
+        if is_done and wanted == opened.chunk.box:
+            self._check(opened)
+        opened.close()
 
-    def _close_checked(self, opened: ForwardChunk) -> None:
+    def _check(self, opened: ChunkReader) -> None:
         """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
-        if not opened.close_checked() and self._checks_all:
-            check_stored(self._chunks, opened.chunk)
+        if self._checks_all:
+            opened.check_all()
+        else:
+            opened.check()
 
     def _close_all(self) -> None:
         while self._open:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.engine.decode.chunk_decoder import ChunkDecoder, StoredChunks, Whole, chunk_bytes
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks, chunk_bytes
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
 from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
+from reshard.planning.tensor_plan import around
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,10 +47,10 @@ class DecoderMemory(Struct, frozen=True):
     """What a group of chunks is decoded into.
 
     Attributes:
-        decoded: the bands of all decoders, or all of their chunks, one behind the other.
+        decoded: the bands of all readers, or all of their chunks, one behind the other.
         encoded: for what is read of one chunk, where chunks are decoded at once; else nothing. Shares its place
             with what is in use while bands pass.
-        rows: bands of several decoders, side by side; nothing for a single one.
+        rows: bands of several readers, side by side; nothing for a single one.
     """
 
     decoded: Bytes
@@ -72,27 +73,27 @@ def decoded(
     first = read.takes[0]
     dtype = source_element_type(task.units[first.unit].pieces[first.piece])
     with ExitStack() as stack:
-        decoders = [
-            stack.enter_context(closing(_decoder(read, chunk, whole)))
-            for chunk, whole in zip(group, _wholes(task, read, group, memory), strict=True)
+        readers = [
+            stack.enter_context(closing(_opened(read, chunk, dtype, at_once)))
+            for chunk, at_once in zip(group, _at_once(task, read, group, memory), strict=True)
         ]
-        for band in _group_bands(task, read, group, decoders[0].part):
-            if decoders[0].is_behind(band):
+        for band in _group_bands(task, read, group, readers[0].part):
+            if readers[0].is_behind(band):
                 return
-            parts = _read(decoders, band, memory.decoded, dtype)
+            parts = _read(readers, band, memory.decoded)
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
                 yield _together(parts, memory, in_rows)
-        for decoder in decoders:
-            decoder.check_end()
+        for reader in readers:
+            reader.check_end()
 
 
 def _together(
     parts: Sequence[Part], memory: DecoderMemory, in_rows: bool
 ) -> tuple[Array | Interleaved, Box]:
-    """The parts of all decoders as one band as wide as all of them."""
-    combined = _combined_box(parts)
+    """The parts of all readers as one band as wide as all of them."""
+    combined = around([box for _, box in parts])
     interleaved = interleaved_of(parts, memory.decoded, combined)
     if interleaved is not None and not in_rows:
         return interleaved, combined
@@ -106,41 +107,33 @@ def _together(
     return whole, combined
 
 
-def _wholes(
+def _at_once(
     task: Task, read: SourceRead, group: Sequence[SourceChunk], memory: DecoderMemory
-) -> Sequence[Whole | None]:
+) -> Sequence[ChunkBuffers | None]:
     """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
     ends = accumulate((chunk_bytes(chunk, read.dtype) for chunk in group), initial=0)
-    return [Whole(memory.decoded[start:end], memory.encoded) for start, end in pairwise(ends)]
+    return [ChunkBuffers(memory.decoded[a:b], memory.encoded) for a, b in pairwise(ends)]
 
 
-def _decoder(read: SourceRead, chunk: SourceChunk, whole: Whole | None) -> ChunkDecoder:
-    stored = StoredChunks(read.name, read.dtype, read.encoding, read.fill)
-    box = chunk.box
-    return ChunkDecoder(stored, chunk, box.intersect(read.box) or box, box.start, whole)
+def _opened(
+    read: SourceRead, chunk: SourceChunk, dtype: np.dtype[Any], at_once: ChunkBuffers | None
+) -> ChunkReader:
+    wanted = chunk.box.intersect(read.box) or chunk.box
+    return ChunkReader(StoredChunks.of_read(read), chunk, wanted, dtype, at_once)
 
 
-def _read(
-    decoders: Sequence[ChunkDecoder], band: Band, memory: Bytes, dtype: np.dtype[Any]
-) -> list[Part]:
-    """The wanted part of each decoder's band; those of streams are one behind the other in ``memory``."""
+def _read(readers: Sequence[ChunkReader], band: Band, memory: Bytes) -> list[Part]:
+    """The wanted part of each reader's band; those of streams are one behind the other in ``memory``."""
     parts: list[Part] = []
     at = 0
-    for decoder in decoders:
-        nbytes, part = decoder.read(band, memory[at:], dtype)
+    for reader in readers:
+        nbytes, part = reader.read_band(band, memory[at:])
         at += nbytes
         if part is not None:
             parts.append(part)
     return parts
-
-
-def _combined_box(parts: Sequence[Part]) -> Box:
-    """What parts that lie side by side cover together."""
-    start = tuple(map(min, zip(*(box.start for _, box in parts), strict=True)))
-    stop = tuple(map(max, zip(*(box.stop for _, box in parts), strict=True)))
-    return Box(start, stop)
 
 
 def _group_bands(
@@ -152,7 +145,7 @@ def _group_bands(
 
 
 def decoder_bytes_of(task: Task, read: SourceRead, group: Sequence[SourceChunk]) -> int:
-    """Memory that the decoders of a group take together: their bands, or all of each chunk."""
+    """Memory that the readers of a group take together: their bands, or all of each chunk."""
     if task.at_once:
         return sum(chunk_bytes(chunk, read.dtype) for chunk in group)
     return group_capacity(task, read, group)

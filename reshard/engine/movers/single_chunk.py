@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.coverage import coverage_of
 from reshard.checksums.sums import Sums, sum_of_box
-from reshard.engine.decode.chunk_decoder import StoredChunks, chunk_bytes, decode_into
+from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import Result, SourceRead, Task, Unit, source_element_type
@@ -35,10 +35,9 @@ def move_whole(
     """
     (read,) = task.reads
     (source,) = read.chunks
-    stored = StoredChunks(read.name, read.dtype, read.encoding, read.fill)
     dtype = source_element_type(task.units[0].pieces[0])
     memory = memory[: chunk_bytes(source, read.dtype)]
-    decode_into(memory, stored, source, encoded)
+    decode_into(memory, StoredChunks.of_read(read), source, encoded)
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     found = sum_of_box(elements, source.box, read.shape)
     sums = Sums(source=found, expected=found, read=coverage_of(source.box))

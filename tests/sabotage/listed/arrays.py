@@ -18,9 +18,9 @@ SABOTAGES = (
     Sabotage(
         "restored-to-another-region",
         "a chunk that two devices share goes to the first of them only",
-        "reshard/restoring/read_chunk.py",
-        "            for buffer in () if part.is_placed else read.buffers:",
-        "            for buffer in () if part.is_placed else read.buffers[:1]:",
+        "reshard/engine/decode/read_chunk.py",
+        "                for place in () if part.is_placed else read.places:",
+        "                for place in () if part.is_placed else read.places[:1]:",
         ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
     ),
     Sabotage(

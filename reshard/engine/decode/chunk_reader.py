@@ -1,0 +1,279 @@
+"""ChunkReader: reads boxes of one stored chunk. All elements that the library reads come through it.
+
+convert reads bands of several chunks in lock step (``source_bands``), restore and verify all of a chunk at a time
+(``read_chunk``), streams and diff boxes that go through many chunks (``box_stream``).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.checksums.runs import row_major
+from reshard.engine.task import SourceChunk, SourceRead
+from reshard.errors import CorruptError
+from reshard.formats.codecs import DecodeStream, open_fill, open_stream
+from reshard.formats.codecs.raw import RawStream
+from reshard.formats.codecs.source import REMEDY, Source
+from reshard.formats.contents import Encoding, StoredTensor
+from reshard.geometry.bands import Band
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements, span
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
+
+    Array = npt.NDArray[Any]
+
+
+class StoredChunks(Struct, frozen=True):
+    """What all chunks of a tensor share: name, dtype, encoding, and what a missing one holds."""
+
+    name: str
+    dtype: str
+    encoding: Encoding
+    fill: bytes
+
+    @classmethod
+    def of(cls, stored: StoredTensor) -> StoredChunks:
+        """The chunks of a stored tensor."""
+        return cls(stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill)
+
+    @classmethod
+    def of_read(cls, read: SourceRead) -> StoredChunks:
+        """The chunks of a tensor that a task reads."""
+        return cls(read.name, read.dtype, read.encoding, read.fill)
+
+    def where(self, chunk: SourceChunk) -> str:
+        """The tensor and the chunk, for messages."""
+        return f"tensor {self.name!r}, chunk {list(chunk.index)}"
+
+
+def open_chunk(
+    stored: StoredChunks,
+    chunk: SourceChunk,
+    encoded: memoryview | None = None,
+    wanted_bytes: int | None = None,
+) -> DecodeStream:
+    """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill.
+
+    ``wanted_bytes``: nothing behind so many of them will be read; None where all may be.
+    """
+    decoded_bytes = chunk_bytes(chunk, stored.dtype)
+    if chunk.extent is None:
+        return open_fill(stored.fill, decoded_bytes)
+    return open_stream(
+        stored.encoding,
+        chunk.extent,
+        decoded_bytes,
+        stored.where(chunk),
+        inside=chunk.box.shape,
+        dtype=stored.dtype,
+        shape=chunk.stored_shape,
+        encoded=encoded,
+        wanted_bytes=wanted_bytes,
+    )
+
+
+def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:
+    """Bytes of the decoded chunk, padding included."""
+    return math.prod(chunk.stored_shape) * storage_bytes(dtype)
+
+
+def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded: Bytes) -> None:
+    """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over.
+
+    ``encoded`` is memory for what is read, of ``encoded_room`` bytes, or nothing.
+    """
+    with closing(open_chunk(stored, chunk, encoded.data)) as stream:
+        stream.readinto(memory.data)
+        stream.close_checked()
+
+
+class ChunkBuffers(Struct, frozen=True):
+    """Memory in which a chunk is decoded.
+
+    Attributes:
+        decoded: for a band, or for the whole chunk if it is decoded at once.
+        encoded: for what is read of a chunk that is decoded at once, until it is decoded; empty for a stream.
+    """
+
+    decoded: Bytes
+    encoded: Bytes
+
+    @property
+    def is_at_once(self) -> bool:
+        return len(self.encoded) > 0
+
+
+def check_recorded(name: str, found: str, recorded: str) -> None:
+    """Raises CorruptError if the digest of a tensor's bytes, 16 hex digits, is not the recorded one."""
+    if found != recorded:
+        raise CorruptError(
+            f"tensor {name!r}: its bytes have the digest {found}, but {recorded} was recorded when it was written; "
+            f"{REMEDY}"
+        )
+
+
+class ChunkReader:
+    """An open chunk, of which parts of one box are read, each behind those read before.
+
+    It is decoded in a stream as it is read, or at once into memory for all of it. Of raw bytes only those that are
+    asked for are read, unless the rows of a box are too short to be read one by one.
+
+    Attributes:
+        wanted: the box, in the tensor.
+        inside: the same box, counted from the chunk's start.
+        read_bytes: stored bytes that were read so far.
+    """
+
+    def __init__(
+        self,
+        stored: StoredChunks,
+        chunk: SourceChunk,
+        wanted: Box,
+        dtype: np.dtype[Any],
+        at_once: ChunkBuffers | None = None,
+    ) -> None:
+        """Opens the chunk, whose elements are viewed as ``dtype``; decodes it now given memory to do that ``at_once``."""
+        self.chunk = chunk
+        self.wanted = wanted
+        self.read_bytes = 0
+        self._stored = stored
+        self._dtype = dtype
+        self.inside = wanted.relative_to(chunk.box.start)
+        self._is_whole = self.inside.shape == chunk.stored_shape
+        self._position = 0
+        self._decoded: Array | None = None
+        self._stream: DecodeStream | None = None
+        if at_once is None:
+            self._stream = open_chunk(stored, chunk, wanted_bytes=self._wanted_bytes())
+        else:
+            memory = at_once.decoded[: chunk_bytes(chunk, stored.dtype)]
+            decode_into(memory, stored, chunk, at_once.encoded)
+            self._decoded = memory.view(dtype).reshape(chunk.stored_shape)
+        # Only of raw bytes a part can be read alone.
+        self._raw = self._stream if isinstance(self._stream, RawStream) else None
+        if chunk.extent is not None and self._raw is None:
+            self.read_bytes = chunk.extent.length
+
+    @property
+    def part(self) -> Box | None:
+        """What is wanted of the chunk, counted from its start; None for all of it."""
+        return None if self.inside.shape == self.chunk.box.shape else self.inside
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether all of the chunk is in memory."""
+        return self._decoded is not None
+
+    def _wanted_bytes(self) -> int | None:
+        """The chunk's bytes up to the last row that is wanted; None for all of it."""
+        rows, stored = self.inside.stop[:1], self.chunk.stored_shape
+        if not rows or rows[0] >= stored[0]:
+            return None
+        return rows[0] * math.prod(stored[1:]) * self._dtype.itemsize
+
+    def read(self, box: Box, memory: Bytes) -> Array:
+        """The elements of ``box``, counted from the chunk's start: a view of ``memory``, or of the decoded chunk.
+
+        ``memory`` has room for the box, with what lies between its rows unless ``skips_gaps(box)``.
+        """
+        if self._decoded is not None:
+            return self._decoded[box.slices]
+        around, itemsize = self.chunk.stored_shape, self._dtype.itemsize
+        if self._raw is not None and self.skips_gaps(box):
+            taken = memory[: box.size * itemsize]
+            self._raw.read_box(box, around, itemsize, taken.data)
+            self.read_bytes += taken.nbytes
+            return taken.view(self._dtype).reshape(box.shape)
+        first, count = span(box, around)
+        taken = self._next(first * itemsize, memory[: count * itemsize])
+        if count == box.size:
+            return taken.view(self._dtype).reshape(box.shape)
+        import numpy as np
+
+        strides = row_major(around, itemsize)
+        return np.ndarray(box.shape, self._dtype, taken.data, strides=strides)
+
+    def skips_gaps(self, box: Box) -> bool:
+        """Whether the rows of a box, counted from the chunk's start, are read one by one."""
+        if self._raw is None:
+            return False
+        run = run_elements(box.shape, self.chunk.stored_shape)
+        return run < box.size and run * self._dtype.itemsize >= MIN_RUN_BYTES
+
+    def read_band(self, band: Band, memory: Bytes) -> tuple[int, tuple[Array, Box] | None]:
+        """How many bytes the band has, and what is wanted of it: its elements, as of ``read``, and their box of the tensor.
+
+        None where the band holds nothing that is wanted. Then it is not read.
+        """
+        local = band.box(self.chunk.stored_shape)
+        nbytes = local.size * self._dtype.itemsize
+        here = local.shift(self.chunk.box.start)
+        box = here if self._is_whole else here.intersect(self.wanted)
+        if box is None:
+            return nbytes, None
+        elements = self.read(local, memory)
+        if not self._is_whole:
+            elements = elements[box.relative_to(here.start).slices]
+        return nbytes, (elements, box)
+
+    def is_behind(self, band: Band) -> bool:
+        """Whether this band, and so every later one, lies behind everything wanted."""
+        start = (*band.lead, band.start)
+        last = tuple(stop - 1 for stop in self.inside.stop)
+        return bool(last) and start > last[: len(start)]
+
+    def _next(self, first: int, out: Bytes) -> Bytes:
+        """Fills ``out`` with the decoded bytes from ``first`` on, which lies at or behind where the stream is."""
+        if self._stream is None:
+            raise ValueError(f"{self._stored.where(self.chunk)} was decoded at once")
+        if first > self._position:
+            self._stream.skip(first - self._position)
+        self._stream.readinto(out.data)
+        self._position = first + out.nbytes
+        if self._raw is not None:
+            self.read_bytes += out.nbytes
+        return out
+
+    def check_end(self) -> bool:
+        """As ``check``, if the chunk was read to its end; else False."""
+        nbytes = chunk_bytes(self.chunk, self._stored.dtype)
+        return (self._stream is None or self._position == nbytes) and self.check()
+
+    def check(self) -> bool:
+        """Checks what was not read yet, that nothing is left over, and that the checksum fits; then closes.
+
+        False if bytes of a raw chunk were skipped, so that its checksum says nothing.
+        Raises CorruptError, naming tensor and chunk.
+        """
+        return self._stream is None or self._stream.close_checked()
+
+    def check_all(self) -> None:
+        """As ``check``, but reads a chunk of which bytes were skipped once more, for its checksum."""
+        if not self.check():
+            _check_stored(self._stored, self.chunk)
+
+    def close(self) -> None:
+        """Closes without checks; may be called twice."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _check_stored(stored: StoredChunks, chunk: SourceChunk) -> None:
+    """Reads a chunk for its CRC32C, where it has one; CorruptError, naming tensor and chunk, where it does not fit."""
+    if chunk.extent is None or not stored.encoding.checksum:
+        return
+    with closing(
+        Source(chunk.extent, stored.where(chunk), True, stored.encoding.read_ahead_bytes)
+    ) as source:
+        source.read_rest()
+        source.check_trailer()
