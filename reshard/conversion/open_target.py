@@ -14,7 +14,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.target_run import DoneUnits, TargetRun
 from reshard.engine.task import Result
 from reshard.storage.location import Location
-from reshard.storage.put_versions import recording_versions
+from reshard.storage.target import recording_versions
 from reshard.storage.transaction import Transaction
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from reshard.checksums.coverage import PRIME, coverage, coverage_of
-from reshard.checksums.sums import NOTHING, Sums, digest_text
+from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage, coverage_of, digest_text
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress

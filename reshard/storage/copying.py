@@ -8,12 +8,12 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
-from reshard.checksums.file_range import range_crc32c
+from reshard.checksums.crc import range_crc32c
 from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.local.files import close_after_reading, read_at
 from reshard.storage.location import Location, is_in_bucket
-from reshard.storage.put_versions import record_version
+from reshard.storage.target import record_version
 
 PIECE_BYTES = 1 << 20
 

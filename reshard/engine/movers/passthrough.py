@@ -12,9 +12,8 @@ from contextlib import closing
 
 from msgspec import Struct
 
-from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
-from reshard.checksums.sums import Sums
+from reshard.checksums.sums import Sums, coverage
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import reading, turns_between

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reshard.checksums.coverage import PRIME, coverage
-from reshard.checksums.sums import NOTHING, Sums
+from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reshard.errors import MissingError
+from reshard.storage.base import StoreWrapper
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.location import Location
-from reshard.storage.wrapper import StoreWrapper
 
 _NAME = "reshardrun"
 """Azure takes letters and digits only."""

@@ -28,10 +28,10 @@ from reshard.errors import (
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target.lease import Lease, take
-from reshard.storage.buckets.target.pending_files import with_files
 from reshard.storage.buckets.target.run_numbers import numbered, run_of
 from reshard.storage.buckets.target.segments import Segments
 from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
+from reshard.storage.buckets.view import with_files
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
