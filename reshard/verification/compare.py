@@ -24,8 +24,7 @@ from reshard.formats.slices.file_verdict import FileVerdict
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.pairing import Pairing, RulesFrom, pair_by_name
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 from reshard.verification.diff_report import LeafDiff, no_place_warnings
 from reshard.verification.other_leaves import AllLeaves, compare_others
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
-from reshard.record_text import counted
+from reshard.record import Record, counted
 
 
 class PartReport(Record, frozen=True):
