@@ -16,7 +16,7 @@ from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.planning.target_layouts import Layout, layout_of
-from reshard.storage.location import is_in_bucket
+from reshard.storage.target import traits_at
 
 
 class CheckedOptions(Struct, frozen=True):
@@ -91,7 +91,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         format_options=given,
         **{name: getattr(asked, name) for name in AS_ASKED},
     )
-    if options.state is not None and not is_in_bucket(path):
+    if options.state is not None and traits_at(path).renames:
         raise PlanError(
             f"state is where runs to buckets are recorded, but the target {path!r} is on a disk, beside which its record is kept; leave it "
             "out (state)"

@@ -12,8 +12,8 @@ from reshard.conversion.prepare import Planned, local_paths, plan_targets, plan_
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.request_plan import RequestPlan
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.location import is_in_bucket
 from reshard.storage.requests import NONE, Requests
+from reshard.storage.target import traits_at
 
 _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""
@@ -25,7 +25,7 @@ def plan_all(
     """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
-    in_buckets = sum(is_in_bucket(target.target) for target in targets)
+    in_buckets = sum(_is_asked(target.target) for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
     return with_requests(planned.summary, requests)
 
@@ -65,14 +65,14 @@ def plan_requests(
         finished: numbers of targets that are there already.
     """
     left = {n: target for n, target in enumerate(targets) if n not in finished}
-    in_buckets = {n: target for n, target in left.items() if is_in_bucket(target.target)}
-    if not in_buckets and not is_in_bucket(planned.summary.source):
+    in_buckets = {n: target for n, target in left.items() if _is_asked(target.target)}
+    if not in_buckets and not _is_asked(planned.summary.source):
         return None
     from reshard.conversion.request_facts import of_source, of_target, source_tensors
 
     tensors = source_tensors(planned)
     parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
-    if is_in_bucket(str(chosen.root)):
+    if chosen.root.traits.by_requests:
         parts.append(of_source(planned, left, tensors, chosen.root))
     looked = so_far() - chosen.before + more
     gets = Requests(get=looked.get, received_bytes=looked.received_bytes)
@@ -85,6 +85,10 @@ def plan_requests(
         len(in_buckets),
         _segment_deletes(in_buckets.values()),
     )
+
+
+def _is_asked(place: str) -> bool:
+    return traits_at(place).by_requests
 
 
 def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:

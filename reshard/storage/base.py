@@ -59,6 +59,11 @@ class Traits(Struct, frozen=True):
         return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
 
     @property
+    def by_requests(self) -> bool:
+        """Whether each call is a request to a service, which takes long and is counted."""
+        return self.range_bytes > 0
+
+    @property
     def by_one_task(self) -> bool:
         """Whether each file must be written by one task, or by the tasks of one batch in order."""
         return self.by_hosts or not self.in_place

@@ -8,6 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from reshard.errors import StorageError
 from reshard.storage.base import ON_DISK, Pieces, StoreWrapper, Traits, Writing
 from reshard.storage.local.files import (
     has_data,
@@ -107,9 +108,17 @@ def _is_listed(root: Location, wanted: FileRange) -> bool:
     return wanted.version in ("", found.version)
 
 
-def traits_at(text: str) -> Traits:
-    """What can be done below the folder, or with the file, that a text names."""
-    return ON_DISK if "://" not in text else locate(text).traits
+def traits_at(place: object) -> Traits:
+    """What can be done below the folder, or with the file, that a text names, as a user gave it.
+
+    For what names no place it says what a disk can do: whoever opens it refuses it.
+    """
+    if not isinstance(place, str) or "://" not in place:
+        return ON_DISK
+    try:
+        return locate(place).traits
+    except StorageError:
+        return ON_DISK
 
 
 def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:

@@ -30,6 +30,12 @@ def target_text(target: str) -> str:
     return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
+def absolute_text(target: str) -> str:
+    """As ``target_text``, where a later change of the working directory changes nothing; links are kept."""
+    text = target_text(target)
+    return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
+
+
 def check_target(
     target: Location, source: Location, *, overwrite: bool, is_file: bool = False
 ) -> None:
