@@ -59,6 +59,6 @@ def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, su
         (sums.merge(written),),
         elements.nbytes,
         read.stored_bytes,
-        (encoded.stored(elements.nbytes),),
+        (encoded.stored,),
         target=unit.target,
     )

@@ -266,7 +266,7 @@ class ChunkSink(_Slots):
         encoded = store_chunk(self.unit, target, data, self._output)
         target = encoded.target
         self._stored[target.index] = encoded.data.view(self.dtype).reshape(target.stored_shape)
-        return encoded.stored(target.box.size * self.dtype.itemsize)
+        return encoded.stored
 
 
 def _inside(chunk: Array, slot: Slot) -> Array:
