@@ -16,7 +16,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.layout.changes import full_name
-from reshard.layout.warn import warn_caller
+from reshard.log import warn_caller
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request

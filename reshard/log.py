@@ -1,12 +1,17 @@
-"""The log of the library: one line for what begins and for what has ended, to the logger ``reshard``.
+"""What the library tells a program beside what it returns: a log, and warnings.
 
-Nothing is printed until the program sets logging up. A warning of a report is a record of the level WARNING.
+The log is one line for what begins and for what has ended, to the logger ``reshard``. Nothing is printed until the program sets
+logging up. A warning of a report is a record of the level WARNING; calls that return no report warn as Python does.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings as python_warnings
 from collections.abc import Iterable
+
+_BETWEEN = ("reshard.", "contextlib", "keras.")
+"""Modules that may call this package for the user: ``with`` leaves a scope, a Keras model builds itself."""
 
 
 def log(message: str, *values: object, warnings: Iterable[str] = ()) -> None:
@@ -20,3 +25,12 @@ def log(message: str, *values: object, warnings: Iterable[str] = ()) -> None:
     logger.info(message, *values)
     for sentence in warnings:
         logger.warning("%s", sentence)
+
+
+def warn_caller(sentences: Iterable[str], kind: type[Warning]) -> None:
+    """Gives one warning for each sentence, at the line of the program that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals["__name__"]).startswith(_BETWEEN):
+        frame, level = frame.f_back, level + 1
+    for sentence in sentences:
+        python_warnings.warn(sentence, kind, stacklevel=level)

@@ -1,12 +1,15 @@
-"""Record: what a call returns, which can be written as JSON."""
+"""Record: what a call returns, as JSON and as a short text; and small pieces of text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
+
+from reshard.geometry.sizes import format_bytes
 
 
 class Record(Struct, frozen=True):
@@ -39,3 +42,77 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(plain, value))
     return value
+
+
+MOST = 3
+"""As many parts are shown; the others are counted."""
+
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories that move the cursor, turn the writing direction, or do not encode."""
+
+
+def several(
+    kind: str, headline: str, parts: Sequence[object] = (), rest: Iterable[str] = ()
+) -> str:
+    """The kind and a headline, then the first parts and other sentences, a line each.
+
+    >>> print(several("Report", "5 numbers", [1, 2, 3, 4, 5], ["warning: few"]))
+    Report(5 numbers)
+      1
+      2
+      3
+      … and 2 more
+      warning: few
+    """
+    more = [f"… and {len(parts) - MOST:,} more"] if len(parts) > MOST else []
+    lines = [*map(str, parts[:MOST]), *more, *rest]
+    return "\n".join([f"{kind}({headline})", *(f"  {line}" for line in lines)])
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 tensor``, ``2,000 tensors``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def warned(warnings: Iterable[str]) -> list[str]:
+    """The lines for warnings."""
+    return [f"warning: {text}" for text in warnings]
+
+
+def safe(text: str, keep: str = "") -> str:
+    r"""``text`` with everything that could steer a terminal written as an escape.
+
+    Names come from files and may contain anything. Characters of ``keep`` stay.
+
+    >>> safe("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or _is_safe(c) else _escaped(c) for c in text)
+
+
+def _is_safe(char: str) -> bool:
+    return unicodedata.category(char) not in _UNSAFE
+
+
+def _escaped(char: str) -> str:
+    return ascii(char)[1:-1]
+
+
+def rate_text(nbytes: float, seconds: float) -> str:
+    """Bytes per second; empty if the time was too short to measure."""
+    return f"{format_bytes(nbytes / seconds)}/s" if seconds > 1e-3 else "–"
+
+
+def duration_text(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

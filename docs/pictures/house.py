@@ -31,11 +31,10 @@ LIBRARY = {
     "patterns": "regular expressions, in linear time",
     "checksums": "digests of tensors from pieces in any order",
     "geometry": "boxes, grids, row-major order, dtypes",
-    "record_text": "how records print",
     "documents": "what is shown as JSON",
     "errors": "the tree of errors",
-    "log": "what begins and ends",
-    "record": "records as JSON",
+    "log": "the log, and warnings",
+    "record": "records as JSON and text",
 }
 """What each room of the library does, where there is space to say it."""
 SERVICE = {

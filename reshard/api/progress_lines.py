@@ -11,7 +11,7 @@ from typing import TextIO
 
 from reshard.engine.progress import Progress
 from reshard.geometry.sizes import format_bytes
-from reshard.record_text import duration_text, rate_text, safe
+from reshard.record import duration_text, rate_text, safe
 
 SECONDS_BETWEEN_LINES = 5.0
 MOST_NAME = 40

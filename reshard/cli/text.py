@@ -9,9 +9,9 @@ from typing import Any
 from reshard import DeviceMesh, Encoding, Grid, TensorLayout, TensorSpec
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
-from reshard.record_text import duration_text as duration_text
-from reshard.record_text import rate_text as rate_text
-from reshard.record_text import safe as safe
+from reshard.record import duration_text as duration_text
+from reshard.record import rate_text as rate_text
+from reshard.record import safe as safe
 
 
 def shape_text(shape: Sequence[int]) -> str:

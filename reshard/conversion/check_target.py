@@ -17,7 +17,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.read_layout import given_layout
 from reshard.planning.target_layouts import Layout, layout_of
-from reshard.storage.location import is_in_bucket
+from reshard.storage.target import traits_at
 
 
 class CheckedOptions(Struct, frozen=True):
@@ -92,7 +92,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         format_options=given,
         **{name: getattr(asked, name) for name in AS_ASKED},
     )
-    if options.state is not None and not is_in_bucket(path):
+    if options.state is not None and traits_at(path).renames:
         raise PlanError(
             f"state is where runs to buckets are recorded, but the target {path!r} is on a disk, beside which its record is kept; leave it "
             "out (state)"

@@ -18,8 +18,7 @@ from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.put_versions import first_changed
-from reshard.storage.target import FileRange, look
+from reshard.storage.target import FileRange, first_changed, look
 
 
 def check_stored(target: OpenTarget) -> None:

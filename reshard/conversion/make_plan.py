@@ -31,8 +31,9 @@ from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
-from reshard.storage.location import is_in_bucket, locate, source_text
+from reshard.storage.location import locate, source_text
 from reshard.storage.requests import NONE, Requests
+from reshard.storage.target import traits_at
 from reshard.storage.targets import check_target, target_text
 
 _FOUND = Requests(head=1, list=1)
@@ -45,7 +46,7 @@ def plan_all(
     """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
-    in_buckets = sum(is_in_bucket(target.target) for target in targets)
+    in_buckets = sum(traits_at(target.target).by_requests for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
     return with_requests(planned.summary, requests)
 
@@ -84,7 +85,7 @@ def plan_requests(
     """
     left = {n: target for n, target in enumerate(targets) if n not in finished}
     places = [planned.summary.source, *(target.target for target in left.values())]
-    if not any(map(is_in_bucket, places)):
+    if not any(traits_at(place).by_requests for place in places):
         return None
     from reshard.conversion.predict_requests import predict_requests
 

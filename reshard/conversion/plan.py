@@ -17,8 +17,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 
 
 class PlannedTensor(Record, frozen=True):

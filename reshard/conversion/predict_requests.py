@@ -39,8 +39,9 @@ from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.copying import is_copied_by_store
-from reshard.storage.location import Location, is_in_bucket, locate
+from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests, pages
+from reshard.storage.target import traits_at
 
 SAMPLES = 64
 """Chunks of a tensor that are looked at, evenly spread; each stands for as many others."""
@@ -53,10 +54,10 @@ def predict_requests(
 
     Opening the source and looking at the targets was done already, so that it is counted and not estimated.
     """
-    in_buckets = {n: target for n, target in left.items() if is_in_bucket(target.target)}
+    in_buckets = {n: target for n, target in left.items() if traits_at(target.target).by_requests}
     tensors = source_tensors(planned)
     parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
-    if is_in_bucket(str(chosen.root)):
+    if chosen.root.traits.by_requests:
         parts.append(of_source(planned, left, tensors, chosen.root))
     looked = so_far() - chosen.before + more
     gets = Requests(get=looked.get, received_bytes=looked.received_bytes)
@@ -177,7 +178,7 @@ def _way(tensor: Tensor, target: str, *, is_alone: bool) -> Way:
     ``is_alone``: whether no other target is filled from the same read.
     """
     some, nbytes = tensor.some, round(tensor.chunks.mean_bytes)
-    if some is None or not is_in_bucket(target):
+    if some is None or traits_at(target).in_place:
         return "whole"
     is_whole_object = bool(some.version) and not some.offset
     is_provable = is_alone and is_whole_object and tensor.stored.encoding.checksum
@@ -264,7 +265,8 @@ def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
     """What the files of items that are no trees take."""
     made = NONE
     for source in checkpoint.copied.values():
-        from_bucket, folder = is_in_bucket(source), locate(source).view()
+        root = locate(source)
+        from_bucket, folder = root.traits.by_requests, root.view()
         found = ((folder / name).status() for name in folder.files())
         files = (carried(one.nbytes if one else 0, from_bucket=from_bucket) for one in found)
         made += sum(files, Requests(list=1 + 2 * from_bucket, head=int(from_bucket)))

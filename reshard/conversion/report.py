@@ -15,8 +15,7 @@ from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Strategy
 from reshard.planning.time_plan import TimePlan
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 from reshard.storage.requests import Requests
 
 Proof = Literal["proved", "written", "encoded"]

@@ -29,7 +29,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Plan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, part_root
-from reshard.storage.put_versions import recording_versions
+from reshard.storage.target import recording_versions
 from reshard.storage.targets import device_of, has_leftovers, root_text
 from reshard.storage.transaction import Transaction
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from msgspec import Struct
 
-from reshard.checksums.file_range import READ_BYTES, range_crc32c
+from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.errors import StorageError

@@ -37,13 +37,13 @@ def limits_of(max_memory: int | str | None, workers: int | None, *places: object
     ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
     """
     from reshard.storage.host import default_max_memory, default_workers
-    from reshard.storage.location import is_in_bucket
+    from reshard.storage.target import traits_at
 
     memory = bytes_of("max_memory", max_memory)
     memory = default_max_memory() if memory is None else memory
     if workers is None:
         workers = default_workers()
-        if any(map(is_in_bucket, places)):
+        if any(traits_at(place).by_requests for place in places):
             workers = max(workers, min(WAITING_WORKERS, memory // WAITING_WORKER_BYTES))
     limits = Limits(memory, workers)
     check_limits(limits.max_memory, limits.workers)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from reshard.checksums.coverage import PRIME, coverage, coverage_of
-from reshard.checksums.sums import NOTHING, Sums, digest_text
+from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage, coverage_of, digest_text
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import CastStats, StoredChunk
 from reshard.engine.write.chunk_files import raw_bytes

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 
-from reshard.checksums.crc import CRC32C
-from reshard.checksums.file_range import range_crc
+from reshard.checksums.crc import CRC32C, range_crc
 from reshard.errors import StorageError
 from reshard.formats.file_map import ChunkChecksum, FileMap, SharedFile, StoredRanges
 from reshard.storage.local.files import open_new, storage_errors, write_all

@@ -13,7 +13,7 @@ from reshard.arguments import MissingChunks
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Stored
-from reshard.record_text import counted
+from reshard.record import counted
 
 MOST_NAMED = 3
 

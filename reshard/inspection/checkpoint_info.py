@@ -19,8 +19,7 @@ from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 
 
 class TensorInfo(Record, frozen=True):

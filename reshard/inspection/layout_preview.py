@@ -17,8 +17,7 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 
 
 class TensorPreview(Record, frozen=True):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import LayoutError
+from reshard.errors import LayoutError, LayoutWarning
 from reshard.layout.prefixes import pattern_hint
-from reshard.layout.warn import warn_caller
+from reshard.log import warn_caller
 
 if TYPE_CHECKING:
     from reshard.layout.layout_map import LayoutMap
@@ -90,7 +90,7 @@ def entered(layout_map: LayoutMap) -> Iterator[None]:
 def warn_of_idle_keys(layout_map: LayoutMap) -> None:
     """Warns of keys that match no variable, unless the map's scope is still open and may make more."""
     if _CURRENT.layout_map is not layout_map:
-        warn_caller(layout_map.scope_names.idle_keys(layout_map))
+        warn_caller(layout_map.scope_names.idle_keys(layout_map), LayoutWarning)
 
 
 class ScopeNames:

@@ -18,7 +18,7 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.piece import Piece
-from reshard.record_text import counted, several
+from reshard.record import counted, several
 
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
 """How pieces are moved.

@@ -161,7 +161,8 @@ class Shards(Struct, frozen=True):
         return put(array, self.places[number])
 
     def assemble(self, placed: Sequence[Any]) -> Any:
-        from reshard.variables.sharded.variable import Static, adopted
+        from reshard.variables.sharded.facts import Static
+        from reshard.variables.sharded.variable import adopted
 
         static = Static(self.name, self.axis, self.strategy, partitioner=self.partitioner)
         return adopted(placed, static)

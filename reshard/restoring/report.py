@@ -9,8 +9,7 @@ from msgspec import field
 
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan
 from reshard.restoring.tensor_read import Restored

@@ -34,8 +34,7 @@ from reshard.formats.missing_chunks import (
     numbers,
     read_as,
 )
-from reshard.layout.warn import warn_caller
-from reshard.log import log
+from reshard.log import log, warn_caller
 from reshard.restoring.into import filling
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore

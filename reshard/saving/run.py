@@ -33,7 +33,7 @@ from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.saving.write import ChunkWriter, check_put, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
-from reshard.storage.put_versions import recording_versions
+from reshard.storage.target import recording_versions
 from reshard.storage.targets import check_new, held_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
 

@@ -162,10 +162,8 @@ def _require_jax() -> None:
 
 def _target(path: str | os.PathLike[str]) -> str:
     """The URL of a bucket, or the absolute path, links kept: the caller may change its working directory during the save."""
-    from reshard.storage.location import is_in_bucket
-    from reshard.storage.targets import target_text
+    from reshard.storage.targets import absolute_text
 
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the path is {path!r}; expected a path")
-    text = target_text(os.fsdecode(path))
-    return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
+    return absolute_text(os.fsdecode(path))

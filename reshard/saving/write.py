@@ -27,7 +27,7 @@ from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location
-from reshard.storage.put_versions import first_changed
+from reshard.storage.target import first_changed
 
 
 class _Budget:

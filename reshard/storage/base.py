@@ -59,6 +59,11 @@ class Traits(Struct, frozen=True):
         return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
 
     @property
+    def by_requests(self) -> bool:
+        """Whether each call is a request to a service, which takes long and is counted."""
+        return self.range_bytes > 0
+
+    @property
     def by_one_task(self) -> bool:
         """Whether each file must be written by one task, or by the tasks of one batch in order."""
         return self.by_hosts or not self.in_place
@@ -165,3 +170,34 @@ class Store(Protocol):
     def remove(self, path: str) -> None:
         """Removes a file, if it is there."""
         ...
+
+
+class StoreWrapper(Struct, frozen=True):
+    """Passes every call on to ``store``; implements ``base.Store``."""
+
+    store: Store
+
+    @property
+    def traits(self) -> Traits:
+        return self.store.traits
+
+    def status(self, path: str, what: str = "") -> FileStatus | None:
+        return self.store.status(path, what)
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        return self.store.entries(folder)
+
+    def files(self, folder: str) -> Iterator[str]:
+        return self.store.files(folder)
+
+    def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
+        return self.store.open(path, version, what)
+
+    def view(self, folder: str) -> Store:
+        return self.store.view(folder)
+
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        return self.store.write(path, data, how)
+
+    def remove(self, path: str) -> None:
+        self.store.remove(path)

@@ -6,14 +6,14 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 
-from reshard.checksums.file_range import range_crc32c
+from reshard.checksums.crc import range_crc32c
 from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.local.files import close_after_reading, read_at
 from reshard.storage.location import Location, is_in_bucket
-from reshard.storage.put_versions import record_version
+from reshard.storage.target import record_version
 
 PIECE_BYTES = 1 << 20
 
@@ -85,18 +85,38 @@ def cloned(source: str, offset: int, nbytes: int, fd: int, path: str, at: int = 
     Returns their CRC32C as it is read from the new file, whose path is ``path``: what another process wrote to the source
     meanwhile would be in it. None where it was not done; the caller then reads and writes the bytes, and gets any error.
     """
-    if nbytes < CLONE_BYTES or is_in_bucket(source):
+    if not share_blocks(source, offset, nbytes, fd, at):
         return None
-    with ExitStack() as stack:
-        try:
-            source_fd = os.open(source, _READING)
-            stack.callback(close_after_reading, source_fd)
-            fcntl.ioctl(fd, _FICLONERANGE, struct.pack("=qQQQ", source_fd, offset, nbytes, at))
-            made = os.open(path, _READING | os.O_NOFOLLOW)
-            stack.callback(close_after_reading, made)
-            return range_crc32c(lambda start, size: read_at(made, size, start), at, nbytes)
-        except OSError:
-            return None
+    try:
+        made = os.open(path, _READING | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return range_crc32c(lambda start, size: read_at(made, size, start), at, nbytes)
+    except OSError:
+        return None
+    finally:
+        close_after_reading(made)
+
+
+def share_blocks(source: str, offset: int, nbytes: int, fd: int, at: int = 0) -> bool:
+    """Gives the open local file ``fd`` the blocks of another file, as ``cloned`` does; False where it was not done.
+
+    File systems share whole blocks only: ``offset`` and ``at`` must begin one, and the range must end one, or both files.
+    """
+    if nbytes < CLONE_BYTES or is_in_bucket(source):
+        return False
+    try:
+        source_fd = os.open(source, _READING)
+    except OSError:
+        return False
+    try:
+        fcntl.ioctl(fd, _FICLONERANGE, struct.pack("=qQQQ", source_fd, offset, nbytes, at))
+    except OSError:
+        return False
+    finally:
+        close_after_reading(source_fd)
+    return True
 
 
 def _pieces(file: OpenFile, nbytes: int) -> Iterator[bytes]:

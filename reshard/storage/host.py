@@ -1,11 +1,14 @@
-"""The resources of this host: memory, processors, free space."""
+"""This host: memory, processors, free space, its processes and what is forked from them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
+
+from reshard.errors import StorageError
 
 DEFAULT_CAP_BYTES = 1 << 30
 MAX_DEFAULT_WORKERS = 16
@@ -136,3 +139,21 @@ def _start_ticks(pid: int) -> int:
         return 0
     after_name = text.rpartition(")")[2].split()
     return int(after_name[19])
+
+
+def forked_error(action: str, used: str, follows: str) -> StorageError:
+    """The error for a call of a library in a process that was forked after the library was used, to be raised."""
+    return StorageError(
+        f"cannot {action}: this process was forked from one that had used {used}, and {follows}; start worker processes with "
+        "'spawn' (ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')))"
+    )
+
+
+def thread_names() -> set[str]:
+    """The names of this process's threads, those of libraries too; none where the system does not tell."""
+    names: set[str] = set()
+    with suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it ended meanwhile
+                names.add((thread / "comm").read_text().strip())
+    return names

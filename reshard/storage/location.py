@@ -126,7 +126,7 @@ class Location(Struct, frozen=True):
 
         A view of it, and the state, are listed once, too. It notices no change, so that it should not be kept.
         """
-        if not self.traits.range_bytes:
+        if not self.traits.by_requests:
             return self
         from reshard.storage.buckets.folders import remembered
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """The function's result for each item, in order, as ``map`` gives them."""
-    if not store.traits.range_bytes:
+    if not store.traits.by_requests:
         yield from map(function, items)
         return
     waiting: deque[Future[R]] = deque()

@@ -69,7 +69,7 @@ def held_part(
     """
     if is_local(target):
         return held_part_folder(Path(target.path), part.folder)
-    from reshard.storage.buckets.target.part import held_part_objects
+    from reshard.storage.buckets.target.held import held_part_objects
 
     return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
 

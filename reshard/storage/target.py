@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 
-from reshard.storage.base import ON_DISK, Traits
+from reshard.errors import StorageError
+from reshard.storage.base import ON_DISK, Pieces, StoreWrapper, Traits, Writing
 from reshard.storage.local.files import (
     has_data,
     open_new,
@@ -107,9 +108,17 @@ def _is_listed(root: Location, wanted: FileRange) -> bool:
     return wanted.version in ("", found.version)
 
 
-def traits_at(text: str) -> Traits:
-    """What can be done below the folder, or with the file, that a text names."""
-    return ON_DISK if "://" not in text else locate(text).traits
+def traits_at(place: object) -> Traits:
+    """What can be done below the folder, or with the file, that a text names, as a user gave it.
+
+    For what names no place it says what a disk can do: whoever opens it refuses it.
+    """
+    if not isinstance(place, str) or "://" not in place:
+        return ON_DISK
+    try:
+        return locate(place).traits
+    except StorageError:
+        return ON_DISK
 
 
 def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
@@ -122,3 +131,44 @@ def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int
     from reshard.storage.buckets.objects import put_memory_bytes
 
     return put_memory_bytes(nbytes, in_parts=in_parts)
+
+
+class RecordingStore(StoreWrapper, frozen=True):
+    """Passes every call on, and records the versions; implements ``base.Store``.
+
+    Attributes:
+        put: the version of each file that was written, by its path.
+    """
+
+    put: dict[str, str]
+
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+        self.put[path] = self.store.write(path, data, how)
+        return self.put[path]
+
+    def remove(self, path: str) -> None:
+        self.put.pop(path, None)
+        self.store.remove(path)
+
+
+def recording_versions(root: Location, put: dict[str, str]) -> Location:
+    """The same root, below which the version of every file that is written is recorded; one on a disk as it is: its files have none."""
+    return root if root.traits.renames else Location(RecordingStore(root.store, put), root.path)
+
+
+def record_version(file: Location, version: str) -> None:
+    """Records a file that the store made itself, as a copy of another one."""
+    if isinstance(file.store, RecordingStore):
+        file.store.put[file.path] = version
+
+
+def first_changed(listed: Location, put: Mapping[str, str]) -> str | None:
+    """The text of a file that is gone, or has another version than it was put in; None where all are there.
+
+    ``listed`` is a view of their root. Stores that give no versions show only what is gone.
+    """
+    for path, version in put.items():
+        found = listed.store.status(path)
+        if found is None or (version and found.version != version):
+            return listed.traits.text(path)
+    return None

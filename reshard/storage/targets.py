@@ -30,6 +30,12 @@ def target_text(target: str) -> str:
     return path if Path(path).name not in ("", "..") else os.path.realpath(path)
 
 
+def absolute_text(target: str) -> str:
+    """As ``target_text``, where a later change of the working directory changes nothing; links are kept."""
+    text = target_text(target)
+    return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
+
+
 def check_target(
     target: Location, source: Location, *, overwrite: bool, is_file: bool = False
 ) -> None:
@@ -62,7 +68,7 @@ def held_target(
     """
     if is_local(target):
         return held_local(Path(target.path), file)
-    from reshard.storage.buckets.target.transaction import held_objects
+    from reshard.storage.buckets.target.held import held_objects
 
     return held_objects(target, unsafe=unsafe, state=state)
 
@@ -76,7 +82,7 @@ def state_of(target: Location, state: str | None = None) -> Location:
     """The folder in which a run to a target records what is done, and says that it is at work."""
     if is_local(target):
         return locate(staging_for(Path(target.path)).folder)
-    from reshard.storage.buckets.target.transaction import state_folder
+    from reshard.storage.buckets.target.held import state_folder
 
     return state_folder(target, state)
 

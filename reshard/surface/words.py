@@ -9,7 +9,7 @@ from reshard.geometry.sizes import format_bytes, parse_bytes, shortest_bytes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import full_name
 from reshard.layout.layout_text import parse_json, parse_yaml
-from reshard.record_text import duration_text
+from reshard.record import duration_text
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike  # noqa: TC004  (types, named for those who take them)

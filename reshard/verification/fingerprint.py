@@ -25,8 +25,7 @@ from reshard.formats.slices.record_files import (
     room_for_records,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 from reshard.storage.location import Location, locate
 
 

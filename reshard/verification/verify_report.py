@@ -18,8 +18,7 @@ from reshard.documents.shared import document_of
 from reshard.formats.slices.file_digests import FileVerdict
 from reshard.layout.changes import Changes
 from reshard.planning.pairing import RulesFrom
-from reshard.record import Record
-from reshard.record_text import counted, several, warned
+from reshard.record import Record, counted, several, warned
 from reshard.verification.diff_report import LeafDiff
 
 Status = Literal[

@@ -237,9 +237,9 @@ def test_a_defect_in_one_target_is_caught_there(kind, which, tmp_path, monkeypat
     name = "ChunkSink" if kind is BLOCK else "PieceSink"
     sink = {"ChunkSink": ChunkSink, "PieceSink": PieceSink}[name]
 
-    def made(unit, *args):
+    def made(unit, *args, **kwargs):
         kinds = (sink, type("Broken", (Swapped, sink), {}))
-        return kinds[unit.target == which](unit, *args)
+        return kinds[unit.target == which](unit, *args, **kwargs)
 
     monkeypatch.setattr(stream, name, made)
     with pytest.raises(VerificationError, match=f"'out/{which}': what was written has digest"):

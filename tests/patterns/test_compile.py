@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError, PlanError
-from reshard.patterns import linear_search
+from reshard.patterns import compile as compiling
 from reshard.patterns.compile import Pattern, compile_pattern, shown
 from reshard.patterns.dialect import MAX_DEPTH, MAX_LENGTH
 from reshard.patterns.names import Names
@@ -277,7 +277,7 @@ def test_a_version_without_the_direct_search_works_as_well(monkeypatch: pytest.M
         return ours.found(names), ours.spans("aüx"), ours.replacement(r"<\2>").of("aüxx")
 
     direct = search_all()
-    monkeypatch.setattr(linear_search, "_direct", lambda *_: None)
+    monkeypatch.setattr(compiling, "_direct", lambda *_: None)
     assert search_all() == direct
 
 

@@ -67,7 +67,9 @@ def test_every_public_method_says_what_it_does(name: str) -> None:
 def returned_by(name: str) -> dict[str, str]:
     """The annotations of what a public function, or each public method of a class, returns."""
     found = getattr(reshard, name)
-    members = vars(found) if isinstance(found, type) else {name: found}
+    kinds = reversed(found.__mro__) if isinstance(found, type) else ()
+    own = [vars(kind) for kind in kinds if kind.__module__.startswith("reshard.")]
+    members = {key: value for kind in own for key, value in kind.items()} or {name: found}
     plain = {
         key: getattr(value, "fget", getattr(value, "__func__", value))
         for key, value in members.items()

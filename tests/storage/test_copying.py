@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from awscrt.checksums import crc32c
+from safetensors.numpy import save_file
 
 import reshard
-from reshard.errors import CorruptError
+from reshard.engine.write import sinks
+from reshard.errors import CorruptError, VerificationError
 from reshard.storage import copying
 from reshard.storage.copying import CLONE_BYTES, cloned
 from tests.orbax_trees import put, save_pytree
@@ -126,3 +128,61 @@ def test_a_clone_that_is_wrong_is_seen_where_a_checksum_is_stored(
     with pytest.raises(CorruptError, match=r"tensor 'w', chunk \[\d, \d\]: its bytes do not have"):
         reshard.convert(tmp_path / "first", tmp_path / "again", compression="keep")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A checkpoint with raw chunks that are moved in bands, and the digest of its tensor."""
+    values = np.random.default_rng(0).integers(0, 1 << 30, (1024, 1024)).astype(np.int32)
+    first = Path(save_pytree(tmp_path / "c", {"w": put(values)}, use_ocdbt=False))
+    reshard.convert(first, tmp_path / "raw", compression="none")
+    return tmp_path / "raw"
+
+
+def test_raw_chunks_share_blocks_and_are_read_from_the_target(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing = Sharing()
+    monkeypatch.setattr(fcntl, "ioctl", sharing)
+    written: list[int] = []
+    monkeypatch.setattr(sinks, "write_runs", lambda *_: written.append(1))
+    made = reshard.convert(raw, tmp_path / "t", compression="none", workers=1)
+    assert {t.strategy for t in made.tensors} == {"scatter"}
+    assert sum(nbytes for _, nbytes, _ in sharing.asked) >= 4 << 20
+    assert not written
+    assert reshard.verify(raw, tmp_path / "t").differences == 0
+
+
+def test_blocks_that_are_not_those_of_the_source_are_written_over(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's checksum does not fit what is read from the target, so that the source is read and written after all."""
+    sharing = Sharing(flips=True)
+    monkeypatch.setattr(fcntl, "ioctl", sharing)
+    reshard.convert(raw, tmp_path / "t", compression="none")
+    assert sharing.asked
+    assert reshard.verify(raw, tmp_path / "t").differences == 0
+
+
+def test_wrong_blocks_of_a_source_without_checksums_differ_from_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, values = tmp_path / "c.safetensors", np.ones((1024, 1024), np.int32)
+    save_file({"w": values}, tmp_path / "model.safetensors")
+    reshard.convert(tmp_path / "model.safetensors", source, to="safetensors")
+    monkeypatch.setattr(fcntl, "ioctl", sharing := Sharing(flips=True))
+    with pytest.raises(VerificationError, match="'w': what was written has digest"):
+        reshard.convert(source, tmp_path / "t", to="safetensors")
+    assert sharing.asked
+    assert not (tmp_path / "t").exists()
+
+
+def test_raw_chunks_that_nothing_proves_are_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing = Sharing()
+    monkeypatch.setattr(fcntl, "ioctl", sharing)
+    save_file({"w": np.ones((1024, 1024), np.int32)}, tmp_path / "model.safetensors")
+    reshard.convert(tmp_path / "model.safetensors", tmp_path / "t", to="safetensors")
+    assert sharing.asked == []
+    assert reshard.verify(tmp_path / "model.safetensors", tmp_path / "t").differences == 0

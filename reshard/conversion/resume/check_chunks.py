@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 
-from reshard.checksums.file_range import READ_BYTES, range_crc32c
+from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.conversion.resume.journaled_chunks import (
     ChunkKey,
     Journaled,

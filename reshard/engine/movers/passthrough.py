@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.checksums.coverage import coverage
 from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, linear_part
-from reshard.checksums.sums import Sums
+from reshard.checksums.sums import Sums, coverage
 from reshard.engine.error_context import about_tensor
 from reshard.engine.movers.stored_bytes import (
     copy_range,
@@ -56,19 +55,6 @@ class _Copy(Struct, frozen=True):
     output: TaskOutput
 
 
-class _Written(Struct, frozen=True):
-    """A chunk of a target that was copied.
-
-    Attributes:
-        linear: linear part of the CRC32C of its bytes where no trailer follows them, else 0.
-        nbytes: of its file.
-    """
-
-    linear: int
-    nbytes: int
-    version: str = ""
-
-
 def pass_to_all(
     task: Task, files: Sequence[OpenFiles], outputs: Sequence[TaskOutput]
 ) -> list[Result]:
@@ -106,25 +92,24 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
     targets = [copy.unit.chunks[number] for copy in copies]
     for copy, target in zip(copies, targets, strict=True):
         _check_same(copy.unit, source, target)
-    return [
-        StoredChunk(
-            t.index,
-            w.linear,
-            t.box.size * storage_bytes(c.unit.dtype),
-            w.nbytes,
-            (w.version,) if w.version else (),
-        )
-        for c, t, w in zip(copies, targets, _write_one(copies, source, targets), strict=True)
-    ]
+    return _write_one(copies, source, targets)
+
+
+def _record(
+    copy: _Copy, source: SourceChunk, linear: int, nbytes: int, version: str = ""
+) -> StoredChunk:
+    """What was stored as a target's chunk: ``linear`` as in StoredChunk, and the ``nbytes`` and version of its file."""
+    moved = source.box.size * storage_bytes(copy.unit.dtype)
+    return StoredChunk(source.index, linear, moved, nbytes, (version,) if version else ())
 
 
 def _write_one(
     copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
-) -> list[_Written]:
+) -> list[StoredChunk]:
     """Copies from file to files where all are local files, else by the store, or through memory if the chunk is small."""
     extent = source.extent
     is_whole = not all(copy.output.place.traits.in_place for copy in copies)
-    by_store = _copied_by_store(copies, targets, extent) if is_whole else None
+    by_store = _copied_by_store(copies, source, targets) if is_whole else None
     if by_store is not None:
         return [by_store]
     has_places = all(target.places for target in targets)
@@ -142,7 +127,7 @@ def _write_one(
 
 def _through_memory(
     copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
-) -> list[_Written]:
+) -> list[StoredChunk]:
     """Reads the chunk whole, or makes it of the fill value, and writes it to each target."""
     extent = source.extent
     nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
@@ -150,15 +135,16 @@ def _through_memory(
         with reading(turns):
             stored = None if extent is None else stored_bytes(extent)
         return [
-            _write_whole(copy, target, _encoded(copy, source, stored))
+            _write_whole(copy, source, target, _encoded(copy, source, stored))
             for copy, target in zip(copies, targets, strict=True)
         ]
 
 
 def _copied_by_store(
-    copies: Sequence[_Copy], targets: Sequence[TargetChunk], extent: Extent | None
-) -> _Written | None:
+    copies: Sequence[_Copy], chunk: SourceChunk, targets: Sequence[TargetChunk]
+) -> StoredChunk | None:
     """Has the store itself copy an object that is one whole chunk; None where it cannot, or several targets want the bytes."""
+    extent = chunk.extent
     if len(copies) > 1 or extent is None or extent.inline is not None or not extent.version:
         return None
     (copy,), (target,) = copies, targets
@@ -172,10 +158,10 @@ def _copied_by_store(
     if status != FileStatus("file", extent.length, extent.version):
         return None  # a file of several chunks, or another one now: whoever reads it tells
     version = copied_by_store(source, place, status)
-    return _Written(0, extent.length, version) if version else None
+    return _record(copy, chunk, 0, extent.length, version) if version else None
 
 
-def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[_Written]:
+def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[StoredChunk]:
     """Copies one large chunk to one target."""
     if copy.output.place.traits.in_place:
         return _copied([copy], source, extent, [file])
@@ -197,7 +183,7 @@ def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> li
         version = place.write_pieces((piece for piece in pieces() if piece), nbytes)
         is_bare = not unit.encoding.checksum
         linear = linear_part(CRC32C, crcs[0], extent.length) if is_bare else 0
-        return [_Written(linear, nbytes, version)]
+        return [_record(copy, source, linear, nbytes, version)]
 
 
 def _only_file(copy: _Copy, target: TargetChunk) -> str:
@@ -212,7 +198,7 @@ def _only_file(copy: _Copy, target: TargetChunk) -> str:
 
 def _copied(
     copies: Sequence[_Copy], source: SourceChunk, extent: Extent, files: Sequence[str]
-) -> list[_Written]:
+) -> list[StoredChunk]:
     """Copies the stored bytes to a local file of each target, with the trailer of each."""
     read = copies[0].read
     with about_tensor(copies[0].unit.name, source.index, read.name):
@@ -226,7 +212,7 @@ def _copied(
             _check_size(out, extent.length + len(added), path)
             is_bare = not copy.unit.encoding.checksum
             linear = linear_part(CRC32C, crc, extent.length) if is_bare else 0
-            written.append(_Written(linear, extent.length + len(added)))
+            written.append(_record(copy, source, linear, extent.length + len(added)))
     return written
 
 
@@ -276,7 +262,7 @@ def _encoded(copy: _Copy, source: SourceChunk, stored: bytes | None) -> bytes:
     return stored + _trailer(copy, source, crc32c_of(stored))
 
 
-def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
+def _write_whole(copy: _Copy, source: SourceChunk, target: TargetChunk, data: bytes) -> StoredChunk:
     """Writes a chunk that is in memory to its place."""
     output, version = copy.output, ""
     if target.places:
@@ -285,4 +271,4 @@ def _write_whole(copy: _Copy, target: TargetChunk, data: bytes) -> _Written:
     elif output.put is not None:
         output.put(copy.unit.name, target.index, data)
     linear = 0 if copy.unit.encoding.checksum else CRC32C.linear(data)
-    return _Written(linear, len(data), version)
+    return _record(copy, source, linear, len(data), version)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.checksums.coverage import coverage_of
-from reshard.checksums.sums import Sums, sum_of_box
+from reshard.checksums.sums import Sums, coverage_of, sum_of_box
 from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.output import TaskOutput
@@ -59,6 +58,6 @@ def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, su
         (sums.merge(written),),
         elements.nbytes,
         read.stored_bytes,
-        (encoded.stored(elements.nbytes),),
+        (encoded.stored,),
         target=unit.target,
     )

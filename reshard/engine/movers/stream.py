@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from reshard.engine.decode.source_bands import (
 from reshard.engine.error_context import about_tensor
 from reshard.engine.movers.filling import Filling, Taker
 from reshard.engine.movers.passthrough import pass_to_all
+from reshard.engine.movers.share_blocks import on_shared_blocks
 from reshard.engine.movers.single_chunk import move_whole
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import ReadTurns, reading, turns_between
@@ -48,7 +49,7 @@ from reshard.engine.task import (
 )
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest
-from reshard.errors import VerificationError
+from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.planning.cost import BAND_BYTES
@@ -96,9 +97,21 @@ def _execute_one(task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | No
             return move_whole(task, outputs, arena.take(task.band_bytes), arena.take(encoded))
     if task.strategy == "copy":
         return _pass_on(task, outputs)
+    shared = on_shared_blocks(task, outputs[task.units[0].target])
+    if shared is not None:
+        # Where it fails, the source is read: its errors name it.
+        with suppress(StorageError, CorruptError):
+            return _stream(shared, outputs, pool, is_stored=True)
+    return _stream(task, outputs, pool)
+
+
+def _stream(
+    task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | None, *, is_stored: bool = False
+) -> list[Result]:
+    """``is_stored``: the target's blocks are those that are read."""
     sizes = _Buffers.of(task)
     with lent(pool, sizes.total, task.memory_bytes) as arena, _turns(task, outputs) as turns:
-        return _transfer(task, outputs, arena, sizes, turns)
+        return _transfer(task, outputs, arena, sizes, turns, is_stored=is_stored)
 
 
 def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[ReadTurns | None]:
@@ -192,6 +205,8 @@ def _transfer(
     arena: Arena,
     sizes: _Buffers,
     turns: ReadTurns | None,
+    *,
+    is_stored: bool,
 ) -> list[Result]:
     decoded_memory, passing = arena.take(sizes.decoded), arena.take(sizes.passing)
     rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
@@ -206,7 +221,7 @@ def _transfer(
                 sink = ChunkSink(unit, output, digest, arena)
             else:
                 files = stack.enter_context(_open_files(task, unit, outputs))
-                sink = PieceSink(unit, files, digest, scratch)
+                sink = PieceSink(unit, files, digest, scratch, is_stored=is_stored)
             fillings.append(Filling(unit, sink, output.target, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:

@@ -17,6 +17,7 @@ from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
 from reshard.formats.file_map import Place
+from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local.files import (
     WRITE_BYTES,
     open_new,
@@ -31,24 +32,15 @@ if TYPE_CHECKING:
 
 
 class EncodedChunk(Struct, frozen=True):
-    """What was encoded and stored as which chunk, so that its digest can be taken later.
+    """A chunk that was stored whole, and what was encoded as which chunk: its digest is taken of that, and not of what should be.
 
     Attributes:
         data: its decoded bytes, from which it was encoded.
-        nbytes: its size as it is stored, checksum included.
-        crc32c: linear part of the CRC32C of its stored bytes where no checksum is stored with them, else 0.
-        versions: as in StoredChunk.
     """
 
     target: TargetChunk
     data: Bytes
-    nbytes: int
-    crc32c: int = 0
-    versions: tuple[str, ...] = ()
-
-    def stored(self, nbytes: int) -> StoredChunk:
-        """The record of the chunk, which has ``nbytes`` of the tensor."""
-        return StoredChunk(self.target.index, self.crc32c, nbytes, self.nbytes, self.versions)
+    stored: StoredChunk
 
 
 def store_chunk(unit: Unit, target: TargetChunk, data: Bytes, output: TaskOutput) -> EncodedChunk:
@@ -61,8 +53,12 @@ def store_chunk(unit: Unit, target: TargetChunk, data: Bytes, output: TaskOutput
         if not target.places and output.put is not None:
             output.put(unit.name, target.index, encoded[0])
         versions = tuple(write_chunk(output, place, encoded) for place in target.places)
-    linear = _linear(unit.encoding, data, encoded)
-    return EncodedChunk(target, data, nbytes, linear, versions if any(versions) else ())
+    moved, linear = (
+        target.box.size * storage_bytes(unit.dtype),
+        _linear(unit.encoding, data, encoded),
+    )
+    found = versions if any(versions) else ()
+    return EncodedChunk(target, data, StoredChunk(target.index, linear, moved, nbytes, found))
 
 
 def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryview]) -> int:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reshard.checksums.coverage import PRIME, coverage
-from reshard.checksums.sums import NOTHING, Sums
+from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
@@ -100,14 +99,24 @@ class _Slots:
 
 
 class PieceSink(_Slots):
-    """Writes each slot straight to its place in a raw target chunk."""
+    """Writes each slot straight to its place in a raw target chunk.
+
+    ``is_stored``: the bytes are there already, from where they were read (``movers.share_blocks``).
+    """
 
     def __init__(
-        self, unit: Unit, files: OpenFiles, target_digest: TargetDigest, scratch: Bytes
+        self,
+        unit: Unit,
+        files: OpenFiles,
+        target_digest: TargetDigest,
+        scratch: Bytes,
+        *,
+        is_stored: bool = False,
     ) -> None:
         super().__init__(unit, target_digest)
         self._files = files
         self._scratch = scratch
+        self._is_stored = is_stored
         self._itemsize = self.dtype.itemsize
         self._written: list[tuple[Array, Box]] = []
         self._crc = [0] * len(unit.chunks)
@@ -164,7 +173,7 @@ class PieceSink(_Slots):
         places = runs(slot.start, slot.shape, target.stored_shape, self._itemsize)
         with about_tensor(self.unit.name, target.index, self.source):
             self._check_places(places, slot, target)
-            for where in target.places:
+            for where in () if self._is_stored else target.places:
                 write_runs(self._files, where, data, places)
         self._nbytes[slot.number] += len(data)
         self._crc[slot.number] ^= self._chunk_crc(elements, slot, target, places)
@@ -267,7 +276,7 @@ class ChunkSink(_Slots):
         encoded = store_chunk(self.unit, target, data, self._output)
         target = encoded.target
         self._stored[target.index] = encoded.data.view(self.dtype).reshape(target.stored_shape)
-        return encoded.stored(target.box.size * self.dtype.itemsize)
+        return encoded.stored
 
 
 def _inside(chunk: Array, slot: Slot) -> Array:

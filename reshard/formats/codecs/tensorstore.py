@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from reshard.storage.forks import forked_error, thread_names
+from reshard.storage.host import forked_error, thread_names
 
 _THREAD = "ts_pool_worker"
 

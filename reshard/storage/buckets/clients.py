@@ -13,7 +13,7 @@ from reshard.storage.buckets.aws import credentials, is_on
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
 from reshard.storage.buckets.urls import Scheme, format_url
-from reshard.storage.forks import forked_error
+from reshard.storage.host import forked_error
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:

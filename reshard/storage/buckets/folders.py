@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from msgspec import field
 
 from reshard.errors import MissingError
-from reshard.storage.base import Entry, FileStatus, Store
+from reshard.storage.base import Entry, FileStatus, Store, StoreWrapper
 from reshard.storage.buckets.listing import Listing
 from reshard.storage.buckets.store import BucketStore, nothing_there
 from reshard.storage.buckets.view import BucketView
-from reshard.storage.wrapper import StoreWrapper
 
 
 def remembered(store: Store, folder: str) -> Store:

@@ -9,14 +9,11 @@ from collections.abc import Iterator, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import VariableError
-from reshard.geometry.box import Box
-from reshard.layout.partitioners import Partitioner
-from reshard.layout.slice_info import SaveSliceInfo
-from reshard.variables.sharded.in_jax import Shape, refuse_tracing, register_pytree
+from reshard.variables.sharded.facts import Facts, Static
+from reshard.variables.sharded.in_jax import refuse_tracing, register_pytree
 from reshard.variables.sharded.indexing import take_index
 from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.sharded.operators import ArrayOperators
@@ -32,7 +29,6 @@ from reshard.variables.sharded.shards import (
     from_python,
     live_shards,
     narrowed_by_jax,
-    sizes_along,
     unwritable,
 )
 from reshard.variables.sharded.splitting import cut, known_partitioner, shard_count
@@ -51,21 +47,7 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.shards import Array
 
 
-class Static(Struct, frozen=True):
-    """The parts of a variable that are not shards; jax treats them as tree structure.
-
-    ``numpy_dtype`` is the dtype of numpy shards that jax would narrow; otherwise empty. ``partitioner`` is one of this
-    package's, which can be compared and hashed, or None.
-    """
-
-    name: str
-    axis: int
-    strategy: str
-    numpy_dtype: str = ""
-    partitioner: Partitioner | None = None
-
-
-class ShardedVariable(ArrayOperators, RowUpdates):
+class ShardedVariable(Facts, ArrayOperators, RowUpdates):
     """One variable in shards along ``axis``; the shards may be on different devices.
 
     ``variables`` are jax or numpy arrays, or Python lists, of one dtype, whose shapes differ only along
@@ -85,8 +67,6 @@ class ShardedVariable(ArrayOperators, RowUpdates):
     they do not fit together.
     """
 
-    _shards: tuple[Any, ...]
-    _static: Static
     _changing: RLock
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
@@ -148,79 +128,6 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         made._shards, made._static = shards, static
         made._refuse_narrowed()
         return made
-
-    @property
-    def variables(self) -> list[Array]:
-        """The shards, in order; numpy shards are read-only."""
-        return list(self._shards)
-
-    @property
-    def name(self) -> str:
-        """The variable's name, in messages and in slice metadata."""
-        return self._static.name
-
-    @property
-    def axis(self) -> int:
-        """The dimension that is split, counted from the front."""
-        return self._static.axis
-
-    @property
-    def partition_strategy(self) -> str:
-        """How rows are assigned to shards: "div" or "mod"."""
-        return self._static.strategy
-
-    @property
-    def partitioner(self) -> Partitioner | None:
-        """The partitioner of this package that chose the number of shards; None if something else did."""
-        return self._static.partitioner
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of an element."""
-        dtype: np.dtype[Any] = self._shards[0].dtype
-        return dtype
-
-    @property
-    def shape(self) -> Shape:
-        """Shape of the whole variable: a tuple, and a list by ``.as_list()``."""
-        total = self._rows.total
-        first = self._shards[0].shape
-        return Shape((*first[: self.axis], total, *first[self.axis + 1 :]))
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._shards[0].shape)
-
-    @property
-    def rows(self) -> tuple[range, ...]:
-        """For each shard, its rows (indices along ``axis``), in its order."""
-        return tuple(map(self._rows.of, range(len(self._shards))))
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        """For each shard, its box of the variable; empty for a shard without rows.
-
-        Raises VariableError for a "mod" table, whose shards are not boxes; use ``rows`` instead.
-        """
-        if self.partition_strategy == "mod":
-            raise VariableError(
-                f"the shards of {self.name!r} contain every {len(self._shards)}th row ('mod'), which "
-                f"no box describes; use .rows, or split it as 'div'"
-            )
-        shape, axis = self.shape, self.axis
-        return tuple(_box(shape, axis, held) for held in self.rows)
-
-    @property
-    def offsets(self) -> tuple[tuple[int, ...], ...]:
-        """For each shard, the start of its box; VariableError for a "mod" table."""
-        return tuple(box.start for box in self.boxes)
-
-    @property
-    def save_slice_infos(self) -> list[SaveSliceInfo]:
-        """For each shard, its slice of the variable; VariableError for a "mod" table."""
-        shape = self.shape
-        return [SaveSliceInfo.from_box(self.name, shape, box) for box in self.boxes]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole variable as a new numpy array, joined in host memory."""
@@ -350,10 +257,6 @@ class ShardedVariable(ArrayOperators, RowUpdates):
         if any(isinstance(shard, jax.Array) and str(shard.dtype) == held for shard in self._shards):
             check_jax_keeps(self._static.numpy_dtype, self.name)
 
-    @property
-    def _rows(self) -> ShardRows:
-        return ShardRows(sizes_along(self.axis, self._shards, self.name), self.partition_strategy)
-
 
 def adopted(shards: Sequence[Any], static: Static) -> ShardedVariable:
     """A variable of arrays that nothing else refers to, so numpy arrays are not copied.
@@ -369,11 +272,3 @@ def adopted(shards: Sequence[Any], static: Static) -> ShardedVariable:
     made = ShardedVariable._of(tuple(map(unwritable, shards)), static)
     made._live, made._rows  # noqa: B018  they must fit together, and suit the strategy
     return made
-
-
-def _box(shape: tuple[int, ...], axis: int, held: range) -> Box:
-    whole = Box.full(shape)
-    return Box(
-        (*whole.start[:axis], held.start, *whole.start[axis + 1 :]),
-        (*whole.stop[:axis], held.stop, *whole.stop[axis + 1 :]),
-    )

@@ -20,7 +20,7 @@ from reshard.engine import task_stream
 from reshard.errors import ReshardError
 from reshard.storage import host, upload
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.target import lease
+from reshard.storage.buckets.target import lease, take_lease
 
 PRELOADED = ["tests.robustness.buckets.children"]
 PART_BYTES = 1 << 16
@@ -96,10 +96,11 @@ def on_another_host() -> None:
     """Leases of other processes are those of another host, and die in seconds; records are put at once."""
     quick_leases()
     real = host.process_mark
-    lease.process_state = lambda _: "unknown"
+    take_lease.process_state = lambda _: "unknown"
     host.process_mark = lambda: real() | {"host": f"host-{os.getpid()}"}
     lease.process_mark = host.process_mark
 
 
 def quick_leases() -> None:
-    lease.BEAT_S, lease.SURE_S, lease.DEAD_S, lease.LOOK_S = 0.2, 0.8, 1.6, 0.1
+    lease.BEAT_S, lease.SURE_S = 0.2, 0.8
+    take_lease.DEAD_S, take_lease.LOOK_S = 1.6, 0.1

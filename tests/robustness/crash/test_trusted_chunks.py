@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import reshard
-from reshard.checksums import file_range
+from reshard.checksums import crc
 from reshard.conversion.resume import resume
 from reshard.errors import (
     StorageError,
@@ -124,7 +124,7 @@ def test_after_a_reboot_a_database_is_written_again(sources, target, monkeypatch
 
 @pytest.mark.usefixtures("unfinished")
 def test_chunks_are_checked_in_small_reads(source, target, monkeypatch, expected):
-    monkeypatch.setattr(file_range, "READ_BYTES", 1000)
+    monkeypatch.setattr(crc, "READ_BYTES", 1000)
     other_boot(monkeypatch)
     stages = []
     report = reshard.convert(

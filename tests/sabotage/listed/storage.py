@@ -112,7 +112,7 @@ SABOTAGES = (
     Sabotage(
         "live-lease-taken",
         "a run takes the lease of one that lives",
-        "reshard/storage/buckets/target/lease.py",
+        "reshard/storage/buckets/target/take_lease.py",
         "            return True\n        time.sleep(LOOK_S)\n    return False",
         "            return True\n        time.sleep(LOOK_S)\n    return True",
         (

@@ -7,8 +7,8 @@ from itertools import islice
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.target.held import state_folder
 from reshard.storage.buckets.target.lease import BEAT_S, now_s, read_lease
-from reshard.storage.buckets.target.transaction import state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.location import Location
 

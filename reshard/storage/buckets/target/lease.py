@@ -9,7 +9,7 @@ A checked line (``checked_lines``). A run takes the lease by putting it where th
 seen to be free or dead, with a greater fence: the time in milliseconds, so that fences also grow where a finished run left no
 lease to count from. Every renewal replaces the version that was put last, so that a run which lost its lease finds out.
 
-A lease is dead when its process is gone, or when its version stays the same for ``DEAD_S`` by the clock of the run that waits,
+A lease is dead when its process is gone, or when its version stays the same for ``take_lease.DEAD_S`` by the clock of the run that waits,
 whether or not that process is still there: it may stand still, or have failed to give the lease back. So is one that is damaged:
 the run that has it, if it lives, finds out at its next renewal that it has lost it.
 """
@@ -17,8 +17,6 @@ the run that has it, if it lives, finds out at its next renewal that it has lost
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -33,14 +31,12 @@ from reshard.errors import (
     SourceChangedError,
     StorageError,
     TargetBusyError,
-    TargetExistsError,
 )
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.listing import version_of
-from reshard.storage.buckets.reasons import NoConditionsError
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.checked_lines import checked_line, valid_lines
-from reshard.storage.host import process_mark, process_state
+from reshard.storage.host import process_mark
 
 FORMAT = "reshard.lease"
 VERSION = 1
@@ -51,19 +47,13 @@ BEAT_S = 8.0
 SURE_S = 20.0
 """A run that could not renew its lease for so long asks the store whether it still has it before it goes on."""
 
-DEAD_S = 30.0
-"""A lease that nobody renewed for so long is dead."""
-
-LOOK_S = 2.0
-"""Between looks at a lease, to see whether its run lives."""
-
 _LEASE_BYTES = 1 << 16
 """More than a lease ever has: it may grow between two requests."""
 
 _READS = 3
 """A lease that is damaged is read so often: it may have happened on the way."""
 
-_LIVE: set[str] = set()
+LIVE: set[str] = set()
 """The runs of this process that have a lease, or are about to. What else names this process was not given back when its run failed."""
 
 
@@ -167,14 +157,14 @@ class Lease:
         """Gives it back, so that the next run need not wait; what another run has by now stays its own."""
         with self._lock, suppress(StorageError):
             self._put(beat=self._held.beat + 1, is_free=True)
-        _LIVE.discard(self._held.run)
+        LIVE.discard(self._held.run)
 
     def remove(self) -> None:
         """Gives it back, and leaves nothing."""
         with suppress(StorageError):
             self.check()
             objects.delete(self._store, [self._path])
-        _LIVE.discard(self._held.run)
+        LIVE.discard(self._held.run)
 
     def _put(self, beat: int, *, is_free: bool = False) -> None:
         held = Held(self._held.target, self._held.fence, self._held.run, beat, is_free)
@@ -201,7 +191,7 @@ class Lease:
     def _known_if_ours(self, data: bytes) -> objects.Known | None:
         """The version that is there, if it is what this run put; a run that stood still may find another one's."""
         known = objects.look(self._store, self._path)
-        if known is None or _read(self._store, self._path, version_of(known.e_tag)) != data:
+        if known is None or read_content(self._store, self._path, version_of(known.e_tag)) != data:
             self._lose()
         return known
 
@@ -210,118 +200,12 @@ class Lease:
         self._refuse_lost()
 
 
-def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
-    """Takes the lease at ``path``, where nobody has it; waits until a lease of a host that went away is dead.
-
-    Raises TargetBusyError naming the holder, and StorageError where the store keeps no conditions, unless ``unsafe``.
-    """
-    held = Held(target, _next_fence(0), secrets.token_hex(8))
-    _LIVE.add(held.run)
-    try:
-        return _taken(store, path, held, unsafe=unsafe)
-    except BaseException:
-        _LIVE.discard(held.run)
-        raise
-
-
-def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
-    target, began_s = held.target, now_s()
-    try:
-        objects.put_new(store, path, held.render())
-    except TargetExistsError:
-        return _taken_over(store, path, held)
-    except NoConditionsError as error:
-        if not unsafe:
-            raise _refusal(target, str(error)) from None
-        objects.put(store, path, held.render())
-        return Lease(store, path, held, began_s, is_conditional=False)
-    taken = _puts_taken(store, path)
-    if taken == 1 and (known := objects.look(store, path)) is not None:
-        held, began_s = Held(target, _next_fence(held.fence), held.run), now_s()
-        objects.replace(store, path, held.render(), known)
-    is_conditional = taken < 2
-    if not is_conditional:
-        if not unsafe:
-            objects.delete(store, [path])
-            raise _refusal(
-                target, "it put an object in the place of one although it was asked not to"
-            )
-        objects.put(store, path, held.render())
-    return Lease(store, path, held, began_s, is_conditional=is_conditional)
-
-
-def _puts_taken(store: BucketStore, path: str) -> int:
-    """How many more objects the store takes at a path, of two that it is asked to put only where there is none.
-
-    None is usual. One shows that the lease was gone: another run took it over and ended. Two show that it keeps no conditions.
-    """
-    for taken, data in enumerate((b"a second one", b"a third one")):
-        try:
-            objects.put_new(store, path, data)
-        except TargetExistsError:
-            return taken
-    return 2
-
-
-def _refusal(target: str, seen: str) -> StorageError:
-    return StorageError(
-        f"the store of {target} keeps no conditions on writing, by which a run is sure that no other one writes the same target "
-        f"({seen}); choose another store, or see that nobody else writes there and say so (unsafe_commit)"
-    )
-
-
-def _next_fence(last: int) -> int:
-    return max(last + 1, time.time_ns() // 1_000_000)
-
-
-def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
-    """Takes a lease that is there, once it is free or dead."""
-    while True:
-        known, held = objects.look(store, path), read_lease(store, path)
-        if known is None or held is None:
-            return _taken(store, path, ours, unsafe=False)
-        if not _can_be_taken(store, path, known, held):
-            _refuse_live(read_lease(store, path), held, ours.target)
-            continue
-        mine = Held(ours.target, _next_fence(held.fence), ours.run)
-        began_s = now_s()
-        try:
-            objects.replace(store, path, mine.render(), known)
-        except (SourceChangedError, MissingError):
-            if _read(store, path) != mine.render():
-                continue  # another run was faster
-        return Lease(store, path, mine, began_s, is_conditional=True)
-
-
-def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Held) -> bool:
-    """Whether a lease is free or dead; False once it changes, or at once if a run of this process has it."""
-    state = process_state(held.mark)
-    is_of_this_process = state == "runs" and held.mark.get("pid") == os.getpid()
-    if held.is_free or state == "gone" or (is_of_this_process and held.run not in _LIVE):
-        return True
-    until = now_s() + DEAD_S
-    while not is_of_this_process and objects.look(store, path) == known:
-        if now_s() >= until:
-            return True
-        time.sleep(LOOK_S)
-    return False
-
-
-def _refuse_live(now: Held | None, before: Held, target: str) -> None:
-    """Raises TargetBusyError unless the run that had the lease has ended meanwhile."""
-    if now is None or (now.is_free and now.run == before.run):
-        return
-    raise TargetBusyError(
-        f"another run ({now.holder}) is writing {target} now; wait for it to end, or choose another target"
-    )
-
-
 def read_lease(store: BucketStore, path: str) -> Held | None:
     """The lease at a path; None where there is none. One that is damaged is of no run, and has no mark of a process.
 
     Raises ResumeError for one of another version of this program.
     """
-    data = _read(store, path)
+    data = read_content(store, path)
     if data is None:
         return None
     line = _first_valid(data)
@@ -342,7 +226,7 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
     return held
 
 
-def _read(store: BucketStore, path: str, version: str = "") -> bytes | None:
+def read_content(store: BucketStore, path: str, version: str = "") -> bytes | None:
     """The lease's content; None where there is none in that version."""
     data = b""
     for _ in range(_READS):

@@ -12,10 +12,9 @@ lease (``lease``) and the records (``segments``)::
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from reshard.errors import (
@@ -27,62 +26,26 @@ from reshard.errors import (
 )
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.lease import Lease, take
-from reshard.storage.buckets.target.pending_files import with_files
-from reshard.storage.buckets.target.run_numbers import numbered, run_of
+from reshard.storage.buckets.target.lease import Lease
 from reshard.storage.buckets.target.segments import Segments
 from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
+from reshard.storage.buckets.view import with_files
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
     UNFINISHED_MARK,
     is_left_unfinished,
+    numbered,
+    run_of,
 )
 from reshard.storage.host import this_kernel
-from reshard.storage.local.staging import PARTIAL
-from reshard.storage.location import Location, is_in_bucket, locate
+from reshard.storage.location import Location
 from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
 
 _TICK_S = 0.5
 
 _BY_OTHERS = (TargetExistsError, SourceChangedError, MissingError)
 """What a run sees where another one has taken its target."""
-
-
-def state_folder(target: Location, state: str | None = None) -> Location:
-    """Where the lease and the records of a target are kept: beside it, or below ``state``, the URL of a folder for several.
-
-    Raises StorageError unless that is in a bucket.
-    """
-    if state is None:
-        return target.parent / f".{target.name}{PARTIAL}"
-    if not is_in_bucket(state):
-        raise StorageError(
-            f"state is {state!r}; expected a folder in a bucket, such as {target.parent / 'unfinished'}, since a run elsewhere must find it"
-        )
-    told = hashlib.sha256(str(target).encode()).hexdigest()[:8]
-    return locate(state) / f".{target.name}-{told}{PARTIAL}"
-
-
-@contextmanager
-def held_objects(
-    target: Location, *, unsafe: bool = False, state: str | None = None
-) -> Iterator[ObjectTransaction]:
-    """The transaction of a target in a bucket, as the last run left it; in the block no other run can have it.
-
-    Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
-    conditions, where two runs may mix.
-    """
-    folder = state_folder(target, state)
-    lease = take(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
-    transaction = ObjectTransaction(target, folder, lease)
-    try:
-        yield transaction
-    except StorageError as error:
-        transaction.tell_if_lost(error)
-        raise
-    finally:
-        transaction.end()
 
 
 def bucket_of(place: Location) -> BucketStore:

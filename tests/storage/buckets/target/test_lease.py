@@ -12,9 +12,10 @@ import pytest
 from reshard.errors import ResumeError, StorageError, TargetBusyError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import lease as leases
+from reshard.storage.buckets.target import take_lease as taking
 from reshard.storage.buckets.target.checks import check_held
-from reshard.storage.buckets.target.lease import Held, Lease, read_lease, take
+from reshard.storage.buckets.target.lease import Held, Lease, read_lease
+from reshard.storage.buckets.target.take_lease import take
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers
@@ -39,8 +40,8 @@ def lease(store: BucketStore) -> Iterator[Lease]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "DEAD_S", 0.3)
-    monkeypatch.setattr(leases, "LOOK_S", 0.02)
+    monkeypatch.setattr(taking, "DEAD_S", 0.3)
+    monkeypatch.setattr(taking, "LOOK_S", 0.02)
 
 
 def held(run: str, fence: int = 1 << 60, **mark: object) -> Held:
@@ -157,7 +158,7 @@ def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once
     assert not read_lease(store, PATH).is_free  # type: ignore[union-attr]
     began = time.monotonic()
     second = take(store, PATH, TARGET)
-    assert time.monotonic() - began < leases.DEAD_S / 2
+    assert time.monotonic() - began < taking.DEAD_S / 2
     assert second.fence > first.fence
     with pytest.raises(TargetBusyError):
         first.renew()
@@ -168,7 +169,7 @@ def test_a_run_of_this_process_that_lives_is_told_at_once(store: BucketStore, le
     began = time.monotonic()
     with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now; wait for it to end"):  # fmt: skip
         take(store, PATH, TARGET)
-    assert time.monotonic() - began < leases.LOOK_S
+    assert time.monotonic() - began < taking.LOOK_S
     lease.check()
 
 
@@ -187,7 +188,7 @@ def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
     objects.put(store, PATH, before.render())
     began = time.monotonic()
     taken = take(store, PATH, TARGET)
-    assert time.monotonic() - began >= leases.DEAD_S
+    assert time.monotonic() - began >= taking.DEAD_S
     assert taken.fence > before.fence
     taken.release()
     process.kill()
@@ -274,7 +275,7 @@ def test_a_lease_that_is_damaged_is_taken_over_as_one_that_nobody_renews(
 ) -> None:
     """The run that has it, if it lives, finds out."""
     damage(store, byte)
-    monkeypatch.setattr(leases, "DEAD_S", 0.0)
+    monkeypatch.setattr(taking, "DEAD_S", 0.0)
     second = take(store, PATH, TARGET)
     assert read_lease(store, PATH).run == second._held.run  # type: ignore[union-attr]
     with pytest.raises(TargetBusyError, match="this run lost run/7: another run took "):
@@ -286,7 +287,7 @@ def test_a_lease_that_was_cut_to_nothing_is_taken_over(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects.put(store, PATH, b"")
-    monkeypatch.setattr(leases, "DEAD_S", 0.0)
+    monkeypatch.setattr(taking, "DEAD_S", 0.0)
     taken = take(store, PATH, TARGET)
     taken.renew()
     taken.release()
@@ -298,8 +299,8 @@ def test_a_damaged_lease_that_changes_meanwhile_is_not_taken(
 ) -> None:
     damage(store, 40)
     looks = 2 + bucket.emulator.log.count("head")
-    monkeypatch.setattr(leases, "DEAD_S", 1e6)
-    monkeypatch.setattr(leases, "LOOK_S", 0.0)
+    monkeypatch.setattr(taking, "DEAD_S", 1e6)
+    monkeypatch.setattr(taking, "LOOK_S", 0.0)
     bucket.emulator.faults.add(Call(lambda: steal(store)), operation="head", key=PATH, nth=3)
     with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now"):  # fmt: skip
         take(store, PATH, TARGET)

@@ -12,14 +12,16 @@ from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target import lease as leases
 from reshard.storage.buckets.target import segments
+from reshard.storage.buckets.target.held import held_objects
 from reshard.storage.buckets.target.lease import Held, read_lease
-from reshard.storage.buckets.target.run_numbers import numbered, run_of
-from reshard.storage.buckets.target.transaction import ObjectTransaction, held_objects
+from reshard.storage.buckets.target.transaction import ObjectTransaction
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
     UNFINISHED_MARK,
     is_left_unfinished,
+    numbered,
+    run_of,
 )
 from reshard.storage.location import Location, locate
 from reshard.storage.upload import Upload

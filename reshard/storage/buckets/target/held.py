@@ -1,27 +1,61 @@
-"""The transaction of one part of a target in a bucket: a lease and records of its own, and objects below the target's name."""
+"""The transaction of a target in a bucket, or of one part of it, in a block in which no other run can have it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from reshard.errors import StorageError
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.target.lease import take
-from reshard.storage.buckets.target.transaction import ObjectTransaction, bucket_of, state_folder
+from reshard.storage.buckets.target.take_lease import take
+from reshard.storage.buckets.target.transaction import ObjectTransaction, bucket_of
 from reshard.storage.commit_markers import UNFINISHED_MARK
-from reshard.storage.location import Location
+from reshard.storage.local.staging import PARTIAL
+from reshard.storage.location import Location, is_in_bucket, locate
+
+
+def state_folder(target: Location, state: str | None = None) -> Location:
+    """Where the lease and the records of a target are kept: beside it, or below ``state``, the URL of a folder for several.
+
+    Raises StorageError unless that is in a bucket.
+    """
+    if state is None:
+        return target.parent / f".{target.name}{PARTIAL}"
+    if not is_in_bucket(state):
+        raise StorageError(
+            f"state is {state!r}; expected a folder in a bucket, such as {target.parent / 'unfinished'}, since a run elsewhere must find it"
+        )
+    told = hashlib.sha256(str(target).encode()).hexdigest()[:8]
+    return locate(state) / f".{target.name}-{told}{PARTIAL}"
+
+
+def held_objects(
+    target: Location, *, unsafe: bool = False, state: str | None = None
+) -> AbstractContextManager[ObjectTransaction]:
+    """The transaction of a target in a bucket, as the last run left it; in the block no other run can have it.
+
+    Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
+    conditions, where two runs may mix.
+    """
+    return _held(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
+
+
+def held_part_objects(
+    target: Location, name: str, *, unsafe: bool = False, state: str | None = None
+) -> AbstractContextManager[ObjectTransaction]:
+    """The transaction of a part; in the block no other process can have it."""
+    folder = state_folder(target, state) / "parts" / name
+    return _held(PartTransaction, target, folder, unsafe=unsafe)
 
 
 @contextmanager
-def held_part_objects(
-    target: Location, name: str, *, unsafe: bool = False, state: str | None = None
-) -> Iterator[PartTransaction]:
-    """The transaction of a part; in the block no other process can have it."""
-    folder = state_folder(target, state) / "parts" / name
+def _held(
+    kind: type[ObjectTransaction], target: Location, folder: Location, *, unsafe: bool
+) -> Iterator[ObjectTransaction]:
     lease = take(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
-    transaction = PartTransaction(target, folder, lease)
+    transaction = kind(target, folder, lease)
     try:
         yield transaction
     except StorageError as error:
