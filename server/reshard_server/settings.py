@@ -42,8 +42,8 @@ MIB = 1 << 20
 PREFIX = "RESHARD_"
 """Prefix of environment variables that are settings."""
 
-NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_TOKEN"})
-"""Variables of the commands: the settings' file, and a client's token."""
+NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_SERVER", "RESHARD_TOKEN"})
+"""Variables of the commands: the settings' file, and the server and the token of a client."""
 
 Scope = Literal["read", "convert", "admin"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from reshard_server.client.failures import ServiceError, UnreachableError, refusal
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E")
 D = TypeVar("D", bound=msgspec.Struct)
 
 SAFE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -70,6 +71,22 @@ class Transport:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.DecodeError as error:
             raise _invalid(answer, kind, str(error)) from None
+
+    def each(
+        self,
+        kind: type[M],
+        path: str,
+        query: Mapping[str, Any],
+        content: Callable[[M], tuple[Iterable[E], str | None]],
+    ) -> Iterator[E]:
+        """Everything in a listing, page after page; ``content`` gives the elements of a page and its ``next_page_token``."""
+        more: dict[str, Any] = {}
+        while True:
+            found, token = content(self.model(kind, "GET", path, params={**query, **more}))
+            yield from found
+            if token is None:
+                return
+            more = {"page_token": token}
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
