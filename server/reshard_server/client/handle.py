@@ -20,8 +20,7 @@ from reshard import (
     TensorReport,
     progress_bar,
 )
-from reshard_server.client.failures import ServiceError, UnreachableError, error_of
-from reshard_server.client.transport import Transport
+from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
-from reshard_server.client.failures import error_of
 from reshard_server.client.resources import layout_of
-from reshard_server.client.transport import Transport
+from reshard_server.client.transport import Transport, error_of
 from reshard_server.schemas.base import Problem
 
 import reshard
