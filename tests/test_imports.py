@@ -30,8 +30,7 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.api.progress_lines", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
-    "reshard.planning.multi_plan", "reshard.planning.shares", "reshard.planning.tensor_plan",
+    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.api.progress_lines", "reshard.documents.buckets", "reshard.documents.checkpoints", "reshard.documents.comparisons", "reshard.documents.plans", "reshard.documents.shared", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.options",
     "reshard.record", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.verification.verify_report",
     "reshard.version",
 )  # fmt: skip
@@ -41,7 +40,7 @@ PUBLIC_MODULES = ("reshard.errors",)
 PUBLIC_ROOMS = ("documents", "surface")
 SERVER_ORDER = (
     "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",
-    "worker", "observability", "auth", "db", "drain", "schemas settings", "errors host_clock",
+    "worker", "observability", "auth", "db", "drain", "load_settings", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = (
@@ -50,7 +49,9 @@ CLIENT_MAY = (
     "reshard_server.errors.value_errors",
 )
 # Which commands may import the server when they run.
-SERVER_COMMANDS = ("reshard.cli.commands.serve", "reshard.cli.remote")
+SERVER_COMMANDS = (
+    "reshard.cli.commands.jobs", "reshard.cli.commands.serve", "reshard.cli.remote", "reshard.cli.views.jobs",
+)  # fmt: skip
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}
 SERVER_RANK = {part: rank for rank, parts in enumerate(SERVER_ORDER) for part in parts.split()}

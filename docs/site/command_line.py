@@ -20,12 +20,21 @@ def command_line() -> str:
     group = get_command(make_app())
     if not isinstance(group, TyperGroup):
         raise TypeError(f"expected a group of commands, found {group!r}")
-    return "\n\n".join(_section(name, command) for name, command in group.commands.items())
+    return "\n\n".join(_sections(group))
+
+
+def _sections(group: TyperGroup, above: str = "") -> Iterator[str]:
+    """A section for each command, and after a group those of its own commands."""
+    for name, command in group.commands.items():
+        yield _section(f"{above}{name}", command)
+        if isinstance(command, TyperGroup):
+            yield from _sections(command, f"{name} ")
 
 
 def _section(name: str, command: Any) -> str:
+    anchor = name.replace(" ", "-")
     parts = [
-        f"## reshard {name} {{#{name}}}",
+        f"## reshard {name} {{#{anchor}}}",
         f"~~~text\n{_usage(name, command)}\n~~~",
         help_prose(command.help or ""),
         *_panels(name, command),
@@ -58,7 +67,7 @@ def _panel_of(parameter: Any) -> str:
 def _parameter(name: str, parameter: Any) -> str:
     """A term and what it means, as a list of definitions."""
     form = _form(parameter)
-    link = f"{name}-{parameter.name.replace('_', '-')}"
+    link = f"{name.replace(' ', '-')}-{parameter.name.replace('_', '-')}"
     return (
         f"`{form}`{{#{link} .option}}{_needed(parameter)}\n:   {help_prose(parameter.help or '')}"
     )

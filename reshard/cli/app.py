@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import getdoc
 from typing import Annotated
@@ -30,9 +30,9 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = (
-    "inspect", "steps", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "steps", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
-"""Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES."""
+"""Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES; a group also has SUBCOMMANDS."""
 
 _HELP = {"help_option_names": ["--help", "-h"]}
 
@@ -44,6 +44,7 @@ _EPILOG = examples(
     "reshard verify ckpt/1000 served",
     "reshard diff ckpt/1000 ckpt/2000",
     "reshard fingerprint ckpt/1000",
+    "reshard jobs list --server http://checkpoints:8080",
 )
 
 
@@ -60,8 +61,29 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     for name in names:
         module = import_module(f"reshard.cli.commands.{name}")
         command: Callable[..., None] = getattr(module, name)
-        app.command(help=_prose(command), epilog=module.EXAMPLES, context_settings=_HELP)(command)
+        if hasattr(module, "SUBCOMMANDS"):
+            app.add_typer(_group(command, module.EXAMPLES, module.SUBCOMMANDS), name=name)
+        else:
+            _add(app, name, command, module.EXAMPLES)
     return app
+
+
+def _add(app: typer.Typer, name: str, command: Callable[..., None], epilog: str) -> None:
+    app.command(name, help=_prose(command), epilog=epilog, context_settings=_HELP)(command)
+
+
+def _group(
+    about_it: Callable[..., None],
+    epilog: str,
+    commands: Mapping[str, tuple[Callable[..., None], str]],
+) -> typer.Typer:
+    """The application of a command that has commands of its own."""
+    group = typer.Typer(
+        rich_markup_mode="rich", help=_prose(about_it), epilog=epilog, context_settings=_HELP
+    )
+    for name, (command, shown) in commands.items():
+        _add(group, name, command, shown)
+    return group
 
 
 def _prose(command: Callable[..., None]) -> str:
@@ -103,9 +125,9 @@ def run(args: Sequence[str]) -> int:
     as_json = "--json" in args
     command = typer.main.get_command(make_app(_needed(args)))
     try:
-        code = command.main(
-            completed(args) or ["--help"], prog_name="reshard", standalone_mode=False
-        )
+        words = completed(args)
+        asked = words if words not in ([], ["jobs"]) else [*words, "--help"]
+        code = command.main(asked, prog_name="reshard", standalone_mode=False)
     except ReshardError as error:
         return refused(error, as_json)
     except typer.TyperException as error:

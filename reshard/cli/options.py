@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,7 +18,6 @@ from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.sizes import parse_bytes
 
 RESOURCES = "Resources"
-SERVER = "By a server"
 
 
 class Misuse(typer.BadParameter):
@@ -55,7 +53,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 def source_of(src: str, step: str | None, item: str | None) -> str:
     """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
-    return reshard.locate(src, step=_step(step), item=item)
+    return reshard.locate(src, step=step_of(step), item=item)
 
 
 def unlisted_option(unlisted: str) -> dict[str, str]:
@@ -63,13 +61,8 @@ def unlisted_option(unlisted: str) -> dict[str, str]:
     return {} if unlisted == "leave" else {"unlisted": unlisted}
 
 
-def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
-    """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
-    asked = {"step": _step(step), "item": item, **unlisted_option(unlisted)}
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _step(text: str | None) -> int | Literal["latest"] | None:
+def step_of(text: str | None) -> int | Literal["latest"] | None:
+    """The step that --step names; a usage error for other words."""
     if text is None:
         return None
     if text == "latest":
@@ -133,23 +126,6 @@ Workers = Annotated[
         help="Tasks that run at once. Default: the number of processors, at least 2 and at most 16. "
         "With more than 4, a conversion of 4 GiB or more uses several processes.",
         rich_help_panel=RESOURCES,
-    ),
-]
-Server = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Let this server convert: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that "
-        "it stores. Ctrl-C stops watching; the conversion continues.",
-        rich_help_panel=SERVER,
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file that contains the server's token. Default: the variable RESHARD_TOKEN.",
-        rich_help_panel=SERVER,
     ),
 ]
 ShowAll = Annotated[

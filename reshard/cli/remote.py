@@ -1,16 +1,20 @@
-"""Lets a server convert, with the same arguments and output as a local conversion."""
+"""Asks a server, with the same arguments and output as a command on this host."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reshard import CastStats, ConversionReport, RequestReport, Requests, TensorReport
+from msgspec import structs
+
+from reshard import ConversionReport, FileVerdict, LeafDiff, TensorVerdict, Verification
 from reshard.cli.failures import Detached, Stopped
+from reshard.cli.server_options import TOKEN_VARIABLE, Asked
 from reshard.errors import MissingPackageError, ReshardError
+from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
 from reshard.version import how_to_install
@@ -19,29 +23,61 @@ if TYPE_CHECKING:
     from reshard_server.client import Client, ConversionHandle
 
     from reshard.cli.progress import Watcher
+    from reshard.cli.targets import NamedTarget
+    from reshard.documents.checkpoints import Inspection
+    from reshard.documents.comparisons import VerificationAnswer
+    from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 
-TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
 INTERRUPTED = 130
-UNAUTHORIZED = 401
+UNAUTHORIZED, NOT_FOUND, CONFLICT = 401, 404, 409
 
 
 def convert_there(
-    server: str,
-    token_file: Path | None,
-    request: Mapping[str, Any],
-    progress: Watcher | None,
-) -> tuple[list[dict[str, Any]], int | None]:
-    """The reports of all targets, as ``--json`` prints them, and the bytes read for all targets together.
+    asked: Asked, request: Mapping[str, Any], progress: Watcher | None
+) -> tuple[list[ConversionReport], int | None]:
+    """The reports of all targets, and the bytes read for all of them together.
 
     A signal raises Detached, which says how to look at the conversion; the server continues it.
     """
-    with _client(server, _token(token_file)) as client, _words_for_the_token(server):
+    with connected(asked) as client:
         handle = client.convert(**request)
         try:
             reports = handle.wait(progress=progress or False)
         except (Stopped, KeyboardInterrupt) as stop:
             raise _detached(handle, stop) from None
-    return list(map(dict, reports)), handle.conversion.read_bytes
+    return reports, handle.conversion.read_bytes
+
+
+def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> Inspection:
+    """The content of a checkpoint on the server; ``choice`` has its step, item and unlisted files."""
+    with connected(asked) as client:
+        return client.checkpoints.inspect(checkpoint, **choice)
+
+
+def plan_there(
+    asked: Asked, source: str, goals: Mapping[str, Any], options: Mapping[str, Any]
+) -> PlanAnswer | MultiPlanAnswer:
+    """The plan of a conversion on the server; ``goals`` are those of ``goals_there``."""
+    with connected(asked) as client:
+        if "targets" in goals:
+            return client.plans.create_several(source, goals["targets"], **options)
+        return client.plans.create(source, **goals, **options)
+
+
+def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]) -> Verification:
+    """The comparison of a checkpoint on the server with another one, or with its record."""
+    with connected(asked) as client:
+        return verification_of(client.checkpoints.verify(a, b, **options))
+
+
+def goals_there(targets: Sequence[NamedTarget], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The targets in the form of a request to the server."""
+    # Options at their default are left out: an older server refuses members that it does not know.
+    goals = [
+        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
+        for one in targets
+    ]
+    return goals[0] if len(goals) == 1 else {"targets": goals}
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:
@@ -51,43 +87,29 @@ def layout_there(layout: str | None) -> dict[str, Any] | str | None:
     return layout_to_mapping(load_layout(layout))
 
 
-def report_of(document: Mapping[str, Any]) -> ConversionReport:
-    """A report from the object that ``conversion_report`` made of it."""
-    tensors = tuple(_tensor(t) for t in document["tensors"])
-    fields = (
-        "source", "target", "read_bytes", "moved_bytes", "written_bytes", "seconds", "resumed_bytes", "already_done",
-    )  # fmt: skip
-    rest = {name: document[name] for name in fields}
-    requests = _request_report(document.get("requests"))  # a server of an older version has none
-    warnings = tuple(document["warnings"])
-    return ConversionReport(tensors=tensors, warnings=warnings, requests=requests, **rest)
-
-
-def _request_report(document: Mapping[str, Any] | None) -> RequestReport | None:
-    if document is None:
-        return None
-    names = Requests.__struct_fields__
-    planned, actual = (
-        Requests(**{name: document[of][name] for name in names}) for of in ("planned", "actual")
-    )
-    return RequestReport(planned, actual)
-
-
-def _tensor(document: Mapping[str, Any]) -> TensorReport:
-    cast = document["cast"]
-    return TensorReport(
-        **{
-            **document,
-            "shape": tuple(document["shape"]),
-            "cast": None if cast is None else _cast(cast),
-        }
+def verification_of(answer: VerificationAnswer) -> Verification:
+    """The record of an answer, as ``reshard.verify`` returns it."""
+    rules = answer.rules
+    return Verification(
+        answer.a,
+        answer.b,
+        tuple(TensorVerdict(**structs.asdict(tensor)) for tensor in answer.tensors),
+        tuple(FileVerdict(**structs.asdict(file)) for file in answer.files),
+        answer.damage,
+        answer.warnings,
+        answer.dropped,
+        None if rules is None else Changes(rules.select, rules.drop, rules.rename, rules.cast),
+        None if rules is None else rules.from_,
+        tuple(LeafDiff(**structs.asdict(leaf)) for leaf in answer.leaves),
+        answer.missing_chunks,
     )
 
 
-def _cast(document: Mapping[str, Any]) -> CastStats:
-    error = float(document["largest_relative_error"])  # "inf" if it was not finite
-    # A server of an older version does not count these.
-    return CastStats(document["overflows"], document["nans"], error, document.get("saturated", 0))
+@contextmanager
+def connected(asked: Asked) -> Iterator[Client]:
+    """A client of the server for the block; its refusals are said in the words of the command line."""
+    with _client(asked.url, _token(asked.token_file)) as client, _words_for_options(asked.url):
+        yield client
 
 
 def _client(server: str, token: str | None) -> Client:
@@ -101,8 +123,8 @@ def _client(server: str, token: str | None) -> Client:
 
 
 @contextmanager
-def _words_for_the_token(server: str) -> Iterator[None]:
-    """Rewords the server's error, which names a header; here a token is given by an option or a variable."""
+def _words_for_options(server: str) -> Iterator[None]:
+    """Rewords an error that names a header; here a token is given by an option or a variable."""
     from reshard_server.client import ServiceError
 
     try:
@@ -116,6 +138,27 @@ def _words_for_the_token(server: str) -> Iterator[None]:
             error.status,
             error.problem,
         ) from error
+
+
+@contextmanager
+def one_conversion(asked: Asked, conversion: str) -> Iterator[ConversionHandle]:
+    """The conversion with this id, for the block; what the server refuses is said with the command that helps."""
+    from reshard_server.client import ServiceError
+
+    with connected(asked) as client:
+        try:
+            yield client.conversions.get(conversion)
+        except ServiceError as error:
+            if error.status == NOT_FOUND:
+                said = (
+                    f"the server at {asked.url} has no conversion {conversion!r} that this token may see; "
+                    "reshard jobs list shows those that there are"
+                )
+            elif error.status == CONFLICT:
+                said = f"{error}; reshard jobs show {conversion} says how it stands"
+            else:
+                raise
+            raise ServiceError(said, error.status, error.problem) from error
 
 
 def _token(file: Path | None) -> str | None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reshard import DeviceMesh, Encoding, Grid, TensorLayout, TensorSpec
+from reshard import DeviceMesh, Grid, TensorLayout
+from reshard.documents.checkpoints import InspectedTensor
+from reshard.documents.shared import Axes, Shape
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
 from reshard.record import duration_text as duration_text
@@ -24,44 +26,56 @@ def dtype_text(source: str, target: str) -> str:
     return source if source == target else f"{source} → {target}"
 
 
-def parts_text(grid: Grid, chunk: Sequence[int] | None = None) -> str:
-    """Number and shape of the parts: ``8 of 512×4096``; of uneven parts the largest shape."""
-    if grid.count <= 1:
-        return "whole" if grid.count else "none"
-    largest = tuple(chunk or grid.largest)
-    uneven = chunk is None and math.prod(largest) * grid.count != math.prod(grid.shape)
-    return f"{grid.count:,} of {'≤ ' if uneven else ''}{shape_text(largest)}"
+def parts_text(grid: Grid) -> str:
+    """Number and shape of the parts of a grid."""
+    return count_of_parts(grid.count, grid.largest, grid.shape)
 
 
-def chunks_text(spec: TensorSpec) -> str:
-    """How storage cuts a tensor."""
-    if spec.storage.count == 1 and spec.chunk_shape not in (None, spec.shape):
-        return f"1 of {shape_text(spec.chunk_shape or ())}"
-    return parts_text(spec.storage, spec.chunk_shape)
+def count_of_parts(count: int, largest: Shape, shape: Shape) -> str:
+    """Number and shape of parts: ``8 of 512×4096``; of uneven parts the largest shape."""
+    if count <= 1:
+        return "whole" if count else "none"
+    uneven = math.prod(largest) * count != math.prod(shape)
+    return f"{count:,} of {'≤ ' if uneven else ''}{shape_text(largest)}"
 
 
-def encoding_text(encoding: Encoding) -> str:
+def chunks_text(shape: Shape, count: int, chunk: Shape | None, largest: Shape | None) -> str:
+    """How storage cuts a tensor: into chunks that are padded to ``chunk``, else of at most ``largest``."""
+    if chunk is None or count == 0 or (count == 1 and chunk == shape):
+        return count_of_parts(count, largest or shape, shape)
+    return f"{count:,} of {shape_text(chunk)}"
+
+
+def encoding_text(tensor: InspectedTensor) -> str:
     """``zstd-3 + crc32c``, ``raw``; ``raw pieces`` if the chunks are not stored as they are listed."""
-    if encoding.gathered != "no":
+    if tensor.is_gathered:
         return "raw pieces"
-    name = {"none": "raw", "tensorstore": "other codecs"}.get(
-        encoding.compressor, encoding.compressor
-    )
-    level = "" if encoding.level is None else f"-{encoding.level}"
-    turned = f", axes {list(encoding.axis_order)}" if encoding.axis_order else ""
-    return f"{name}{level}{' + crc32c' if encoding.checksum else ''}{turned}"
+    name = {"none": "raw", "tensorstore": "other codecs"}.get(tensor.compressor, tensor.compressor)
+    level = "" if tensor.level is None else f"-{tensor.level}"
+    turned = f", axes {list(tensor.axis_order)}" if tensor.axis_order else ""
+    return f"{name}{level}{' + crc32c' if tensor.checksum else ''}{turned}"
 
 
 def mesh_text(mesh: DeviceMesh) -> str:
     """``data=4, model=2``."""
-    return ", ".join(f"{safe(n)}={s}" for n, s in zip(mesh.axis_names, mesh.shape, strict=True))
+    return sizes_text(mesh.axis_names, mesh.shape)
 
 
-def axes_text(layout: TensorLayout | None) -> str:
+def sizes_text(names: Sequence[str], sizes: Sequence[int]) -> str:
+    """The axes of a mesh: ``data=4, model=2``."""
+    return ", ".join(f"{safe(n)}={s}" for n, s in zip(names, sizes, strict=True))
+
+
+def layout_text(layout: TensorLayout | None) -> str:
+    """The axes of a layout, or a dash if none was recorded."""
+    return axes_text(None if layout is None else layout.axes)
+
+
+def axes_text(axes: Axes | None) -> str:
     """``[data, null]`` as a layout file writes it, or a dash if none was recorded."""
-    if layout is None:
+    if axes is None:
         return "–"
-    return safe(show_axes(layout.axes)) if any(layout.axes) else "replicated"
+    return safe(show_axes(axes)) if any(axes) else "replicated"
 
 
 def partition_text(partition: Mapping[str, Any]) -> str:

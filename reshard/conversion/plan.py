@@ -71,6 +71,8 @@ class PlannedTensor(Record, frozen=True):
             written_bytes=price.written_bytes,
             amplification=price.amplification,
             task_bytes=price.task_bytes,
+            source_largest_chunk=source.storage.largest,
+            target_largest_chunk=target.storage.largest,
             shares=_shares(self.plan) if shares else UNSET,
         )
 
@@ -204,6 +206,7 @@ def _totals(plan: Plan) -> PlanTotals:
         max_memory=plan.allowed_bytes or plan.max_memory,
         metadata_bytes=plan.metadata_bytes,
         workers=plan.workers,
+        processes=plan.processes,
     )
 
 

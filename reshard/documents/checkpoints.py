@@ -45,6 +45,20 @@ class InspectedTensor(Struct, frozen=True):
     ]
     digest: Digest | None
     is_key: Annotated[bool, Meta(description="Whether it is a PRNG key.")]
+    # A server of an older version leaves out what follows.
+    largest_chunk: Annotated[
+        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
+    ] = None
+    axis_order: Annotated[
+        Shape,
+        Meta(description="Axes as a chunk stores them, slowest first; empty if row-major."),
+    ] = ()
+    is_gathered: Annotated[
+        bool, Meta(description="Whether chunks are gathered from raw pieces of several files.")
+    ] = False
+    mesh_number: Annotated[
+        int | None, Meta(description="Which of the checkpoint's meshes it was saved on.")
+    ] = None
 
 
 class ItemReport(Struct, frozen=True):

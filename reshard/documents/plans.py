@@ -46,6 +46,13 @@ class PlannedTensor(Struct, frozen=True):
     written_bytes: int
     amplification: float
     task_bytes: int
+    # A server of an older version leaves out the largest chunks and the processes.
+    source_largest_chunk: Annotated[
+        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
+    ] = None
+    target_largest_chunk: Annotated[
+        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
+    ] = None
     shares: Annotated[
         tuple[tuple[int, int, float], ...] | UnsetType,
         Meta(description="[target shard, source shard, share], if the request asks for shares."),
@@ -65,6 +72,9 @@ class PlanTotals(Struct, frozen=True):
     max_memory: int
     metadata_bytes: int
     workers: int
+    processes: Annotated[
+        int, Meta(description="Processes that share the workers; 0 for threads of one process.")
+    ] = 0
 
 
 class PlannedTime(Struct, frozen=True):

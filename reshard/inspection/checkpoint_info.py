@@ -47,7 +47,7 @@ class TensorInfo(Record, frozen=True):
     def __repr__(self) -> str:
         return f"TensorInfo{repr(self.spec).removeprefix('TensorSpec')}"
 
-    def _document(self) -> InspectedTensor:
+    def _document(self, mesh_number: int | None = None) -> InspectedTensor:
         spec, encoding = self.spec, self.encoding
         return InspectedTensor(
             name=spec.name,
@@ -66,6 +66,10 @@ class TensorInfo(Record, frozen=True):
             partition=self.partition,
             digest=self.digest,
             is_key=self.is_key,
+            largest_chunk=spec.storage.largest,
+            axis_order=encoding.axis_order,
+            is_gathered=encoding.gathered != "no",
+            mesh_number=mesh_number,
         )
 
 
@@ -93,16 +97,17 @@ class CheckpointInfo(Record, frozen=True):
         return several("CheckpointInfo", headline, parts, warned(self.warnings))
 
     def _document(self) -> Inspection:
+        numbers = {mesh: number for number, mesh in enumerate(self.meshes)}
         return Inspection(
             uri=self.uri,
             format=self.format,
             style=self.style,
             nbytes=self.nbytes,
-            tensors=tuple(tensor._document() for tensor in self.tensors.values()),
+            tensors=tuple(t._document(_number(t.spec, numbers)) for t in self.tensors.values()),
             items=tuple(ItemReport(i.name, i.directory, i.is_tree, i.handler) for i in self.items),
             meshes=tuple(
                 RecordedMesh(m.axis_names, m.shape, cast("AxisTypes", m.axis_types), m.device_ids)
-                for m in self.meshes
+                for m in numbers
             ),
             leaves=tuple(LeafReport(leaf.name, leaf.item, leaf.tensor) for leaf in self.leaves),
             warnings=self.warnings,
@@ -135,6 +140,11 @@ class CheckpointInfo(Record, frozen=True):
             t.spec.layout.device_mesh for t in self.tensors.values() if t.spec.layout is not None
         )
         return tuple(dict.fromkeys(m for m in found if m is not None))
+
+
+def _number(spec: TensorSpec, numbers: Mapping[DeviceMesh, int]) -> int | None:
+    mesh = spec.layout and spec.layout.device_mesh
+    return numbers[mesh] if mesh else None
 
 
 def describe(reader: Reader) -> CheckpointInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.record import values
@@ -15,6 +16,8 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
+    from reshard.documents.checkpoints import Inspection
+    from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
     from reshard.verification.verify_report import Verification
 
 __all__ = [
+    "answer_of",
     "clean",
+    "content_document",
     "conversion_plan",
     "conversion_plans",
     "conversion_report",
@@ -36,6 +41,8 @@ __all__ = [
     "fingerprint",
     "inspection",
     "layout_document",
+    "plan_document",
+    "plans_document",
     "run_steps",
     "starter_document",
     "verification",
@@ -49,25 +56,50 @@ def run_steps(run: str, steps: Sequence[StepInfo]) -> Document:
     return {"command": "steps", "uri": run, "steps": [step.to_dict() for step in steps]}
 
 
+def answer_of(command: str, document: Struct) -> Document:
+    """The object of a command, made of the document that it shows."""
+    answer = {"command": command, **values(document)}
+    if "plans" in answer:
+        answer["plans"] = [{"command": command, **plan} for plan in answer["plans"]]
+    return answer
+
+
+def content_document(info: CheckpointInfo) -> Inspection:
+    """What ``inspect`` shows."""
+    return info._document()
+
+
 def inspection(info: CheckpointInfo) -> Document:
     """The object of ``inspect``."""
-    return {"command": "inspect", **info.to_dict()}
+    return answer_of("inspect", content_document(info))
+
+
+def plan_document(
+    planned: ConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> PlanAnswer:
+    """What ``plan`` shows; ``link`` is what ``RequestPlan.seconds`` takes. ``time`` is there only if it was asked for."""
+    return planned._document(with_shares, time, **link)
+
+
+def plans_document(
+    planned: MultiConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
+) -> MultiPlanAnswer:
+    """What ``plan`` with ``--target`` shows."""
+    return planned._document(with_shares, time, **link)
 
 
 def conversion_plan(
     planned: ConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
 ) -> Document:
-    """The object of ``plan``; ``link`` is what ``RequestPlan.seconds`` takes. ``time`` is there only if it was asked for."""
-    return {"command": "plan", **values(planned._document(with_shares, time, **link))}
+    """The object of ``plan``."""
+    return answer_of("plan", plan_document(planned, with_shares, time, **link))
 
 
 def conversion_plans(
     planned: MultiConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
 ) -> Document:
     """The object of ``plan`` with ``--target``."""
-    document = values(planned._document(with_shares, time, **link))
-    plans = [{"command": "plan", **plan} for plan in document["plans"]]
-    return {"command": "plan", **document, "plans": plans}
+    return answer_of("plan", plans_document(planned, with_shares, time, **link))
 
 
 def conversion_report(report: ConversionReport | PartReport) -> Document:

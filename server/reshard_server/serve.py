@@ -12,12 +12,12 @@ from reshard.errors import ReshardError
 from reshard.surface.places import Location
 from reshard_server.app import create_app
 from reshard_server.auth.tokens import load_tokens
-from reshard_server.db.database import open_migrated, shown
-from reshard_server.db.state_lock import state_locked
+from reshard_server.db.database import open_migrated, shown, state_locked
+from reshard_server.load_settings import unknown_variables
 from reshard_server.observability.audit import set_up_audit
 from reshard_server.observability.logs import set_up_logs
 from reshard_server.server_process import address_of, listen, run_server
-from reshard_server.settings import Settings, unknown_variables
+from reshard_server.settings import Settings
 from reshard_server.worker.process import BUCKETS
 
 LOG = logging.getLogger(__name__)

@@ -12,18 +12,16 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard import check_arguments
-from reshard_server.auth.rate_limits import RateLimits
+from reshard_server.auth.limits import RateLimits, Slots, Streams
 from reshard_server.auth.reload_tokens import TokenReloader
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
-from reshard_server.auth.slots_per_token import Slots, Streams
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.batching import BatchRecorder
 from reshard_server.db.conversions.change_feed import Feed
-from reshard_server.db.database import open_database
+from reshard_server.db.database import open_database, state_locked
 from reshard_server.db.listen import Listener
-from reshard_server.db.state_lock import state_locked
 from reshard_server.drain import Drain
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.observability.audit import audit

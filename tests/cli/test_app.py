@@ -230,6 +230,10 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         ("convert a b --file-names {x}", "file_names is '{x}'; expected the fields {number}"),
         ("convert a b --part 9/3", "part is '9/3'; expected i/n with i from 1 to n"),
         ("convert a b --token-file x", "--token-file belongs to --server; add it, or leave it out"),
+        (
+            "convert a b --part 1/2 --token-file x",
+            "--token-file belongs to --server; add it, or leave it out",
+        ),
         ("doctor bucket", "'bucket' is no URL of a bucket; expected gs://bucket/prefix"),
     ],
 )
@@ -248,7 +252,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "steps", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "demo",
+    "inspect", "steps", "plan", "convert", "commit", "verify", "diff", "layout", "fingerprint", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
 
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.cli.text import (
-    axes_text,
     chunks_text,
     count_text,
     duration_text,
     encoding_text,
+    layout_text,
     mesh_text,
     parts_text,
     rate_text,
@@ -21,10 +21,10 @@ from reshard.cli.text import (
 )
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Grid
+from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.layout.tensor_spec import TensorSpec
-from tests.cli.specimens import SERVED, TRAINED
+from tests.cli.specimens import SERVED, TRAINED, spec
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,31 @@ def test_shapes_and_parts() -> None:
 
 
 def test_chunks_are_shown_with_their_padding() -> None:
-    spec = TensorSpec("a", (10,), "int8", Grid.regular((10,), (4,)), (4,))
-    assert chunks_text(spec) == "3 of 4"
-    padded = TensorSpec("a", (10,), "int8", Grid.whole((10,)), (16,))
-    assert chunks_text(padded) == "1 of 16"
+    assert chunks_text((10,), 3, (4,), (4,)) == "3 of 4"
+    assert chunks_text((10,), 3, None, (4,)) == "3 of ≤ 4"
+    assert chunks_text((10,), 1, (16,), (10,)) == "1 of 16"
+    assert chunks_text((10,), 1, (10,), (10,)) == "whole"
+    assert chunks_text((0,), 0, (4,), (0,)) == "none"
 
 
 def test_encodings() -> None:
-    assert encoding_text(Encoding("zstd", 3, True)) == "zstd-3 + crc32c"
-    assert encoding_text(Encoding()) == "raw"
-    assert encoding_text(Encoding(gathered="in ranges")) == "raw pieces"
-    assert encoding_text(Encoding("tensorstore", spec="{}")) == "other codecs"
+    assert encoded(Encoding("zstd", 3, True)) == "zstd-3 + crc32c"
+    assert encoded(Encoding()) == "raw"
+    assert encoded(Encoding(gathered="in ranges")) == "raw pieces"
+    assert encoded(Encoding("tensorstore", spec="{}")) == "other codecs"
+    assert encoded(Encoding(axis_order=(1, 0))) == "raw, axes [1, 0]"
+
+
+def encoded(encoding: Encoding) -> str:
+    tensor = TensorInfo(spec("a"), encoding, None, False, "")
+    return encoding_text(tensor._document())
 
 
 def test_meshes_and_axes() -> None:
     assert mesh_text(TRAINED) == "data=4, model=2"
-    assert axes_text(TensorLayout((("data", "model"), None), TRAINED)) == "[[data, model], null]"
-    assert axes_text(TensorLayout((None, None), SERVED)) == "replicated"
-    assert axes_text(None) == "–"
+    assert layout_text(TensorLayout((("data", "model"), None), TRAINED)) == "[[data, model], null]"
+    assert layout_text(TensorLayout((None, None), SERVED)) == "replicated"
+    assert layout_text(None) == "–"
     assert mesh_text(DeviceMesh((2,), ("a\x1b",))) == "a\\x1b=2"
 
 

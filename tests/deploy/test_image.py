@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.utils import canonicalize_name
-from reshard_server.settings import Settings, load_settings
+from reshard_server.load_settings import load_settings
+from reshard_server.settings import Settings
 
 import reshard
 from tests.deploy.deployed import USER, Installation, Place, as_user, extras, needed, run, started

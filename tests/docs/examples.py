@@ -13,9 +13,12 @@ from reshard.cli.app import make_app
 ROOT = Path(__file__).parents[2]
 
 
-def help_examples() -> dict[str, list[str]]:
-    """The lines to type of each command, those that end in a backslash joined."""
-    group = typer.main.get_command(make_app())
+def help_examples(*names: str) -> dict[str, list[str]]:
+    """The lines to type of each command, those that end in a backslash joined; ``names`` lead to a group of commands."""
+    group: object = typer.main.get_command(make_app())
+    for name in names:
+        assert isinstance(group, typer.core.TyperGroup)
+        group = group.commands[name]
     assert isinstance(group, typer.core.TyperGroup)
     shown = {
         name: (command.epilog or "").replace("\\[", "[") for name, command in group.commands.items()
@@ -43,4 +46,5 @@ def docs_examples() -> dict[str, list[str]]:
 
 
 HELP = help_examples()
+JOBS = help_examples("jobs")
 DOCS = docs_examples()

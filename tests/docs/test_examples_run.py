@@ -7,6 +7,7 @@ the items model and ema. How-to pages, tutorials, README and the pages about the
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from flax.training import train_state
 
 import reshard
-from tests.docs.examples import DOCS, HELP
+from tests.docs.examples import DOCS, HELP, JOBS
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
@@ -45,7 +46,7 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "demo", "doctor", "clean", "commit")
+    if command not in ("serve", "jobs", "demo", "doctor", "clean", "commit")
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -198,10 +199,25 @@ def test_the_examples_of_the_page_work(page: str, runs: Path, tmp_path: Path) ->
         run(folder, line)
 
 
+def check_jobs(folder: Path, url: str) -> None:
+    """The examples of ``jobs`` and of its commands, on a server that has converted once."""
+    (export, *examples) = HELP["jobs"]
+    prelude = export.replace("http://checkpoints:8080", url)
+    (one,) = json.loads(shell(folder, f"{prelude}; reshard jobs list --json").out)["conversions"]
+    for line in [*examples, *(line for lines in JOBS.values() for line in lines)]:
+        typed = line.replace("019d7c3a5b1e9f2c6d8e4a7b0c31", one["id"])
+        done = shell(folder, f"{prelude}; {typed.replace('http://checkpoints:8080', url)}")
+        # It has succeeded, so that there is nothing to cancel or to do again.
+        ended = " cancel " in line or " retry " in line
+        assert done.code == (1 if ended else 0), done.said
+        assert f"conversion {one['id']} " in done.errors if ended else done.out.strip()
+
+
 def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
     assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
         "serve",
+        "jobs",
         "demo",
         "doctor",
         "clean",
@@ -225,7 +241,10 @@ def test_pruned_layers_of_the_docs_are_a_list(runs: Path, tmp_path: Path) -> Non
 def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
     """A token is made, a server started with it, and a conversion asked of it, as help shows them."""
     by_root, make_token, by_settings, migrate = HELP["serve"]
-    (convert,) = (line for line in HELP["convert"] if "--server" in line)
+    asked = [
+        next(line for line in HELP[command] if "--server" in line)
+        for command in ("convert", "plan", "inspect", "verify")
+    ]
     data = tmp_path / "srv"
     shutil.copytree(runs / "single" / "ckpt", data / "run")
     (tmp_path / "serving.yaml").write_text(SERVING)
@@ -239,8 +258,12 @@ def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
     migrated = shell(tmp_path, migrate)
     assert "did the migrations 0001, 0002" in migrated.said, migrated.said
     with serving(by_settings.split()[1:], tmp_path, tmp_path / "log") as url:
-        done = shell(tmp_path, convert.replace("http://checkpoints:8080", url))
-        assert done.code == 0, done.said
+        for line in asked:
+            named = line.replace("served --layout", "other --layout") if "plan" in line else line
+            typed = f"export RESHARD_TOKEN=$(cat token); {named}"
+            done = shell(tmp_path, typed.replace("http://checkpoints:8080", url))
+            assert done.code == 0, done.said
+        check_jobs(tmp_path, url)
     assert reshard.verify(data / "run" / "1000", data / "served").differences == 0
     words = by_root.replace("/srv/checkpoints", str(data)).split()[1:]
     with serving([*words, "--state", str(tmp_path / "other")], tmp_path, tmp_path / "log2") as url:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from reshard_server.auth.cookies import PLAIN_NAME
+from reshard_server.auth.sessions import PLAIN_NAME
 
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS

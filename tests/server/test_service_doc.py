@@ -15,9 +15,10 @@ import orbax.checkpoint as ocp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from reshard_server.app import create_app
+from reshard_server.load_settings import load_settings
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import ScheduleBody
-from reshard_server.settings import Settings, load_settings
+from reshard_server.settings import Settings
 
 from tests.deploy.documents import most_bytes
 from tests.docs.page import code_of
@@ -147,7 +148,7 @@ def test_the_python_of_the_page_runs(
     server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = code_of(CLIENTS, "python")
+    code = "\n".join(code_of(CLIENTS, "python"))
     token = TOKENS["ann"][0]
     here = {
         "http://checkpoints:8080": server.url,
@@ -165,9 +166,30 @@ def test_the_python_of_the_page_runs(
         assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
     names: dict[str, Any] = {}
     exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102
-    assert names["report"]["command"] == "convert"
+    assert names["report"].target == "data/served/run"
     assert names["kernel"].shape == (128, 32)
     assert (tmp_path / "shard-3.safetensors").exists()
+
+
+def test_the_commands_that_ask_a_server_work(server: Live, tmp_path: Path) -> None:
+    """The command lines of the page about clients, in their order."""
+    typed = [text for text in code_of(CLIENTS, "sh") if "reshard " in text and "ask()" not in text]
+    assert len(typed) == 3
+    (tmp_path / "token").write_text(TOKENS["ann"][0])
+    (tmp_path / "serving.yaml").write_text(
+        "mesh: {axes: [model], shape: [8]}\nrules: [{match: kernel, axes: [null, model]}]\n"
+    )
+    text = "\n".join(typed).replace("data/run/1000", "data/run7/1000")
+    text = text.replace("data/served", "data/by-command")  # another page of the same server made it
+    done = subprocess.run(
+        ["bash", "-e", "-c", text.replace("http://checkpoints:8080", server.url)],
+        env={**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "equal: 2 of 2 tensors" in done.stdout
+    assert "data/run7/1000 → data/new" in done.stdout
+    assert "only failed and cancelled ones can be retried" in done.stderr
 
 
 def test_bodies_and_settings_of_the_page_are_taken(

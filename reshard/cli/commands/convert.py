@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,19 +16,17 @@ from reshard.cli.options import (
     MaxMemory,
     Misuse,
     Quiet,
-    Server,
     ShowAll,
     Source,
     Step,
-    TokenFile,
     Unlisted,
     Workers,
-    choice_there,
     examples,
     source_of,
     unlisted_option,
     usage,
 )
+from reshard.cli.server_options import Asked, Server, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import (
     RULES,
     check_words,
@@ -109,22 +106,25 @@ def convert(
     options, several = given_options(given), bool(given["target"])
     limits = {"max_memory": max_memory, "workers": workers}
     here = {**limits, **unlisted_option(unlisted)}
+    # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
+    asked = asked_server("" if server is None and (ray or part) else server, token_file)
     _refuse_together(
-        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}, token_file
+        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
     )
     check_words(options, [one.mesh for one in targets])
     if dry_run:
         from reshard.cli.commands.plan import PlanAnswer, show_plan
 
-        _refuse_elsewhere({"--ray": ray, "--part": part, "--server": server})
-        show_plan(src, dst, (step, item), given, here, PlanAnswer(show_all, as_json, quiet))
+        _refuse_elsewhere({"--ray": ray, "--part": part})
+        answer = PlanAnswer(show_all, as_json, quiet, server=asked)
+        show_plan(src, dst, (step, item), given, here, answer)
         return
     if part is not None:
         src = source_of(src, step, item)
         _convert_part(src, targets[0], part, options, here, not quiet, as_json)
         return
     where: dict[str, Any] = {}
-    if server is None:
+    if asked is None:
         src = source_of(src, step, item)
     else:
         where = choice_there(step, item, unlisted)
@@ -132,7 +132,7 @@ def convert(
         for one in targets:
             _announce(src, one, given)
     with watching(as_json or quiet) as progress:
-        if server is None:
+        if asked is None:
             with ray_cluster(ray) as executor:
                 made = _convert_here(
                     src,
@@ -142,8 +142,9 @@ def convert(
                     {**here, **executor, "progress": loading(progress, _REPORT)},
                 )
         else:
-            request = {"source": src, **where, **_asked(targets, options), **limits}
-            made = _convert_there(server, token_file, request, progress)
+            made = _convert_there(
+                asked, {"source": src, **where, **limits}, targets, options, progress
+            )
             src = made.documents[0]["source"]
     _answer(src, made, several, as_json=as_json, quiet=quiet, show_all=show_all)
 
@@ -199,10 +200,8 @@ def _show(made: _Made, show_all: bool) -> None:
         print_all(request_report(made.requests))
 
 
-def _refuse_together(given: Mapping[str, Any], token_file: Path | None) -> None:
+def _refuse_together(given: Mapping[str, Any]) -> None:
     """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
-    if token_file is not None and given["--server"] is None:
-        raise Misuse("--token-file belongs to --server; add it, or leave it out")
     names = [name for name, value in given.items() if value]
     if len(names) > 1 and ("--part" in names or "--target" not in names):
         raise Misuse(
@@ -272,25 +271,20 @@ def _convert_here(
     return _Made(made.reports, documents, made.read_bytes, made.requests, made.time)
 
 
-def _asked(targets: Sequence[NamedTarget], options: dict[str, Any]) -> dict[str, Any]:
-    """The targets in the form of a request to the server."""
-    from reshard.cli.remote import layout_there
-
-    # Options at their default are left out: an older server refuses members that it does not know.
-    goals = [
-        {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
-        for one in targets
-    ]
-    return goals[0] if len(goals) == 1 else {"targets": goals}
-
-
 def _convert_there(
-    server: str, token_file: Path | None, request: dict[str, Any], progress: Watcher | None
+    asked: Asked,
+    request: dict[str, Any],
+    targets: Sequence[NamedTarget],
+    options: Mapping[str, Any],
+    progress: Watcher | None,
 ) -> _Made:
-    from reshard.cli.remote import convert_there, report_of
+    from reshard.cli.remote import convert_there, goals_there
+    from reshard.surface.answers import conversion_report
 
-    documents, read_bytes = convert_there(server, token_file, request, progress)
-    return _Made(list(map(report_of, documents)), documents, read_bytes)
+    reports, read_bytes = convert_there(
+        asked, {**request, **goals_there(targets, options)}, progress
+    )
+    return _Made(reports, list(map(conversion_report, reports)), read_bytes)
 
 
 def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:

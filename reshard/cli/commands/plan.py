@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +22,14 @@ from reshard.cli.options import (
     source_of,
     unlisted_option,
 )
+from reshard.cli.server_options import (
+    Asked,
+    PlanServer,
+    TokenFile,
+    asked_server,
+    choice_there,
+    refuse_here,
+)
 from reshard.cli.target_options import (
     check_words,
     given_options,
@@ -30,11 +38,13 @@ from reshard.cli.target_options import (
 )
 from reshard.cli.targets import PlannedTarget, targets_of
 from reshard.cli.time_options import Bandwidth, Cores, Hosts, Latency, Nic, link_of, machines_of
+from reshard.documents import plans as documents
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard import ConversionPlan, MultiConversionPlan, TimePlan
+    from reshard import ConversionPlan, MultiConversionPlan, Target, TimePlan
+    from reshard.cli.targets import NamedTarget
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",
@@ -46,6 +56,8 @@ EXAMPLES = examples(
     "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
     "reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s",
     "reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s",
+    "reshard plan data/run/1000 data/served --layout serving.yaml \\",
+    "    --server http://checkpoints:8080 --token-file token",
 )
 
 Shares = Annotated[
@@ -72,6 +84,8 @@ def plan(
     cores: Cores = None,
     nic: Nic = None,
     shares: Shares = False,
+    server: PlanServer = None,
+    token_file: TokenFile = None,
     show_all: ShowAll = False,
     as_json: Json = False,
     **given: Any,
@@ -87,6 +101,8 @@ def plan(
     With --target several times, also the bytes that are read for all targets together, and how many of them twice.
     With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
     answers. On several hosts each file is written by one task; the plan is of that.
+
+    With --server a server plans, and refuses what it would refuse to convert; it tells no time on hosts.
     """
     limits: dict[str, Any] = {
         "max_memory": max_memory,
@@ -96,12 +112,17 @@ def plan(
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
-    answer = PlanAnswer(show_all, as_json, shares=shares, link=link, machines=machines)
+    asked = asked_server(server, token_file)
+    if asked is not None:
+        refuse_here({"--hosts": hosts, "--cores": cores, "--nic": nic})
+    answer = PlanAnswer(
+        show_all, as_json, shares=shares, link=link, machines=machines, server=asked
+    )
     show_plan(src, dst, (step, item), given, limits, answer)
 
 
 class PlanAnswer(Struct, frozen=True):
-    """What is shown of a plan, and how."""
+    """What is shown of a plan, how, and which server makes it."""
 
     show_all: bool
     as_json: bool
@@ -109,6 +130,14 @@ class PlanAnswer(Struct, frozen=True):
     shares: bool = False
     link: Mapping[str, float] = {}
     machines: Mapping[str, int] = {}
+    server: Asked | None = None
+
+
+class _Planned(Struct, frozen=True):
+    """A plan of one target or of several, and its time on the machines that were described."""
+
+    document: documents.PlanAnswer | documents.MultiPlanAnswer
+    time: TimePlan | None = None
 
 
 def show_plan(
@@ -121,28 +150,63 @@ def show_plan(
 ) -> None:
     """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
     from reshard.cli.console import print_all, print_json
-    from reshard.surface.answers import conversion_plan, conversion_plans
+    from reshard.surface.answers import answer_of
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
     check_words(options, [mesh, *(one.mesh for one in goals)])
-    options = library_options(options)
-    src = source_of(src, *choice)
-    shares, show_all, link = answer.shares, answer.show_all, answer.link
-    if goals:
-        found = reshard.plan_all(src, [one.target(options) for one in goals], **limits)
-        time = _time(found, answer.machines, link)
-        if answer.as_json:
-            print_json(conversion_plans(found, shares, time, **link))
-        elif not answer.quiet:
-            print_all(_with_costs(_joint_views(found, shares, show_all), found, time, link))
-        return
-    planned = reshard.plan(src, dst, layout=layout, mesh=mesh, **options, **limits)
-    time = _time(planned, answer.machines, link)
+    if answer.server is not None:
+        goals = goals or targets_of(dst, layout, mesh, None)
+        asked = {**choice_there(*choice, "leave"), **limits}
+        found = _plan_there(answer.server, src, goals, options, asked, answer)
+    else:
+        src, options = source_of(src, *choice), library_options(options)
+        where = {"layout": layout, "mesh": mesh}
+        found = (
+            _plan_all_here(src, [one.target(options) for one in goals], limits, answer)
+            if goals
+            else _plan_here(src, dst, {**where, **options, **limits}, answer)
+        )
     if answer.as_json:
-        print_json(conversion_plan(planned, shares, time, **link))
+        print_json(answer_of("plan", found.document))
     elif not answer.quiet:
-        print_all(_with_costs(_views(planned, shares, show_all), planned, time, link))
+        print_all(_views(found, answer))
+
+
+def _plan_here(
+    src: str, dst: str | None, options: Mapping[str, Any], answer: PlanAnswer
+) -> _Planned:
+    from reshard.surface.answers import plan_document
+
+    planned = reshard.plan(src, dst, **options)
+    time = _time(planned, answer.machines, answer.link)
+    return _Planned(plan_document(planned, answer.shares, time, **answer.link), time)
+
+
+def _plan_all_here(
+    src: str, targets: Sequence[Target], limits: Mapping[str, Any], answer: PlanAnswer
+) -> _Planned:
+    from reshard.surface.answers import plans_document
+
+    planned = reshard.plan_all(src, targets, **limits)
+    time = _time(planned, answer.machines, answer.link)
+    return _Planned(plans_document(planned, answer.shares, time, **answer.link), time)
+
+
+def _plan_there(
+    server: Asked,
+    src: str,
+    targets: Sequence[NamedTarget],
+    options: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: PlanAnswer,
+) -> _Planned:
+    from reshard.cli.remote import goals_there, plan_there
+
+    asked = {name: value for name, value in {**limits, **answer.link}.items() if value is not None}
+    if answer.shares:
+        asked["shares"] = True
+    return _Planned(plan_there(server, src, goals_there(targets, options), asked))
 
 
 def _time(
@@ -157,36 +221,29 @@ def _time(
     return found.time(**machines, latency_s=latency_s)
 
 
-def _joint_views(
-    found: MultiConversionPlan, shares: bool, show_all: bool
-) -> Iterator[RenderableType]:
+def _views(found: _Planned, answer: PlanAnswer) -> Iterator[RenderableType]:
+    from reshard.cli.views.costs import planned_requests, planned_time
     from reshard.cli.views.plan import joint_view
 
-    said: set[str] = set()
-    for planned in found.plans:
-        yield from _views(planned, shares, show_all, said)
-    yield from joint_view(found.total)
+    document = found.document
+    if isinstance(document, documents.MultiPlanAnswer):
+        said: set[str] = set()
+        for one in document.plans:
+            yield from _one_view(one, answer, said)
+        yield from joint_view(document)
+    else:
+        yield from _one_view(document, answer)
+    yield from planned_requests(document.requests)
+    yield from planned_time(found.time)
 
 
-def _with_costs(
-    views: Iterable[RenderableType],
-    found: ConversionPlan | MultiConversionPlan,
-    time: TimePlan | None,
-    link: Mapping[str, float],
-) -> Iterator[RenderableType]:
-    from reshard.cli.views.costs import planned_requests, planned_time
-
-    yield from views
-    yield from planned_requests(found.requests, **link)
-    yield from planned_time(time)
-
-
-def _views(
-    planned: ConversionPlan, shares: bool, show_all: bool, said: set[str] | None = None
+def _one_view(
+    planned: documents.PlanAnswer, answer: PlanAnswer, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
     from reshard.cli.tables import most_rows
     from reshard.cli.views.plan import plan_groups, plan_view, shares_view
 
+    show_all = answer.show_all
     yield from plan_view(planned, show_all, said, most_rows())
-    if shares:
+    if answer.shares:
         yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,13 @@ from reshard.cli.options import (
     source_of,
     usage,
 )
+from reshard.cli.server_options import (
+    AskedServer,
+    TokenFile,
+    asked_server,
+    choice_there,
+    refuse_here,
+)
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
@@ -30,6 +37,7 @@ EXAMPLES = examples(
     "reshard verify ckpt/1000 served",
     "reshard verify ckpt served --step 1000",
     "reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'",
+    "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
 
@@ -65,6 +73,8 @@ def verify(
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
+    server: AskedServer = None,
+    token_file: TokenFile = None,
     show_all: ShowAll = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -81,6 +91,8 @@ def verify(
 
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
+
+    With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
     from reshard.cli.console import print_json, warn
     from reshard.cli.progress import watching
@@ -90,21 +102,27 @@ def verify(
         reshard.check_arguments(
             select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast)
         )
-    a = source_of(a, step, item)
-    with watching(as_json or quiet) as progress:
-        found = reshard.verify(
-            a,
-            b,
-            unlisted=unlisted,
-            select=select,
-            drop=drop,
-            rename=None if rename is None else renames(rename),
-            cast=None if cast is None else casts(cast),
-            missing_chunks=missing_chunks,
-            max_memory=max_memory,
-            workers=workers,
-            progress=progress,
-        )
+    options: dict[str, Any] = {
+        "select": select,
+        "drop": drop,
+        "rename": None if rename is None else renames(rename),
+        "cast": None if cast is None else casts(cast),
+        "max_memory": max_memory,
+    }
+    if (asked := asked_server(server, token_file)) is not None:
+        from reshard.cli.remote import verify_there
+
+        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
+        found = verify_there(asked, a, b, {**choice_there(step, item, unlisted), **options})
+    else:
+        a = source_of(a, step, item)
+        here: dict[str, Any] = {
+            "missing_chunks": missing_chunks,
+            "workers": workers,
+            "unlisted": unlisted,
+        }
+        with watching(as_json or quiet) as progress:
+            found = reshard.verify(a, b, **options, **here, progress=progress)
     if as_json:
         print_json(verification(found))
     elif quiet:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import RequestPlan, RequestReport, Requests, TimePlan, TimeReport
+from reshard import RequestReport, Requests, TimePlan, TimeReport
 from reshard.cli.tables import table
 from reshard.cli.text import count_text, duration_text
+from reshard.documents.buckets import PlannedRequests
 from reshard.geometry.sizes import format_bytes
 
 
@@ -45,21 +46,16 @@ def _hosts(plan: TimePlan) -> str:
     return f"{count_text(plan.hosts, 'host')} × {count_text(plan.cores, 'core')}"
 
 
-def planned_requests(
-    plan: RequestPlan | None,
-    latency_s: float = RequestPlan.LATENCY_S,
-    bytes_per_s: float = RequestPlan.BYTES_PER_S,
-) -> Iterator[Text]:
+def planned_requests(found: PlannedRequests | None) -> Iterator[Text]:
     """The requests by kind, the bytes, and the time that they take on a link."""
-    if plan is None:
+    if found is None:
         return
-    found = plan.requests(latency_s, bytes_per_s)
-    kinds = ", ".join(f"{found.by_kind[kind]:,} {kind}" for kind in _made(found))
-    time = duration_text(plan.seconds(latency_s, bytes_per_s))
+    counts = {kind: getattr(found, kind) for kind in Requests().by_kind}
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
     yield Text(
         f"requests: {found.total:,} to buckets ({kinds}); {format_bytes(found.received_bytes)} in, "
-        f"{format_bytes(found.sent_bytes)} out; about {time} at {1000 * latency_s:,.4g} ms and "
-        f"{bytes_per_s / 1e6:,.4g} MB/s"
+        f"{format_bytes(found.sent_bytes)} out; about {duration_text(found.seconds)} at "
+        f"{1000 * found.latency_s:,.4g} ms and {found.bytes_per_s / 1e6:,.4g} MB/s"
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import count
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CheckpointInfo, DeviceMesh, Item, StepInfo, TensorInfo
+from reshard import StepInfo
 from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
@@ -15,15 +17,16 @@ from reshard.cli.text import (
     chunks_text,
     count_text,
     encoding_text,
-    mesh_text,
     partition_text,
     safe,
     shape_text,
+    sizes_text,
     some_text,
 )
+from reshard.documents.checkpoints import InspectedTensor, Inspection, ItemReport, RecordedMesh
 from reshard.geometry.sizes import format_bytes
 
-Rows = Sequence[TensorGroup[TensorInfo]]
+Rows = Sequence[TensorGroup[InspectedTensor]]
 
 MOST_IDS = 8
 """Device ids of a mesh that are shown."""
@@ -32,111 +35,110 @@ _STATES = {True: ("finished", "green"), False: ("not finished", "bold yellow")}
 
 
 def inspection_view(
-    info: CheckpointInfo, show_all: bool, most: int = MOST_ROWS
+    info: Inspection, show_all: bool, most: int = MOST_ROWS
 ) -> Iterator[RenderableType]:
     """The checkpoint from top to bottom: what it is, its tensors in at most ``most`` rows, its meshes, and the rest."""
     yield _headline(info)
     if info.tensors:
         yield from _tensors(info, show_all, most)
-    yield from map(_mesh_line, mesh_marks(info.meshes).items())
+    yield from map(_mesh_line, count(), info.meshes)
     yield from map(_item_line, info.items)
     yield from _others(info, show_all)
 
 
-def _headline(info: CheckpointInfo) -> Text:
+def _headline(info: Inspection) -> Text:
     size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
-    return Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
+    kind = f"{info.format} {info.style}" if info.style else info.format
+    return Text.assemble((safe(info.uri), "bold"), f": {kind}, {size}")
 
 
-def _tensors(info: CheckpointInfo, show_all: bool, most: int) -> Iterator[RenderableType]:
-    groups = _groups(tuple(info.tensors.values()), show_all)
+def _tensors(info: Inspection, show_all: bool, most: int) -> Iterator[RenderableType]:
+    groups = _groups(info.tensors, show_all)
     shown = capped(groups, show_all, most)
-    marks = mesh_marks(info.meshes)
     titles = (
         "tensor", Column("n", right=True, rank=1), "shape", "dtype", "chunks",
         Column("encoding", rank=2), "axes", ">bytes",
     )  # fmt: skip
-    yield table("", titles, (_row(g, marks) for g in shown), whole=show_all)
+    is_marked = len(info.meshes) > 1
+    yield table("", titles, (_row(g, is_marked) for g in shown), whole=show_all)
     if note := cap_note(len(shown), len(groups), "rows"):
         yield Text(note, style="dim")
 
 
-def _groups(tensors: Sequence[TensorInfo], show_all: bool) -> Rows:
+def _groups(tensors: Sequence[InspectedTensor], show_all: bool) -> Rows:
     if show_all:
         return single(tensors, _name)
     return grouped(tensors, _name, _alike)
 
 
-def _name(tensor: TensorInfo) -> str:
-    return tensor.spec.name
+def _name(tensor: InspectedTensor) -> str:
+    return tensor.name
 
 
-def _alike(tensor: TensorInfo) -> Hashable:
-    spec = tensor.spec
-    storage = (spec.storage.cuts, spec.chunk_shape, tensor.encoding.compressor)
-    return spec.shape, spec.dtype, storage, spec.layout, _split_text(tensor), tensor.is_key
+def _alike(tensor: InspectedTensor) -> Hashable:
+    layout = (tensor.axes, tensor.mesh, tensor.mesh_number, _split_text(tensor))
+    return tensor.shape, tensor.dtype, _chunks(tensor), tensor.compressor, layout, tensor.is_key
 
 
-def _row(group: TensorGroup[TensorInfo], marks: Mapping[DeviceMesh, str]) -> tuple[Cell, ...]:
-    info, spec = group.first, group.first.spec
-    mesh = spec.layout.device_mesh if spec.layout else None
+def _row(group: TensorGroup[InspectedTensor], is_marked: bool) -> tuple[Cell, ...]:
+    tensor = group.first
+    mesh = f" on m{tensor.mesh_number}" if is_marked and tensor.mesh_number is not None else ""
     return (
         group.name,
         f"{group.count:,}",
-        shape_text(spec.shape),
-        spec.dtype,
-        chunks_text(spec),
-        encoding_text(info.encoding),
-        f"{_split_text(info)}{f' on {marks[mesh]}' if mesh and len(marks) > 1 else ''}",
-        format_bytes(sum(t.spec.nbytes for t in group.members)),
+        shape_text(tensor.shape),
+        tensor.dtype,
+        _chunks(tensor),
+        encoding_text(tensor),
+        f"{_split_text(tensor)}{mesh}",
+        format_bytes(sum(t.nbytes for t in group.members)),
     )
 
 
-def _split_text(info: TensorInfo) -> str:
+def _chunks(tensor: InspectedTensor) -> str:
+    return chunks_text(tensor.shape, tensor.chunks, tensor.chunk_shape, tensor.largest_chunk)
+
+
+def _split_text(tensor: InspectedTensor) -> str:
     """How the tensor was split: over the axes of a mesh, or as a ShardedVariable."""
-    return axes_text(info.spec.layout) if info.partition is None else partition_text(info.partition)
+    return axes_text(tensor.axes) if tensor.partition is None else partition_text(tensor.partition)
 
 
-def mesh_marks(meshes: Sequence[DeviceMesh]) -> dict[DeviceMesh, str]:
-    """A short name for each mesh."""
-    return {mesh: f"m{i}" for i, mesh in enumerate(meshes)}
+def _mesh_line(number: int, mesh: RecordedMesh) -> Text:
+    devices = count_text(math.prod(mesh.shape), "device") + _order_text(mesh)
+    sizes = sizes_text(mesh.axes, mesh.shape)
+    return Text(f"mesh m{number}: {sizes} ({devices}){_types_text(mesh)}")
 
 
-def _mesh_line(named: tuple[DeviceMesh, str]) -> Text:
-    mesh, mark = named
-    devices = count_text(mesh.size, "device") + _order_text(mesh)
-    return Text(f"mesh {mark}: {mesh_text(mesh)} ({devices}){_types_text(mesh)}")
-
-
-def _order_text(mesh: DeviceMesh) -> str:
+def _order_text(mesh: RecordedMesh) -> str:
     """The devices' ids if they are not simply 0, 1, 2, …."""
     ids = mesh.device_ids
-    if ids is None or ids == tuple(range(mesh.size)):
+    if ids is None or ids == tuple(range(len(ids))):
         return ""
     return f": {', '.join(map(str, ids[:MOST_IDS]))}{', …' if len(ids) > MOST_IDS else ''}"
 
 
-def _types_text(mesh: DeviceMesh) -> str:
-    types = zip(mesh.axis_names, mesh.axis_types or (), strict=False)
+def _types_text(mesh: RecordedMesh) -> str:
+    types = zip(mesh.axes, mesh.axis_types or (), strict=False)
     others = [f"{safe(name)} {kind}" for name, kind in types if kind != "Auto"]
     return f", axis types: {', '.join(others)}" if others else ""
 
 
-def _item_line(item: Item) -> Text:
+def _item_line(item: ItemReport) -> Text:
     kind = "a tree" if item.is_tree else "not a tree, copied unchanged"
     where = f" in {safe(item.directory)}/" if item.directory else ""
     return Text(f"item {safe(item.name) or '(unnamed)'}: {kind}{where}")
 
 
-def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
-    names = [leaf.name for leaf in info.leaves if not leaf.tensor]
+def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
+    names = [leaf.name for leaf in info.leaves if not leaf.is_tensor]
     if names:
         shown = some_text(names, len(names) if show_all else 8)
         yield Text(f"{count_text(len(names), 'other leaf').replace('leafs', 'leaves')}: {shown}")
-    keys = [t.spec.name for t in info.tensors.values() if t.is_key]
+    keys = [t.name for t in info.tensors if t.is_key]
     if keys:
         yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
-    with_digest = sum(t.digest is not None for t in info.tensors.values())
+    with_digest = sum(t.digest is not None for t in info.tensors)
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)
 

@@ -14,8 +14,8 @@ from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
 from reshard.cli.tables import cap_note, renamed, warning
 from reshard.cli.text import (
-    axes_text,
     count_text,
+    layout_text,
     mesh_text,
     partition_text,
     parts_text,
@@ -181,14 +181,14 @@ def _source_lines(tensor: TensorPreview, frame: Frame, side: str = "") -> Iterat
     if split is None:
         yield Text("source: the layout was not recorded")
         return
-    yield Text(f"{side}{axes_text(split.layout)}")
+    yield Text(f"{side}{layout_text(split.layout)}")
     yield Text(_shards_text(tensor.source, split))
     yield from draw(split, frame)
 
 
 def _target_lines(tensor: TensorPreview, frame: Frame) -> Iterator[Text]:
     if tensor.partition is None:
-        yield Text(f"target {axes_text(tensor.target.layout)}")
+        yield Text(f"target {layout_text(tensor.target.layout)}")
     else:
         yield Text(f"target {partition_text(tensor.partition)}")
     split = _target_split(tensor)

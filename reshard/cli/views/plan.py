@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import DeviceMesh, Grid, TensorSpec
+from reshard import DeviceMesh, Grid, TensorLayout
 from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import (
     MOST_ROWS,
@@ -24,25 +24,22 @@ from reshard.cli.tables import (
 from reshard.cli.text import (
     axes_text,
     chunks_text,
+    count_of_parts,
     count_text,
     dtype_text,
-    mesh_text,
     partition_text,
     parts_text,
     ratio_text,
     safe,
     shape_text,
+    sizes_text,
     some_text,
 )
+from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlannedTensor, PlanTotals
+from reshard.documents.shared import Axes, MeshDocument, Shape
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.shares import Share, shares
-from reshard.planning.tensor_plan import Plan, TensorPlan
 
-if TYPE_CHECKING:
-    from reshard import ConversionPlan, PlannedTensor
-
-    Groups = Sequence[TensorGroup[PlannedTensor]]
+Groups = Sequence[TensorGroup[PlannedTensor]]
 
 CHUNKS_ARE_NOT_SHARDS = (
     "shards: what each device holds. chunks: how files store it; "
@@ -55,7 +52,7 @@ MOST_SOURCES = 6
 
 
 def plan_view(
-    planned: ConversionPlan,
+    planned: PlanAnswer,
     show_all: bool,
     said: set[str] | None = None,
     most: int = MOST_ROWS,
@@ -76,7 +73,7 @@ def plan_view(
     yield from warnings_of(planned.warnings, said)
 
 
-def joint_view(joint: MultiPlan) -> Iterator[Text]:
+def joint_view(joint: MultiPlanAnswer) -> Iterator[Text]:
     """The cost of several targets together, and the bytes that are read twice."""
     again = (
         f", {format_bytes(joint.repeated_bytes)} of it again"
@@ -99,27 +96,20 @@ def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
 
 def planned_name(tensor: PlannedTensor) -> str:
     """The name, or both names if it changes."""
-    return renamed(tensor.source.name, tensor.target.name)
+    return renamed(tensor.source, tensor.target)
 
 
 def _alike(tensor: PlannedTensor) -> Hashable:
-    split = _geometry(tensor.target), _split_text(tensor)
-    return (
-        _geometry(tensor.source),
-        split,
-        tensor.target_shards,
-        tensor.plan.strategy,
-        tensor.plan.price,
-    )
-
-
-def _geometry(spec: TensorSpec) -> Hashable:
-    return spec.shape, spec.dtype, spec.storage.cuts, spec.chunk_shape, spec.layout
+    before = (tensor.source_dtype, tensor.source_mesh, tensor.source_axes, tensor.source_shards)
+    after = (tensor.target_dtype, tensor.target_mesh, tensor.target_axes, tensor.target_shards)
+    stored = (_chunks_before(tensor), _chunks_after(tensor), _split_text(tensor))
+    price = (tensor.tasks, tensor.decoded_bytes, tensor.written_bytes, tensor.task_bytes)
+    return tensor.shape, before, after, stored, tensor.strategy, tensor.source_bytes, price
 
 
 def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
     """Columns of the target come first; columns of the source follow if there is room."""
-    is_cast = any(t.source.dtype != t.target.dtype for t in tensors)
+    is_cast = any(t.source_dtype != t.target_dtype for t in tensors)
     return (
         "tensor",
         Column("n", right=True, rank=3),
@@ -138,63 +128,76 @@ def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
 
 
 def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
-    source, target, plan = group.first.source, group.first.target, group.first.plan
-    tasks = sum(t.plan.price.tasks for t in group.members)
+    first = group.first
+    decoded = format_bytes(sum(t.decoded_bytes for t in group.members))
     return (
         group.name,
         f"{group.count:,}",
-        shape_text(source.shape),
-        dtype_text(source.dtype, target.dtype),
-        f"{axes_text(source.layout)} → {_split_text(group.first)}",
-        _shards_text(group.first.source_shards),
-        _shards_text(group.first.target_shards),
-        chunks_text(source),
-        chunks_text(target),
-        plan.strategy,
-        f"{tasks:,}",
-        f"{format_bytes(sum(t.plan.price.decoded_bytes for t in group.members))}{_read_again(plan)}",
-        format_bytes(sum(t.plan.price.written_bytes for t in group.members)),
+        shape_text(first.shape),
+        dtype_text(first.source_dtype, first.target_dtype),
+        f"{axes_text(first.source_axes)} → {_split_text(first)}",
+        _shards_text(first.source_shards, first.source_shard_shape, first.shape),
+        _shards_text(first.target_shards, first.target_shard_shape, first.shape),
+        _chunks_before(first),
+        _chunks_after(first),
+        first.strategy,
+        f"{sum(t.tasks for t in group.members):,}",
+        f"{decoded}{_read_again(first)}",
+        format_bytes(sum(t.written_bytes for t in group.members)),
     )
 
 
-def _shards_text(shards: Grid | None) -> str:
+def _shards_text(shards: Shape | None, largest: Shape | None, shape: Shape) -> str:
     """How a layout cuts a tensor, or a dash if there is no layout."""
-    return "–" if shards is None else parts_text(shards)
+    if shards is None or largest is None:
+        return "–"
+    return count_of_parts(math.prod(shards), largest, shape)
 
 
-def _read_again(plan: TensorPlan) -> str:
+def _chunks_before(tensor: PlannedTensor) -> str:
+    chunk, largest = tensor.source_chunk_shape, tensor.source_largest_chunk
+    return chunks_text(tensor.shape, tensor.source_chunks, chunk, largest)
+
+
+def _chunks_after(tensor: PlannedTensor) -> str:
+    chunk, largest = tensor.target_chunk_shape, tensor.target_largest_chunk
+    return chunks_text(tensor.shape, tensor.target_chunks, chunk, largest)
+
+
+def _read_again(tensor: PlannedTensor) -> str:
     """How often the source is decoded, if that is more than once."""
-    ratio = ratio_text(plan.price.amplification)
+    ratio = ratio_text(tensor.amplification)
     return "" if ratio == ratio_text(1) else f" ({ratio})"
 
 
 def _chunks_differ(tensor: PlannedTensor) -> bool:
-    shards = tensor.target_shards
-    return shards is not None and shards != tensor.target.storage
+    """Whether the target's chunks are other boxes than its shards."""
+    if tensor.target_shards is None:
+        return False
+    shards = (math.prod(tensor.target_shards), tensor.target_shard_shape)
+    return shards != (tensor.target_chunks, tensor.target_largest_chunk)
 
 
 def _split_text(tensor: PlannedTensor) -> str:
     """How the target is split, by mesh axes or otherwise."""
-    layout, partition = tensor.target.layout, tensor.partition
-    if partition is None or (layout is not None and any(layout.axes)):
-        return axes_text(layout)
-    return partition_text(partition)
+    if tensor.partition is None or any(tensor.target_axes or ()):
+        return axes_text(tensor.target_axes)
+    return partition_text(tensor.partition)
 
 
-def _meshes_line(tensors: Iterable[PlannedTensor]) -> str:
-    sides = [(t.source.layout, t.target.layout) for t in tensors]
-    sources = {s.device_mesh for s, _ in sides if s is not None}
-    targets = {t.device_mesh for _, t in sides if t is not None}
+def _meshes_line(tensors: Sequence[PlannedTensor]) -> str:
+    sources = {t.source_mesh for t in tensors}
+    targets = {t.target_mesh for t in tensors}
     return f"mesh {_meshes(sources)} → mesh {_meshes(targets)}"
 
 
-def _meshes(meshes: set[DeviceMesh | None]) -> str:
-    known = sorted({mesh_text(m) for m in meshes if m is not None})
+def _meshes(meshes: set[MeshDocument | None]) -> str:
+    known = sorted({sizes_text(m.axes, m.shape) for m in meshes if m is not None})
     return "; ".join(f"({m})" for m in known[:4]) + ("; …" if known[4:] else "") or "not recorded"
 
 
-def _totals(planned: ConversionPlan) -> Iterator[str]:
-    plan = planned.plan
+def _totals(planned: PlanAnswer) -> Iterator[str]:
+    plan = planned.totals
     yield (
         f"total: {count_text(len(planned.tensors), 'tensor')} in {count_text(plan.tasks, 'task')}; "
         f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}, "
@@ -211,14 +214,14 @@ def _totals(planned: ConversionPlan) -> Iterator[str]:
         yield f"left out: {some_text(planned.dropped)}"
 
 
-def _memory(plan: Plan) -> str:
+def _memory(plan: PlanTotals) -> str:
     metadata = (
         f" and {format_bytes(plan.metadata_bytes)} of metadata" if plan.metadata_bytes else ""
     )
     processes = f" in {plan.processes} processes" if plan.processes else ""
     return (
         f"memory: {format_bytes(plan.peak_bytes)} of buffers at the worst moment{metadata}, "
-        f"{format_bytes(plan.allowed_bytes or plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}{processes}"
+        f"{format_bytes(plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}{processes}"
     )
 
 
@@ -233,14 +236,29 @@ def shares_view(groups: Groups, show_all: bool) -> Iterator[RenderableType]:
 
 
 def _is_cut(tensor: PlannedTensor) -> bool:
-    return tensor.source.slices.count > 1 or tensor.target.slices.count > 1
+    return max(grid.count for grid in _grids(tensor)) > 1
+
+
+def _grids(tensor: PlannedTensor) -> tuple[Grid, Grid]:
+    """The layouts' cuts of the source and of the target; a tensor without a layout is whole."""
+    sides = (tensor.source_mesh, tensor.source_axes), (tensor.target_mesh, tensor.target_axes)
+    source, target = (_grid(tensor, mesh, axes) for mesh, axes in sides)
+    return source, target
+
+
+def _grid(tensor: PlannedTensor, mesh: MeshDocument | None, axes: Axes | None) -> Grid:
+    if mesh is None or axes is None:
+        return Grid.whole(tensor.shape)
+    layout = TensorLayout(axes, DeviceMesh(mesh.shape, mesh.axes))
+    return layout.grid(tensor.shape, tensor.target)
 
 
 def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
-    source, target = group.first.source.slices, group.first.target.slices
+    source, target = _grids(group.first)
     cut = f"source shards {parts_text(source)} → target shards {parts_text(target)}"
     yield Text.assemble((safe(group.name), "bold"), f"\n{cut}")
-    by_target = groupby(shares(group.first.plan), key=lambda share: share.target)
+    shares = group.first.shares or ()
+    by_target = groupby(shares, key=lambda share: share[0])
     rows = [(str(shard), _sources(found)) for shard, found in islice(by_target, MOST_SHARDS)]
     yield table("", (">target shard", "source shard: share of the target's bytes"), rows)
     if target.count > len(rows):
@@ -248,10 +266,10 @@ def _group(group: TensorGroup[PlannedTensor]) -> Iterator[RenderableType]:
         yield Text(note, style="dim")
 
 
-def _sources(found: Iterable[Share]) -> str:
+def _sources(found: Iterable[tuple[int, int, float]]) -> str:
     """The source shards in order, or the largest shares if there are many."""
-    largest = sorted(found, key=lambda s: (-s.share, s.source))
-    shown = sorted(largest[:MOST_SOURCES], key=lambda s: s.source)
-    text = ", ".join(f"{s.source}: {100 * s.share:.4g}%" for s in shown)
+    largest = sorted(found, key=lambda s: (-s[2], s[1]))
+    shown = sorted(largest[:MOST_SOURCES], key=lambda s: s[1])
+    text = ", ".join(f"{source}: {100 * share:.4g}%" for _, source, share in shown)
     more = len(largest) - len(shown)
     return f"{text}, and {more:,} more" if more else text

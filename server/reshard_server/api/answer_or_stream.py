@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from reshard_server.api.caller import token_name
 from reshard_server.api.read_mask import Mask, mask_of, narrowed
-from reshard_server.auth.slots_per_token import OpenStream
+from reshard_server.auth.limits import OpenStream
 from reshard_server.errors.problems import CLIENT_GONE, ProblemError
 from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.services import Services

@@ -19,8 +19,8 @@ from reshard.errors import ReshardError
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensor_source import TensorSource, open_source, with_client_paths
+from reshard_server.auth.limits import OpenStream
 from reshard_server.auth.root_paths import OPEN_SECONDS
-from reshard_server.auth.slots_per_token import OpenStream
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,

@@ -1,4 +1,4 @@
-"""The form of a client's path, and the problems of paths; nothing is looked up.
+"""The form of a client's path, the names that are reserved, and the problems of paths; nothing is looked up.
 
 A client's path is ``ROOT/path``: the name of a storage root, and plain names below it between single slashes. It is
 taken literally; nothing decodes or expands it. URLs are no paths.
@@ -8,8 +8,31 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
+
+LINKS_FOLDER = ".reshard-held"
+"""The folder in a root with hard links to steps that a training run may delete."""
+
+REMOVED_PREFIX = ".reshard-removed-"
+"""Prefix of outputs that are being removed."""
+
+STAGING_SUFFIX = ".reshard-partial"
+"""Suffix of the hidden folder in which the library writes a target until it is complete."""
+
+
+def reserved(names: Iterable[str]) -> str | None:
+    """Why a path with these names is reserved; None if it is not."""
+    for name in names:
+        if name.startswith(".") and name.endswith(STAGING_SUFFIX):
+            return "has the name of a folder for unfinished output (.NAME.reshard-partial)"
+        if name == LINKS_FOLDER:
+            return "is in the folder for hard links to sources (.reshard-held)"
+        if name.startswith(REMOVED_PREFIX):
+            return "is in a folder that the server is removing (.reshard-removed-…)"
+    return None
+
 
 REFUSED_CHARACTERS = frozenset("%|?#;\\")
 """Characters with a special meaning for TensorStore, URLs or shells."""

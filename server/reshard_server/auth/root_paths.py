@@ -16,8 +16,7 @@ from typing import Protocol, TypeVar
 from reshard.surface.places import Location
 from reshard_server.auth.bucket_root import BucketRoot
 from reshard_server.auth.local_root import LocalRoot, Lookup, best_lookup
-from reshard_server.auth.path_rules import missing, nothing, parts
-from reshard_server.auth.reserved_names import reserved
+from reshard_server.auth.path_rules import missing, nothing, parts, reserved
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -16,7 +16,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
-from reshard_server.client.handle import URL, ConversionHandle
+from reshard_server.client.handle import URL, ConversionHandle, path_of
 from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules, with_layout
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
@@ -109,16 +109,22 @@ class Conversions:
 
     def get(self, conversion: str) -> ConversionHandle:
         """The conversion with this id."""
-        found = self.transport.model(Conversion, "GET", f"{URL}/{conversion}")
+        found = self.transport.model(Conversion, "GET", path_of(conversion))
         return ConversionHandle(self.transport, found)
 
     def list(self, **query: Any) -> ConversionPage:
-        """Newest first; ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
+        """A page, newest first; takes ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
         return self.transport.model(ConversionPage, "GET", URL, params=query)
+
+    def each(self, **query: Any) -> Iterator[Conversion]:
+        """Every conversion that ``list`` would list, page after page."""
+        return self.transport.each(
+            ConversionPage, URL, query, lambda page: (page.conversions, page.next_page_token)
+        )
 
     def delete(self, conversion: str) -> None:
         """Deletes the record of an ended conversion; its outputs stay."""
-        self.transport.ask("DELETE", f"{URL}/{conversion}")
+        self.transport.ask("DELETE", path_of(conversion))
 
 
 def _body(given: dict[str, Any]) -> dict[str, Any]:

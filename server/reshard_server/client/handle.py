@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
+from urllib.parse import quote
 
 import httpx
 
-from reshard import Progress, Stage, progress_bar
-from reshard_server.client.failures import ServiceError, UnreachableError, error_of
-from reshard_server.client.transport import Transport
+from reshard import (
+    CastStats,
+    ConversionReport,
+    Progress,
+    RequestReport,
+    Requests,
+    Stage,
+    TensorReport,
+    progress_bar,
+)
+from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
 
@@ -24,6 +33,11 @@ GONE_SECONDS = 300.0
 """Waiting gives up a server that does not answer for this long; until then it may restart."""
 
 Watcher = Callable[[Progress], None]
+
+
+def path_of(conversion: str) -> str:
+    """The path of a conversion, whatever characters its id has."""
+    return f"{URL}/{quote(conversion, safe='')}"
 
 
 class ConversionHandle:
@@ -50,8 +64,8 @@ class ConversionHandle:
         return str(self._transport.http.base_url).rstrip("/") + self._path
 
     @property
-    def result(self) -> list[dict[str, Any]]:
-        """The report of each target (docs/reference/json-output.md, convert).
+    def result(self) -> list[ConversionReport]:
+        """The report of each target, as ``reshard.convert`` returns it.
 
         Raises the error that it ended with, and ServiceError if it has not ended or was cancelled.
         """
@@ -59,7 +73,7 @@ class ConversionHandle:
         if now.result_url is not None:  # events contain only a summary
             now = self.refresh()
         if now.state == "succeeded":
-            return now.result or []
+            return list(map(report_of, now.result or ()))
         if now.error is not None:
             raise error_of(Problem.model_validate(now.error))
         raise ServiceError(f"conversion {now.id} is {now.state}, and has no result; see {self.url}")
@@ -78,7 +92,7 @@ class ConversionHandle:
 
     def wait(
         self, progress: bool | Watcher = False, timeout: float | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[ConversionReport]:
         """Waits for the end, and returns the ``result``, or raises its error.
 
         Args:
@@ -97,7 +111,7 @@ class ConversionHandle:
 
     @property
     def _path(self) -> str:
-        return f"{URL}/{self.conversion.id}"
+        return path_of(self.conversion.id)
 
     def _now(self, conversion: Conversion) -> Conversion:
         self.conversion = conversion
@@ -187,3 +201,43 @@ def _as_progress(state: ProgressState) -> Progress:
         cast("Stage", state.stage),
         state.resumed_bytes,
     )
+
+
+def report_of(document: Mapping[str, Any]) -> ConversionReport:
+    """The record of a target's report (docs/reference/json-output.md, convert)."""
+    fields = (
+        "source", "target", "read_bytes", "moved_bytes", "written_bytes", "seconds", "resumed_bytes", "already_done",
+    )  # fmt: skip
+    return ConversionReport(
+        tensors=tuple(map(_tensor, document["tensors"])),
+        warnings=tuple(document["warnings"]),
+        missing_chunks=document.get("missing_chunks", {}),  # a server of an older version has none,
+        requests=_requests(document.get("requests")),  # and no requests
+        **{name: document[name] for name in fields},
+    )
+
+
+def _requests(document: Mapping[str, Any] | None) -> RequestReport | None:
+    if document is None:
+        return None
+    names = Requests.__struct_fields__
+    planned, actual = (
+        Requests(**{name: document[of][name] for name in names}) for of in ("planned", "actual")
+    )
+    return RequestReport(planned, actual)
+
+
+def _tensor(document: Mapping[str, Any]) -> TensorReport:
+    names = (name for name in TensorReport.__struct_fields__ if name in document)
+    members = {name: document[name] for name in names}
+    cast = document["cast"]
+    shape = tuple(document["shape"])
+    return TensorReport(
+        **{**members, "shape": shape, "cast": None if cast is None else _cast(cast)}
+    )
+
+
+def _cast(document: Mapping[str, Any]) -> CastStats:
+    error = float(document["largest_relative_error"])  # "inf" if it was not finite
+    # A server of an older version does not count the saturated ones.
+    return CastStats(document["overflows"], document["nans"], error, document.get("saturated", 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +13,8 @@ from reshard.documents.comparisons import VerificationAnswer
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.surface.words import cast_pairs, own_layout
 from reshard_server.client.transport import D, Transport
-from reshard_server.schemas.checkpoint import CheckpointPage
-from reshard_server.schemas.layout import LayoutPage, StoredLayout, VersionPage
+from reshard_server.schemas.checkpoint import CheckpointPage, FoundCheckpoint
+from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
 from reshard_server.schemas.schedule import (
     RunPage,
     Schedule,
@@ -52,9 +52,19 @@ class Checkpoints:
     transport: Transport
 
     def list(self, root: str, prefix: str = "", **page: Any) -> CheckpointPage:
-        """Lists the checkpoints in a folder; takes ``page_size`` and ``page_token``."""
+        """A page of the checkpoints in a folder; takes ``page_size`` and ``page_token``."""
         params = {"root": root, "prefix": prefix, **page}
         return self.transport.model(CheckpointPage, "GET", "/v1/checkpoints", params=params)
+
+    def each(self, root: str, prefix: str = "", **page: Any) -> Iterator[FoundCheckpoint]:
+        """Every checkpoint that ``list`` would list, page after page."""
+        params = {"root": root, "prefix": prefix, **page}
+        return self.transport.each(
+            CheckpointPage,
+            "/v1/checkpoints",
+            params,
+            lambda page: (page.checkpoints, page.next_page_token),
+        )
 
     def inspect(self, checkpoint: str, **more: Any) -> Inspection:
         """Returns names, shapes, dtypes, chunks and layouts; takes ``step`` and ``item``."""
@@ -92,13 +102,24 @@ class Layouts:
         return self.transport.model(StoredLayout, "GET", f"/v1/layouts/{_part(name)}")
 
     def list(self, **query: Any) -> LayoutPage:
-        """Lists the newest versions; takes ``prefix``, ``page_size`` and ``page_token``."""
+        """A page of the newest versions; takes ``prefix``, ``page_size`` and ``page_token``."""
         return self.transport.model(LayoutPage, "GET", "/v1/layouts", params=query)
 
+    def each(self, **query: Any) -> Iterator[ListedLayout]:
+        """Every layout that ``list`` would list, page after page."""
+        return self.transport.each(
+            LayoutPage, "/v1/layouts", query, lambda page: (page.layouts, page.next_page_token)
+        )
+
     def versions(self, name: str, **page: Any) -> VersionPage:
-        """Lists all versions of a layout, newest first."""
-        path = f"/v1/layouts/{_part(name)}/versions"
-        return self.transport.model(VersionPage, "GET", path, params=page)
+        """A page of the versions of a layout, newest first."""
+        return self.transport.model(VersionPage, "GET", _versions(name), params=page)
+
+    def each_version(self, name: str, **page: Any) -> Iterator[ListedLayout]:
+        """Every version of a layout, newest first, page after page."""
+        return self.transport.each(
+            VersionPage, _versions(name), page, lambda page: (page.versions, page.next_page_token)
+        )
 
     def delete(self, name: str) -> None:
         """Deletes all versions."""
@@ -159,8 +180,14 @@ class Schedules:
         return self.transport.model(Schedule, "GET", _schedule(name))
 
     def list(self, **page: Any) -> SchedulePage:
-        """Lists schedules by name; takes ``page_size`` and ``page_token``."""
+        """A page of the schedules, by name; takes ``page_size`` and ``page_token``."""
         return self.transport.model(SchedulePage, "GET", "/v1/schedules", params=page)
+
+    def each(self, **page: Any) -> Iterator[Schedule]:
+        """Every schedule, page after page."""
+        return self.transport.each(
+            SchedulePage, "/v1/schedules", page, lambda page: (page.schedules, page.next_page_token)
+        )
 
     def delete(self, name: str) -> None:
         """Deletes a schedule and its history."""
@@ -180,12 +207,23 @@ class Schedules:
         return self.transport.model(ScheduleRun, "POST", f"{_schedule(name)}:run", json=body)
 
     def runs(self, name: str, **page: Any) -> RunPage:
-        """Lists the runs of a schedule, newest first."""
+        """A page of the runs of a schedule, newest first."""
         return self.transport.model(RunPage, "GET", f"{_schedule(name)}/runs", params=page)
+
+    def each_run(self, name: str, **page: Any) -> Iterator[ScheduleRun]:
+        """Every run of a schedule, newest first, page after page."""
+        path = f"{_schedule(name)}/runs"
+        return self.transport.each(
+            RunPage, path, page, lambda page: (page.runs, page.next_page_token)
+        )
 
 
 def _schedule(name: str) -> str:
     return f"/v1/schedules/{_part(name)}"
+
+
+def _versions(layout: str) -> str:
+    return f"/v1/layouts/{_part(layout)}/versions"
 
 
 def _part(name: str) -> str:

@@ -15,9 +15,8 @@ import httpx
 from reshard import LayoutMap
 from reshard.errors import StorageError
 from reshard.surface.words import cast_pairs, full_name
-from reshard_server.client.failures import UnreachableError
 from reshard_server.client.resources import layout_of
-from reshard_server.client.transport import Transport
+from reshard_server.client.transport import Transport, UnreachableError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,9 +1,9 @@
-"""Sends requests, and repeats those that are safe to repeat."""
+"""Sends requests, repeats those that are safe to repeat, and raises the errors that problem documents name."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,9 +12,12 @@ import httpx
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from reshard_server.client.failures import ServiceError, UnreachableError, refusal
+import reshard.errors
+from reshard.errors import MemoryBudgetError, ReshardError
+from reshard_server.schemas.base import Problem
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E")
 D = TypeVar("D", bound=msgspec.Struct)
 
 SAFE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -23,6 +26,47 @@ FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 30.0
 AGAIN = frozenset({429, 502, 503, 504})
 IDEMPOTENCY_KEY = "Idempotency-Key"
+
+
+class ServiceError(ReshardError):
+    """A refusal by the server itself: because of the token, the state, or too many requests.
+
+    Attributes:
+        problem: the problem document; None if the answer has none that can be read.
+        status: of the answer; 0 if there was none.
+    """
+
+    def __init__(self, message: str, status: int = 0, problem: Problem | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem
+
+
+class UnreachableError(ServiceError):
+    """The server did not answer, or its answer was cut off."""
+
+
+def refusal(answer: httpx.Response) -> ReshardError:
+    """The error for an unsuccessful answer whose body was read."""
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return ServiceError(
+            f"{answer.request.method} {answer.request.url.copy_with(query=None)} was answered with {answer.status_code} "
+            "without a problem document; check that the URL is that of a reshard server",
+            answer.status_code,
+        )
+    return error_of(problem)
+
+
+def error_of(problem: Problem) -> ReshardError:
+    """The library's error if the problem names one, else a ServiceError; with the same message."""
+    kind = getattr(reshard.errors, problem.error or "", None)
+    if kind is MemoryBudgetError:
+        return MemoryBudgetError(problem.detail, problem.smallest_bytes or 0)
+    if isinstance(kind, type) and issubclass(kind, ReshardError):
+        return kind(problem.detail)
+    return ServiceError(problem.detail, problem.status, problem)
 
 
 @dataclass(frozen=True)
@@ -70,6 +114,22 @@ class Transport:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.DecodeError as error:
             raise _invalid(answer, kind, str(error)) from None
+
+    def each(
+        self,
+        kind: type[M],
+        path: str,
+        query: Mapping[str, Any],
+        content: Callable[[M], tuple[Iterable[E], str | None]],
+    ) -> Iterator[E]:
+        """Everything in a listing, page after page; ``content`` gives the elements of a page and its ``next_page_token``."""
+        more: dict[str, Any] = {}
+        while True:
+            found, token = content(self.model(kind, "GET", path, params={**query, **more}))
+            yield from found
+            if token is None:
+                return
+            more = {"page_token": token}
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:

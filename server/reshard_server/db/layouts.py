@@ -6,31 +6,21 @@ A name that is stored again after it was deleted continues its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.errors import LayoutError
 from reshard_server.db.clock import clock_of
 from reshard_server.db.conversions.rows import moment
 from reshard_server.db.documents import bytes_of, canonical_text, stored_bytes
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_layout
 from reshard_server.db.tables import CONVERSIONS, LAYOUTS
+from reshard_server.db.used_layouts import lock_use, not_stored, version_number
 from reshard_server.errors.problems import FORBIDDEN, PRECONDITION, ProblemError
-from reshard_server.schemas.conversion import (
-    ConversionRequest,
-    SeveralTargets,
-    TargetRequest,
-    targets_of,
-)
 from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
 from reshard_server.settings import Settings
-
-LARGEST_VERSION = 2**31 - 1
-USE_KEY = 7_265_736_861_726_403
-"""PostgreSQL's advisory lock between transactions that use a layout and those that drop its content."""
 
 LISTED_BYTES = 4096
 """Listings leave larger contents out."""
@@ -101,7 +91,7 @@ def get(db: sa.Engine, text: str) -> StoredLayout | None:
     """The layout ``name`` (its newest version) or ``name@version``; None if it does not exist or was deleted."""
     name, at, version = text.partition("@")
     with db.connect() as connection:
-        return _newest(connection, name, _number(version) if at else None)
+        return _newest(connection, name, version_number(version) if at else None)
 
 
 def delete(
@@ -123,20 +113,9 @@ def delete(
     return now
 
 
-def _lock_use(connection: sa.Connection, *, shared: bool) -> None:
-    """Until the end of the transaction, keeps accepting conversions and dropping contents apart.
-
-    Args:
-        shared: for accepting; several may do that at once.
-    """
-    if connection.dialect.name == "postgresql":
-        lock = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
-        connection.execute(sa.select(lock(USE_KEY)))
-
-
 def _empty_unused(connection: sa.Connection, name: str) -> None:
     """Drops the contents of deleted versions unless a conversion names the layout; keeps their numbers."""
-    _lock_use(connection, shared=False)
+    lock_use(connection, shared=False)
     request = sa.cast(CONVERSIONS.c.request, sa.Text)
     named = sa.or_(request.contains(f'"{name}@'), request.contains(f'"{name}"'))
     is_used = sa.select(CONVERSIONS.c.id).where(CONVERSIONS.c.state != "succeeded", named).limit(1)
@@ -228,50 +207,6 @@ def _listed(row: sa.Row[Any]) -> ListedLayout:
     )
 
 
-def pin_layouts(
-    connection: sa.Connection, requests: Sequence[ConversionRequest]
-) -> list[ConversionRequest]:
-    """The requests with each layout's name replaced by ``name@version``, the newest version now.
-
-    So a conversion is carried out with the version that it shows. An unknown name stays as it is.
-    """
-    names = {
-        layout for request in requests for layout in map(_unpinned, targets_of(request)) if layout
-    }
-    if any(
-        isinstance(requested.layout, str)
-        for request in requests
-        for requested in targets_of(request)
-    ):
-        _lock_use(connection, shared=True)
-    query = sa.select(_L.name, sa.func.max(_L.version).label("version"))
-    newest = query.where(_L.name.in_(names), _L.deleted.is_(False)).group_by(_L.name)
-    rows = connection.execute(newest) if names else ()
-    pins = {row.name: f"{row.name}@{row.version}" for row in rows}
-    return [_pinned(request, pins) for request in requests] if pins else list(requests)
-
-
-def _unpinned(requested: TargetRequest) -> str | None:
-    """The layout's name, if the request names no version."""
-    is_name = isinstance(requested.layout, str) and "@" not in requested.layout
-    return str(requested.layout) if is_name else None
-
-
-def _pinned(request: ConversionRequest, pins: Mapping[str, str]) -> ConversionRequest:
-    if isinstance(request, SeveralTargets):
-        targets = tuple(_with_pin(requested, pins) for requested in request.targets)
-        return request.model_copy(update={"targets": targets})
-    return _with_pin(request, pins)
-
-
-G = TypeVar("G", bound=TargetRequest)
-
-
-def _with_pin(requested: G, pins: Mapping[str, str]) -> G:
-    pin = pins.get(_unpinned(requested) or "")
-    return requested if pin is None else requested.model_copy(update={"layout": pin})
-
-
 def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
     """The content of ``name`` (its newest version) or ``name@version`` now.
 
@@ -279,24 +214,8 @@ def layout_content(db: sa.Engine, text: str) -> dict[str, Any]:
     """
     found = get(db, text)
     if found is None:
-        raise _not_stored(text)
+        raise not_stored(text)
     return found.layout
-
-
-def stored_layout(db: sa.Engine, text: str, as_of: float) -> dict[str, Any]:
-    """The content of ``name@version``, or of the version of ``name`` that was newest at the time ``as_of``.
-
-    A version that was deleted since is still used, because the conversion was accepted with it. Records of 0.1.0 name
-    no version. Raises LayoutError if no such version was ever stored.
-    """
-    name, at, version = text.partition("@")
-    chosen = _L.version == _number(version) if at else _L.created_at <= as_of
-    query = sa.select(_L.layout).where(_L.name == name, chosen).order_by(_L.version.desc()).limit(1)
-    with db.connect() as connection:
-        found: dict[str, Any] | None = connection.execute(query).scalar()
-    if found is None:
-        raise _not_stored(text)
-    return found
 
 
 def _newest(
@@ -316,16 +235,4 @@ def _stored(row: sa.Row[Any]) -> StoredLayout:
         layout=row.layout,
         created_at=moment(row.created_at),
         created_by=row.token,
-    )
-
-
-def _number(text: str) -> int:
-    """A version's number; 0, which no version has, for text that is not a number."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= 10
-    return min(int(text), LARGEST_VERSION) if is_number else 0
-
-
-def _not_stored(text: str) -> LayoutError:
-    return LayoutError(
-        f"the layout {text[:200]!r} is not stored; store it, or give the layout's content"
     )

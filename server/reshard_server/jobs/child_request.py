@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from reshard.surface.words import parse_bytes
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
-from reshard_server.db.layouts import stored_layout
+from reshard_server.db.used_layouts import stored_layout
 from reshard_server.schemas.conversion import (
     Conversion,
     SeveralTargets,

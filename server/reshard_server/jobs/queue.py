@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions import claims, executors, idempotency, retention
+from reshard_server.db.conversions import claims, ended, executors, idempotency
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.notify import LOOK_SECONDS, news_of
 from reshard_server.errors.database_errors import Unavailable
@@ -159,6 +159,6 @@ class JobQueue:
         self._cleaned_at = time.monotonic()
         idempotency.forget_keys(self._db)
         if days := self._settings.keep_days:
-            gone = retention.remove_ended(self._db, clock_of(self._db).now() - days * 86400)
+            gone = ended.remove_ended(self._db, clock_of(self._db).now() - days * 86400)
             if gone:
                 LOG.info("forgot %d conversions that ended more than %d days ago", gone, days)

@@ -14,7 +14,7 @@ from fastapi import Request
 from reshard.surface.words import format_bytes
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import stored_layout
+from reshard_server.db.used_layouts import stored_layout
 from reshard_server.jobs.check_request import for_field
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.resources import questions

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard_server.api.caller import Serving
-from reshard_server.auth.cookies import clear_cookie, set_cookie
 from reshard_server.auth.origins import check_form
+from reshard_server.auth.sessions import clear_cookie, set_cookie
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Fields, address_bucket, cookie_in, fields_of, over_tls

@@ -13,9 +13,9 @@ from fastapi import Depends, Request
 from starlette.datastructures import FormData
 
 from reshard_server.api.caller import Serving
-from reshard_server.auth.cookies import cookie_of, is_secure
 from reshard_server.auth.origins import check_form, form_key
 from reshard_server.auth.proxies import bucket_of
+from reshard_server.auth.sessions import cookie_of, is_secure
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import (
     FORBIDDEN,

@@ -7,8 +7,14 @@ from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.jobs.check_request import check_conversion
 from reshard_server.schedules.cron import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
-from reshard_server.schedules.start_run import Occasion, request_of
-from reshard_server.schedules.templates import OF_CLOCK, OF_STEPS, check_template, fields_of
+from reshard_server.schedules.start_run import (
+    OF_CLOCK,
+    OF_STEPS,
+    Occasion,
+    check_template,
+    fields_of,
+    request_of,
+)
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 
 SAMPLE_STEP = 1_000_000

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reshard_server.auth.reserved_names import LINKS_FOLDER
+from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.schedules.folder_listing import (
     SLACK_SECONDS,
     GoneError,

@@ -17,7 +17,7 @@ from pathlib import Path
 from reshard.errors import StorageError
 from reshard.surface.outputs import BucketStore, delete, held_target
 from reshard.surface.places import Location
-from reshard_server.auth.reserved_names import REMOVED_PREFIX
+from reshard_server.auth.path_rules import REMOVED_PREFIX
 from reshard_server.schedules.hard_links import remove_tree
 
 LOG = logging.getLogger(__name__)

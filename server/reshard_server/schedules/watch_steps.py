@@ -16,7 +16,7 @@ from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.surface.places import Location
-from reshard_server.auth.reserved_names import LINKS_FOLDER
+from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from reshard.cli.views.inspection import inspection_view
 from reshard.formats.contents import Container, Item
 from reshard.inspection.checkpoint_info import CheckpointInfo
-from reshard.surface.answers import inspection
+from reshard.surface.answers import content_document, inspection
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, info, spec
 
@@ -17,7 +17,7 @@ def test_a_checkpoint_at_a_glance() -> None:
     layers = [spec(f"params/layers/{i}/kernel") for i in range(12)]
     step = spec("step", (), None, dtype="int32")
     found = info(*layers, step, digest="0" * 16, others=("note", "empty"))
-    assert lines(inspection_view(found, show_all=False)) == [
+    assert lines(inspection_view(content_document(found), show_all=False)) == [
         "ckpt/1000: orbax v0, 13 tensors, 6.00 KiB",
         "tensor n shape dtype chunks encoding axes bytes",
         "─" * 93,
@@ -32,13 +32,13 @@ def test_a_checkpoint_at_a_glance() -> None:
 
 def test_all_shows_each_tensor() -> None:
     found = info(*(spec(f"layers/{i}/kernel") for i in range(3)))
-    text = show(inspection_view(found, show_all=True))
+    text = show(inspection_view(content_document(found), show_all=True))
     assert all(f"layers/{i}/kernel" in text for i in range(3))
 
 
 def test_several_meshes_are_distinguished() -> None:
     found = info(spec("a"), spec("b", axes=("model",), mesh=SERVED))
-    text = lines(inspection_view(found, show_all=False))
+    text = lines(inspection_view(content_document(found), show_all=False))
     assert "mesh m1: model=8 (8 devices)" in text
     assert any("[model] on m1" in line for line in text)
 
@@ -47,7 +47,7 @@ def test_items_that_are_no_trees() -> None:
     one = info(spec("a"))
     items = (Item("state", "state", True), Item("meta", "meta", False))
     found = CheckpointInfo(one.uri, one.format, Container("v0", items), one.tensors, one.leaves)
-    text = lines(inspection_view(found, show_all=False))
+    text = lines(inspection_view(content_document(found), show_all=False))
     assert "item state: a tree in state/" in text
     assert "item meta: not a tree, copied unchanged in meta/" in text
 
@@ -57,7 +57,7 @@ def test_the_style_is_shown_only_for_formats_that_have_one() -> None:
     container = Container(None, (Item("", "", True),))
     found = CheckpointInfo(one.uri, "safetensors", container, one.tensors, one.leaves)
     headline = "ckpt/1000: safetensors, 1 tensor, 512 B"
-    assert lines(inspection_view(found, show_all=False))[0] == headline
+    assert lines(inspection_view(content_document(found), show_all=False))[0] == headline
     assert repr(found).startswith(
         "CheckpointInfo('ckpt/1000': safetensors, 1 tensor, 512 B, saved on"
     )
@@ -69,16 +69,15 @@ def test_many_tensors_are_capped_quickly() -> None:
     names = ["/".join(path) for path in itertools.product(letters, letters, letters)]
     found = info(*(replace(spec("a", (4,), (None,)), name=name) for name in names))
     started = time.monotonic()
-    text = lines(inspection_view(found, show_all=False))
+    text = lines(inspection_view(content_document(found), show_all=False))
     assert time.monotonic() - started < 5
     assert "… and 7,960 more rows; --all shows each tensor" in text
     assert len(text) < 100
 
 
 def test_names_do_not_reach_the_terminal_raw() -> None:
-    text = show(
-        inspection_view(info(spec("evil\x1b[2J[red]"), others=("x\x07",)), show_all=False), 80
-    )
+    found = info(spec("evil\x1b[2J[red]"), others=("x\x07",))
+    text = show(inspection_view(content_document(found), show_all=False), 80)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[red]" in text
@@ -90,7 +89,7 @@ def test_a_sharded_variable_shows_its_shards_strategy_and_partitioner() -> None:
     chosen = {"strategy": "div", "axis": 1, "shards": 2, "partitioner": {"max_size": 64}}
     for name, partition in (("a", plain), ("b", chosen)):
         found.tensors[name] = replace(found.tensors[name], partition=partition)  # type: ignore[index]
-    text = lines(inspection_view(found, show_all=False))
+    text = lines(inspection_view(content_document(found), show_all=False))
     assert any("mod 4 along dimension 0" in line for line in text)
     assert any("div 2 along dimension 1 by max_size 64" in line for line in text)
     tensors = inspection(found)["tensors"]

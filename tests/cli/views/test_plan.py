@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
+from rich.console import RenderableType
 
 from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view, shares_view
+from reshard.conversion.plan import ConversionPlan
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.tensor_plan import TensorPlan
+from reshard.surface.answers import plan_document
 from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec
+
+
+def _plan_view(plan: ConversionPlan, show_all: bool) -> Iterator[RenderableType]:
+    return plan_view(plan_document(plan, False), show_all)
+
+
+def _shares_view(plan: ConversionPlan) -> Iterator[RenderableType]:
+    return shares_view(plan_groups(plan_document(plan, True).tensors, False), False)
 
 
 def pair(name: str, dtype: str = "float32") -> tuple[TensorSpec, TensorSpec]:
@@ -22,7 +35,7 @@ def test_a_plan_at_a_glance() -> None:
         carried=("note",),
         dropped=("opt/a", "opt/b"),
     )
-    text = lines(plan_view(plan, show_all=False), 300)
+    text = lines(_plan_view(plan, show_all=False), 300)
     price = plan.plan.tensors[0].price
     assert text[:2] == [
         "ckpt/1000 → served",
@@ -47,7 +60,7 @@ def test_a_plan_at_a_glance() -> None:
 
 
 def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
-    memory = next(x for x in lines(plan_view(planned(pair("params/a")), False)) if "memory:" in x)
+    memory = next(x for x in lines(_plan_view(planned(pair("params/a")), False)) if "memory:" in x)
     assert memory.endswith(
         "of buffers at the worst moment and 5.00 MiB of metadata, 1.00 GiB allowed; 2 workers"
     )
@@ -56,7 +69,7 @@ def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
 def test_the_memory_line_names_processes() -> None:
     plan = planned(pair("params/a"))
     many = replace(plan, plan=replace(plan.plan, workers=16, processes=4))
-    memory = next(x for x in lines(plan_view(many, False)) if "memory:" in x)
+    memory = next(x for x in lines(_plan_view(many, False)) if "memory:" in x)
     assert memory.endswith("; 16 workers in 4 processes")
 
 
@@ -64,7 +77,7 @@ def test_a_row_has_both_names_and_what_will_be_and_fits() -> None:
     name = "layers/{0…2}/attention/query/kernel"
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
     for width in (60, 80, 120, 200):
-        text = show(plan_view(plan, show_all=False), width).splitlines()
+        text = show(_plan_view(plan, show_all=False), width).splitlines()
         assert max(map(len, text)) <= width
         at = next(n for n, line in enumerate(text) if line.startswith("params"))
         row = " ".join(" ".join(text[at : at + 3]).split())
@@ -74,9 +87,9 @@ def test_a_row_has_both_names_and_what_will_be_and_fits() -> None:
 
 def test_all_shows_each_tensor_whole() -> None:
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
-    assert len(plan_groups(plan.tensors, show_all=True)) == 3
+    assert len(plan_groups(plan_document(plan, False).tensors, show_all=True)) == 3
     target = console(60)
-    for view in plan_view(plan, show_all=True):
+    for view in _plan_view(plan, show_all=True):
         target.print(view, crop=False)
     text = text_of(target)
     for i in range(3):
@@ -88,10 +101,10 @@ def test_all_shows_each_tensor_whole() -> None:
 def test_shards_that_share_a_chunk_are_shown_beside_it() -> None:
     source, target = pair("params/a")
     merged = replace(target, storage=Grid.whole(target.shape), chunk_shape=target.shape)
-    text = lines(plan_view(planned((source, merged)), show_all=False), 80)
+    text = lines(_plan_view(planned((source, merged)), show_all=False), 80)
     assert any(line.startswith("params/a → model/a 16×8 float32 8 of 16×1 whole ") for line in text)
     assert CHUNKS_ARE_NOT_SHARDS in " ".join(text)
-    same = lines(plan_view(planned((source, target)), show_all=False))
+    same = lines(_plan_view(planned((source, target)), show_all=False))
     assert CHUNKS_ARE_NOT_SHARDS not in " ".join(same)
 
 
@@ -100,9 +113,9 @@ def test_a_source_that_is_read_again_says_how_often() -> None:
     (move,) = plan.plan.fills
     price = replace(move.price, decoded_bytes=2 * move.price.source_bytes)
     again = TensorPlan((replace(move, price=price),))
-    text = lines(plan_view(replace(plan, tensors=(replace(plan.tensors[0], plan=again),)), False))
+    text = lines(_plan_view(replace(plan, tensors=(replace(plan.tensors[0], plan=again),)), False))
     assert any(" 1.00 KiB (2.00×)" in line for line in text)
-    assert not any("(1.00×)" in line for line in lines(plan_view(plan, False)))
+    assert not any("(1.00×)" in line for line in lines(_plan_view(plan, False)))
 
 
 def test_a_split_by_count_is_named() -> None:
@@ -110,7 +123,7 @@ def test_a_split_by_count_is_named() -> None:
     split = {"strategy": "fixed_shards", "fixed_shards": 3, "axis": 0}
     parts = Grid((10, 4), ((0, 4, 7, 10), (0, 4)))
     tensors = (replace(plan.tensors[0], partition=split, slices=parts),)
-    text = lines(plan_view(replace(plan, tensors=tensors), show_all=False), 300)
+    text = lines(_plan_view(replace(plan, tensors=tensors), show_all=False), 300)
     row = "– → fixed_shards 3 along dimension 0 – 3 of ≤ 4×4 whole whole"
     assert any(row in line for line in text)
 
@@ -118,16 +131,16 @@ def test_a_split_by_count_is_named() -> None:
 def test_a_table_whose_rows_are_dealt_out_is_named_unless_a_mesh_splits_it() -> None:
     plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, "model"))))
     dealt = replace(plan.tensors[0], partition={"strategy": "mod", "axis": 0, "shards": 3})
-    text = lines(plan_view(replace(plan, tensors=(dealt,)), show_all=False), 300)
+    text = lines(_plan_view(replace(plan, tensors=(dealt,)), show_all=False), 300)
     assert any("– → [null, model]" in line for line in text)
     bare = replace(dealt, target=replace(dealt.target, layout=None))
-    text = lines(plan_view(replace(plan, tensors=(bare,)), show_all=False), 300)
+    text = lines(_plan_view(replace(plan, tensors=(bare,)), show_all=False), 300)
     assert any("– → mod 3 along dimension 0" in line for line in text)
 
 
 def test_shares_say_where_each_shard_lay() -> None:
     plan = planned(pair("params/a"), pair("params/b"))
-    text = lines(shares_view(plan_groups(plan.tensors, False), False))
+    text = lines(_shares_view(plan))
     assert text[:2] == ["params/a → model/a", "source shards 8 of 4×4 → target shards 8 of 16×1"]
     assert "0 0: 25%, 2: 25%, 4: 25%, 6: 25%" in text
     assert "7 1: 25%, 3: 25%, 5: 25%, 7: 25%" in text
@@ -139,7 +152,7 @@ def test_shares_of_many_shards_are_capped() -> None:
 
     wide = DeviceMesh((64,), ("x",))
     plan = planned((source, spec("a", (1024, 1024), (None, "x"), wide)))
-    text = lines(shares_view(plan_groups(plan.tensors, False), False))
+    text = lines(_shares_view(plan))
     assert "0 0: 12.5%, 1: 12.5%, 2: 12.5%, 3: 12.5%, 4: 12.5%, 5: 12.5%, and 2 more" in text
     assert "… and 48 more target shards; --json has each" in text
 
@@ -147,4 +160,4 @@ def test_shares_of_many_shards_are_capped() -> None:
 def test_whole_tensors_have_no_shares() -> None:
     whole = spec("a", (4,), (None,))
     plan = planned((whole, whole))
-    assert lines(shares_view(plan_groups(plan.tensors, False), False)) == []
+    assert lines(_shares_view(plan)) == []

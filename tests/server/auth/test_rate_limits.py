@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from reshard_server.auth import rate_limits as rates
-from reshard_server.auth.rate_limits import RateLimits
+from reshard_server.auth import limits
+from reshard_server.auth.limits import RateLimits
 from reshard_server.errors.problems import ProblemError
 
 
@@ -50,7 +50,7 @@ def test_how_long_to_wait_is_told() -> None:
 
 
 def test_callers_that_are_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "MOST_CALLERS", 10)
+    monkeypatch.setattr(limits, "MOST_CALLERS", 10)
     found = RateLimits(1, Clock())
     assert all(allowed(found, str(i)) for i in range(100))
     assert allowed(found, "0")

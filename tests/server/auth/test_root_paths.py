@@ -17,7 +17,7 @@ from reshard_server.auth.path_rules import may_be_named, parts
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import ANYONE, Caller
 from reshard_server.errors.problems import ProblemError
-from reshard_server.settings import load_settings
+from reshard_server.load_settings import load_settings
 
 from reshard.errors import ReshardError
 from reshard.formats import registry

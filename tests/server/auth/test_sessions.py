@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.auth import sessions
-from reshard_server.auth.cookies import clear_cookie, cookie_of, is_secure, set_cookie
-from reshard_server.auth.sessions import Sessions
+from reshard_server.auth.sessions import Sessions, clear_cookie, cookie_of, is_secure, set_cookie
 from reshard_server.auth.tokens import Tokens
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import SESSIONS

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from reshard_server.client import Client, ServiceError, UnreachableError
-from reshard_server.client.failures import error_of
 from reshard_server.client.resources import layout_of
-from reshard_server.client.transport import Transport
+from reshard_server.client.transport import Transport, error_of
 from reshard_server.schemas.base import Problem
 
 import reshard
@@ -41,9 +40,9 @@ def test_a_conversion_watched_to_its_end(client: Client, data: Path) -> None:
     )
     assert handle.conversion.state == "queued"
     (report,) = handle.wait(progress=seen.append, timeout=120)
-    assert (report["source"], report["target"]) == ("data/run", "data/one")
+    assert (report.source, report.target) == ("data/run", "data/one")
     assert handle.result == [report]
-    assert seen and seen[-1].moved_bytes == seen[-1].total_bytes == report["moved_bytes"]
+    assert seen and seen[-1].moved_bytes == seen[-1].total_bytes == report.moved_bytes
     found = reshard.restore(data / "one")["params"]
     np.testing.assert_array_equal(found["kernel"], WEIGHTS)
     assert found["bias"].dtype == ml_dtypes.bfloat16
@@ -99,7 +98,7 @@ def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) ->
     assert stored.layout["rules"] == [{"match": "kernel", "axes": [None, "x"]}]
     client.layouts.delete("of-a-map")
     (report,) = client.convert("data/run", "data/by-map", layout=layouts).wait(timeout=120)
-    assert report["target"] == "data/by-map"
+    assert report.target == "data/by-map"
     previewed = client.layouts.preview("data/run", layouts)
     assert {t.target: t.target_axes for t in previewed.tensors}["params/kernel"] == (None, "x")
     plan = client.plans.create("data/run", "data/planned", layout=layouts)
@@ -183,7 +182,7 @@ def test_a_server_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
         assert server.end() == 0
     with client, live(tmp_path, "--port", port):  # the last --port counts
         waiting.join(120)
-    assert results[0][0]["target"] == "data/after"
+    assert results[0][0].target == "data/after"
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from reshard_server.client import Client
+from reshard_server.client.handle import report_of
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.remote import report_of
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.surface.answers import conversion_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import layouts
+from reshard_server.db import layouts, used_layouts
 from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
@@ -96,7 +96,7 @@ def test_the_layout_that_is_shown_is_the_layout_that_is_used(
         "serving@2",
         None,
     ]
-    used = layouts.stored_layout(db, "serving@2", as_of=0.0)
+    used = used_layouts.stored_layout(db, "serving@2", as_of=0.0)
     assert used["mesh"]["shape"] == [4]
 
 

@@ -17,8 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from reshard_server.db.database import open_database
-from reshard_server.db.state_lock import state_locked
+from reshard_server.db.database import open_database, state_locked
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.settings import Settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.clock import now_of
-from reshard_server.db.conversions import claims, conversions, executors, retention, totals
+from reshard_server.db.conversions import claims, conversions, ended, executors
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.database import open_database
@@ -220,7 +220,7 @@ def test_every_end_is_counted_once(db: sa.Engine) -> None:
     conversions.request_cancel(db, lost.conversion)
     assert silent(db) == 1
     assert silent(db) == 0
-    found = {(t.state, t.conversions, t.moved_bytes) for t in totals.totals(db)}
+    found = {(t.state, t.conversions, t.moved_bytes) for t in ended.totals(db)}
     assert found == {("succeeded", 1, 7), ("cancelled", 1, 0)}
 
 
@@ -233,6 +233,6 @@ def test_old_ends_are_forgotten_and_nothing_else(db: sa.Engine) -> None:
         connection.execute(
             CONVERSIONS.update().where(CONVERSIONS.c.id == old).values(ended_at=time.time() - 100)
         )
-    assert retention.remove_ended(db, time.time() - 50) == 1
+    assert ended.remove_ended(db, time.time() - 50) == 1
     assert conversions.get(db, old) is None
     assert {state(db, new), state(db, running)} == {"succeeded", "running"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.auth.cookies import PLAIN_NAME
+from reshard_server.auth.sessions import PLAIN_NAME
 
 from tests.server.live import Live, live
 from tests.server.served import Served

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from reshard_server.auth.slots_per_token import Slots
+from reshard_server.auth.limits import Slots
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import ProblemError
 from reshard_server.queries import ask as questions

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions.totals import count_ended, moved_bytes
+from reshard_server.db.conversions.ended import count_ended, moved_bytes
 from reshard_server.db.notify import notify
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.schemas.conversion import ProgressState

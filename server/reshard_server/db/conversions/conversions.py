@@ -20,14 +20,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
+from reshard_server.db.conversions.ended import count_ended
 from reshard_server.db.conversions.rows import ENDED, conversion_of
-from reshard_server.db.conversions.totals import count_ended
 from reshard_server.db.documents import bytes_of, fitting
-from reshard_server.db.layouts import pin_layouts
 from reshard_server.db.notify import notify
 from reshard_server.db.other_versions import readable, recorded
 from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
+from reshard_server.db.used_layouts import pin_layouts
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.db import layouts
+from reshard_server.db import layouts, used_layouts
 from reshard_server.db.database import open_database
 from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
@@ -183,12 +183,12 @@ def test_a_conversion_keeps_the_layout_that_it_was_accepted_with(served: Served)
     accepted = time.time()
     time.sleep(0.01)
     put(served, 4)
-    assert layouts.stored_layout(served.db, "serving", accepted) == content(2)
-    assert layouts.stored_layout(served.db, "serving", time.time()) == content(4)
+    assert used_layouts.stored_layout(served.db, "serving", accepted) == content(2)
+    assert used_layouts.stored_layout(served.db, "serving", time.time()) == content(4)
     served.create(layout="serving")
     served.ask("DELETE", f"{URL}/serving")
-    assert layouts.stored_layout(served.db, "serving", accepted) == content(2)
-    assert layouts.stored_layout(served.db, "serving@2", accepted) == content(4)
+    assert used_layouts.stored_layout(served.db, "serving", accepted) == content(2)
+    assert used_layouts.stored_layout(served.db, "serving@2", accepted) == content(4)
     with pytest.raises(LayoutError, match="is not stored"):
         layouts.layout_content(served.db, "serving")
 

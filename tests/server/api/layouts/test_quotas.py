@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from reshard_server.db import documents as sizes
-from reshard_server.db import layouts
+from reshard_server.db import layouts, used_layouts
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
@@ -122,7 +122,7 @@ def test_deleted_content_is_dropped_unless_a_conversion_needs_it(
     served.create(layout="used")
     for name in ("used", "unused"):
         assert served.ask("DELETE", f"{URL}/{name}").status_code == 204
-    assert layouts.stored_layout(served.db, "used@1", 0) == layout()
+    assert used_layouts.stored_layout(served.db, "used@1", 0) == layout()
     with served.db.connect() as connection:
         found = connection.execute(sa.select(LAYOUTS).where(LAYOUTS.c.name == "unused")).one()
     assert (found.layout, found.bytes) == (None, 0)

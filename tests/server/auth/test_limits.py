@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from reshard_server.auth.slots_per_token import Slots, Streams
+from reshard_server.auth.limits import Slots, Streams
 from reshard_server.errors.problems import ProblemError
 
 

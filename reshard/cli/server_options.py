@@ -1,0 +1,99 @@
+"""``--server`` and ``--token-file``: which server is asked, and with which token.
+
+Without ``--server`` the variable RESHARD_SERVER names the server. ``--server ''`` asks none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from reshard.cli.options import Misuse, step_of, unlisted_option
+
+SERVER = "By a server"
+SERVER_VARIABLE = "RESHARD_SERVER"
+TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
+
+
+def _server(what: str) -> Any:
+    """The option, with what the server does for a command."""
+    return typer.Option(
+        metavar="URL",
+        help=f"{what} Default: the variable {SERVER_VARIABLE}.",
+        rich_help_panel=SERVER,
+    )
+
+
+Server = Annotated[
+    str | None,
+    _server(
+        "Let this server convert: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that "
+        "it stores. Ctrl-C stops watching; the conversion continues."
+    ),
+]
+AskedServer = Annotated[
+    str | None, _server("Ask this server: paths are then ROOT/path on the server.")
+]
+PlanServer = Annotated[
+    str | None,
+    _server(
+        "Let this server plan: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that it "
+        "stores."
+    ),
+]
+JobsServer = Annotated[str | None, _server("The server whose conversions are meant.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"A file that contains the server's token. Default: the variable {TOKEN_VARIABLE}.",
+        rich_help_panel=SERVER,
+    ),
+]
+
+
+class Asked(Struct, frozen=True):
+    """The server that is asked; ``token_file`` is None where a variable has the token."""
+
+    url: str
+    token_file: Path | None = None
+
+
+def asked_server(server: str | None, token_file: Path | None) -> Asked | None:
+    """The server that the options or the variable name; None for none. A usage error for a token without a server."""
+    url = os.environ.get(SERVER_VARIABLE) if server is None else server
+    if url:
+        return Asked(url, token_file)
+    if token_file is not None:
+        raise Misuse("--token-file belongs to --server; add it, or leave it out")
+    return None
+
+
+def needed_server(server: str | None, token_file: Path | None) -> Asked:
+    """The same for a command that only a server can carry out; a usage error where none is named."""
+    asked = asked_server(server, None)
+    if asked is None:
+        raise Misuse(
+            f"no server is named: give its URL by --server, such as http://checkpoints:8080, or in the variable {SERVER_VARIABLE}"
+        )
+    return Asked(asked.url, token_file)
+
+
+def refuse_here(given: Mapping[str, Any]) -> None:
+    """A usage error for an option that only a command on this host takes."""
+    for name, value in given.items():
+        if value is not None:
+            raise Misuse(
+                f"{name} is of this host, and --server lets a server do the work; leave one out"
+            )
+
+
+def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
+    """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
+    asked = {"step": step_of(step), "item": item, **unlisted_option(unlisted)}
+    return {name: value for name, value in asked.items() if value is not None}

@@ -1,0 +1,109 @@
+"""What ``jobs`` shows: a table of conversions, one conversion, and what was done with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from reshard import ConversionReport
+from reshard.cli.tables import ARROW, Cell, Column, table
+from reshard.cli.text import and_text, count_text, safe
+from reshard.cli.views.report import report_view, together_view
+from reshard.geometry.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from reshard_server.schemas.conversion import Conversion
+
+_STYLES = {"succeeded": "green", "failed": "bold red", "cancelled": "bold yellow"}
+
+_DONE = {
+    "cancelled": "cancelled; the target does not change, and reshard jobs retry resumes it",
+    "cancelling": "stops within seconds; the target does not change, and reshard jobs retry resumes it",
+    "queued": "is queued again, and resumes where it stopped",
+}
+"""What a change of the state means."""
+
+
+def jobs_view(found: Sequence[Conversion], has_more: bool) -> Iterator[RenderableType]:
+    """A row for each conversion."""
+    if not found:
+        yield Text("no conversion was found")
+        return
+    titles = (
+        "source → target", "conversion", "state", Column("moved", right=True, rank=1), Column("created", rank=2),
+    )  # fmt: skip
+    yield table("", titles, map(_row, found))
+    if has_more:
+        yield Text("… and older conversions; --all lists each", style="dim")
+
+
+def _row(one: Conversion) -> tuple[Cell, ...]:
+    state = Text(one.state, style=_STYLES.get(one.state, ""))
+    return _from_to(one), one.id, state, _share(one), _time(one.created_at)
+
+
+def _from_to(one: Conversion) -> str:
+    first, *others = _targets(one)
+    more = f" and {len(others):,} more" if others else ""
+    return f"{one.request.source}{ARROW}{first}{more}"
+
+
+def _targets(one: Conversion) -> list[str]:
+    asked: Any = one.request  # to one target, or to several
+    goals = asked.targets if hasattr(asked, "targets") else (asked,)
+    return [goal.target for goal in goals]
+
+
+def _share(one: Conversion) -> str:
+    """How much of the data is moved; a dash before it is known."""
+    if one.state == "succeeded":
+        return "100%"
+    now = one.progress
+    return f"{100 * now.moved_bytes // now.total_bytes}%" if now and now.total_bytes else "–"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def job_view(
+    one: Conversion, reports: Sequence[ConversionReport], show_all: bool
+) -> Iterator[RenderableType]:
+    """The headline, the times, why it failed, and the reports of a conversion that succeeded."""
+    style = _STYLES.get(one.state, "bold")
+    yield Text.assemble("conversion ", (one.id, "bold"), ": ", (one.state, style))
+    for target in _targets(one):
+        yield Text(safe(f"{one.request.source}{ARROW}{target}"))
+    yield Text("; ".join(_times(one)))
+    if one.progress is not None and not one.done:
+        now = one.progress
+        total = f"{format_bytes(now.moved_bytes)} of {format_bytes(now.total_bytes)}"
+        yield Text(f"{now.stage}: {total}, {_share(one)}")
+    if one.error is not None:
+        yield Text.assemble(("failed: ", "bold red"), safe(str(one.error.get("detail"))))
+    said: set[str] = set()
+    for report in reports:
+        yield from report_view(report, show_all, said)
+    if len(reports) > 1 and one.read_bytes is not None:
+        yield from together_view(reports, one.read_bytes)
+
+
+def _times(one: Conversion) -> Iterator[str]:
+    by = f" by the schedule {safe(one.schedule)}" if one.schedule else ""
+    yield f"created {_time(one.created_at)} by the token {safe(one.created_by)}{by}"
+    if one.started_at is not None:
+        yield f"started {_time(one.started_at)}"
+    if one.ended_at is not None:
+        yield f"ended {_time(one.ended_at)}"
+    yield count_text(one.attempts, "attempt")
+
+
+def changed_view(one: Conversion) -> Iterator[Text]:
+    """What became of a conversion that was cancelled or queued again."""
+    where = and_text([safe(target) for target in _targets(one)])
+    meaning = _DONE.get(one.state, one.state)
+    yield Text(f"conversion {one.id} of {safe(one.request.source)} to {where}: {meaning}")
