@@ -30,7 +30,7 @@ class Made(Struct, frozen=True):
     """The source and the rules of a checkpoint.
 
     Attributes:
-        source: digest of the source's tree, 32 hex digits (``engine.pairing.tree_digest``).
+        source: digest of the source's tree, 32 hex digits (``planning.pairing.tree_digest``).
         tensors: the number of tensors that were made.
         changes: the rules, as written.
         origins: the origins of tensors whose name or dtype changed, by their new name.
