@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_choice, check_positive
 
-Kind = Literal["flag", "choice", "size", "text", "patterns", "pairs", "layout"]
+Kind = Literal["flag", "choice", "size", "text", "patterns", "pairs", "sizes", "layout", "map"]
 """What a value is: a truth value, one of several words, bytes as a number or as text, text, a list of patterns, pairs of a pattern
-and text, or the content of a layout file. Each surface has one way to ask for a kind."""
+and text, sizes by name, or the content of a layout file or a map file. Each surface has one way to ask for a kind."""
 
 LAYOUT, CHANGES, OUTPUT = "Layout", "Changes on the way", "Output"
 """The groups of the help."""

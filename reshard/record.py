@@ -52,6 +52,17 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, turn the writing direction, or do not encode."""
 
 
+def origins_text(names: Sequence[str]) -> str:
+    """The tensors that one was made of: the first, and how many more.
+
+    >>> origins_text(["q", "k", "v"]), origins_text([])
+    ("'q' and 2 more", 'a constant')
+    """
+    if not names:
+        return "a constant"
+    return repr(names[0]) + (f" and {len(names) - 1:,} more" if len(names) > 1 else "")
+
+
 def several(
     kind: str, headline: str, parts: Sequence[object] = (), rest: Iterable[str] = ()
 ) -> str:

@@ -19,6 +19,7 @@ LIBRARY = {
     "surface": "what the service uses besides",
     "api": "the public functions, by subject",
     "checkpoint": "an opened checkpoint",
+    "maps": "rules that make a target of several pieces",
     "engine": "moves bytes: decode, cut, write, within the budget",
     "planning": "decides what moves, and how; no I/O",
     "formats": "what is on disk: Orbax, zarr, OCDBT, safetensors",
@@ -68,7 +69,7 @@ COLOURS = {
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
-    DEVICES[3]: "engine planning worker",
+    DEVICES[3]: "engine maps planning worker",
     DEVICES[2]: "formats storage db",
     DEVICES[5]: "variables options arguments signatures layout patterns observability auth drain",
 }

@@ -212,6 +212,17 @@ def halves(option: str, form: str, rule: str) -> tuple[str, str]:
     return first, _ESCAPED_EQUALS.sub(r"\1=", second)
 
 
+def sizes(texts: list[str] | None) -> dict[str, int]:
+    """``NAME=N`` each."""
+    found: dict[str, int] = {}
+    for text in texts or []:
+        name, equals, number = text.partition("=")
+        if not equals or not name.isidentifier() or not _DIGITS.fullmatch(number):
+            raise Misuse(f"--size {text!r}: expected NAME=N, such as heads=32")
+        found[name] = int(number)
+    return found
+
+
 def renames(rules: list[str] | None) -> list[tuple[str, str]]:
     r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
     pairs = [

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
@@ -57,6 +57,18 @@ def renamed(source: str | None, target: str) -> str:
     ('params/w → model/w', 'model/w')
     """
     return target if source in (None, target) else f"{source}{ARROW}{target}"
+
+
+def made_of(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
+    """As ``renamed``; of a tensor that a map makes of several others the first, and how many more.
+
+    >>> made_of(("q", "k", "v"), "q", "qkv"), made_of(UNSET, "q", "w")
+    ('q +2 → qkv', 'q → w')
+    """
+    if isinstance(sources, UnsetType) or len(sources) == 1:
+        return renamed(source, target)
+    first = f"{sources[0]} +{len(sources) - 1:,}" if sources else "a constant"
+    return f"{first}{ARROW}{target}"
 
 
 def table(

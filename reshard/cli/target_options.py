@@ -14,7 +14,7 @@ import typer
 
 import reshard
 from reshard import Target
-from reshard.cli.options import casts, renames, size, usage
+from reshard.cli.options import casts, renames, size, sizes, usage
 from reshard.cli.targets import Targets
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
@@ -27,7 +27,7 @@ KEYWORD = Parameter.KEYWORD_ONLY
 _NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
 
 RULES = tuple(name for name, option in OPTIONS.items() if option.kind in ("patterns", "pairs"))
-PARSERS: Mapping[str, Callable[[Any], Any]] = {"rename": renames, "cast": casts}
+PARSERS: Mapping[str, Callable[[Any], Any]] = {"rename": renames, "cast": casts, "sizes": sizes}
 
 _OF_EACH = ("layout", "mesh", "target")
 """The options of which ``targets_of`` makes the targets; the other options apply to all targets."""
@@ -37,8 +37,7 @@ def declared(argument: str) -> Any:
     """The option of an argument, for an annotation."""
     option = OPTIONS[argument]
     return typer.Option(
-        # With its name given, typer adds no --no-… to a flag.
-        *([f"--{argument.replace('_', '-')}"] if option.kind == "flag" else []),
+        *_names_of(argument, option),
         parser=size if option.kind == "size" else None,
         metavar=option.metavar,
         help=option.help,
@@ -46,11 +45,18 @@ def declared(argument: str) -> Any:
     )
 
 
+def _names_of(argument: str, option: Option) -> list[str]:
+    """The names that are given to typer, where they are not the argument's."""
+    if option.kind == "flag":  # with its name given, typer adds no --no-…
+        return [f"--{argument.replace('_', '-')}"]
+    return ["--size"] if option.kind == "sizes" else []
+
+
 def _type_of(option: Option, default: Any) -> Any:
     """The type that typer reads: how the words of a kind become a value."""
     if option.kind == "flag":
         return bool
-    if option.kind in ("patterns", "pairs"):
+    if option.kind in ("patterns", "pairs", "sizes"):
         return list[str] | None
     if option.kind == "choice":
         return option.words

@@ -8,6 +8,7 @@ from typing import Any
 
 from reshard import DeviceMesh, Grid, TensorLayout
 from reshard.documents.checkpoints import InspectedTensor
+from reshard.documents.maps import MapAnswer
 from reshard.documents.shared import Axes, Shape
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
@@ -93,6 +94,17 @@ def partition_text(partition: Mapping[str, Any]) -> str:
 def count_text(count: int, noun: str) -> str:
     """``1 tensor``, ``2,000 tensors``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def map_text(made: MapAnswer) -> str:
+    """What a map makes of a source, and that nothing is left open."""
+    kinds = ((made.exact, "exact"), (made.rounded, "rounded"), (made.cast, "cast"))
+    every = "all elements but those of crops" if made.cropped else "every element"
+    tied = f"; {count_text(len(made.tied), 'pair')} must be equal" if made.tied else ""
+    return (
+        f"map: {count_text(made.sources, 'tensor')} → {made.targets:,}, {every} used and written once; "
+        f"{', '.join(f'{n:,} {kind}' for n, kind in kinds if n)}{tied}"
+    )
 
 
 def ratio_text(ratio: float) -> str:

@@ -16,6 +16,7 @@ from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.read_layout import given_layout
+from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.target_layouts import Layout, layout_of
 from reshard.storage.target import traits_at
 
@@ -26,6 +27,7 @@ class CheckedOptions(Struct, frozen=True):
     Attributes:
         layout: where every element belongs; None keeps the source's layouts.
         changes: the rules of the layout file, then those of the target.
+        given_map: the map that makes the target's tensors; None where each is one of the source's.
         to: name of the target's format; None for the source's.
         format_options: the options of every format, by name, parsed; the target's format takes its own of them.
         missing_chunks, overwrite, check, state, unsafe_commit: as in ConvertOptions.
@@ -35,6 +37,7 @@ class CheckedOptions(Struct, frozen=True):
     workers: int
     layout: Layout | None = None
     changes: Changes = field(default_factory=Changes)
+    given_map: GivenMap | None = None
     to: str | None = None
     format_options: Mapping[str, Any] = field(default_factory=lambda: parsed_options(Target("")))
     missing_chunks: MissingChunks | None = None
@@ -88,6 +91,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         workers=limits.workers,
         layout=layout,
         changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
+        given_map=map_of(asked.map, asked.sizes, asked.reverse),
         to=to,
         format_options=given,
         **{name: getattr(asked, name) for name in AS_ASKED},

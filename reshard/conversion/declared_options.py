@@ -127,6 +127,36 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         label="Cast",
         hint="PATTERN=DTYPE, one per line. `float=bfloat16` casts all floats; a dtype may end in `:saturate`.",
     ),
+    "map": Option(
+        kind="map",
+        group=CHANGES,
+        metavar="FILE",
+        help=(
+            "Map file, YAML or JSON: which tensors of SRC become which of DST, by rules that rename, turn, stack, split, fuse and scale "
+            "them. Then --select and --drop search names of SRC, and --rename, --cast and the layout names of DST. "
+            "docs/reference/maps.md describes it."
+        ),
+        description="The content of a map file, as an object or as its text of several lines.",
+        examples=({"map": [{"from": "params/kernel", "to": "weight", "shape": "e f -> f e"}]},),
+        label="Map",
+        hint="The text of a map file: which tensors become which. Empty keeps names and shapes.",
+    ),
+    "sizes": Option(
+        kind="sizes",
+        group=CHANGES,
+        metavar="NAME=N",
+        help="The size of a dimension of the map that no shape tells, such as heads=32; may be repeated.",
+        description="Sizes of dimensions of the map that no shape tells.",
+        examples=({"heads": 32},),
+        label="Sizes",
+        hint="NAME=N, one per line, for dimensions of the map that no shape tells.",
+    ),
+    "reverse": Option(
+        kind="flag",
+        group=CHANGES,
+        help="Read the map from right to left: DST gets what SRC was made of.",
+        label="Read the map backwards",
+    ),
     "to": Option(
         kind="choice",
         choices=(None, *get_args(FormatName)),

@@ -16,7 +16,7 @@ from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
 from reshard.conversion.resume.journal import read_results
 from reshard.conversion.resume.journaled_chunks import journaled_chunks
-from reshard.conversion.source_digests import check_recorded
+from reshard.conversion.source_digests import check_equal, check_recorded
 from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.limits import Limits
@@ -36,7 +36,9 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     """
     job, transaction = target.job, target.transaction
     results = target.books.results()
-    check_recorded(job.plan, job.reader, results, limits)
+    seen = target.books.source_digests()
+    check_recorded(job.plan, job.reader, seen, limits)
+    check_equal(job.reader, job.equal, seen, limits)
     if not transaction.root.traits.has_versions:  # those prove more right before the commit
         check_stored(target)
     digests, checksums = _digests(job, results), ChunkChecksums(target)

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_target
 from reshard.engine.error_context import about_target
@@ -23,6 +24,7 @@ from reshard.formats.contents import Stored
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
+from reshard.maps.mapped import Mapped
 from reshard.planning.memory import plan_with_processes
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
@@ -159,7 +161,9 @@ def plan_targets(
         )
     )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
-    return Planned(reader, checkpoints, MultiConversionPlan(source, summaries, total), by_hosts)
+    equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
+    planned = MultiConversionPlan(source, summaries, total)
+    return Planned(reader, checkpoints, planned, by_hosts, equal)
 
 
 def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:
@@ -209,11 +213,12 @@ def _summary(
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
     moved = [tensor.source.spec for tensor in plan.tensors]
+    mapping = target_plan.mapping
     return ConversionPlan(
         source,
         target,
         plan,
-        tuple(_planned_tensor(tensor, checkpoint) for tensor in plan.tensors),
+        tuple(_planned_tensor(tensor, checkpoint, mapping) for tensor in plan.tensors),
         tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
         target_plan.dropped,
         (
@@ -225,12 +230,14 @@ def _summary(
         ),
         None if target is None else space_left(target),
         missing_chunks=numbers(missing),
+        map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
     )
 
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
     """The tensors of which chunks are not stored, among those that the target takes; CorruptError where they are refused."""
-    names = dict.fromkeys(request.piece.source for request in target.requests)
+    pieces = (request.piece for request in target.requests)
+    names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
     return check_missing(reader, names, options.missing_chunks)
 
 
@@ -252,11 +259,14 @@ def _device_id_bytes(target: TargetCheckpoint) -> int:
     )
 
 
-def _planned_tensor(plan: TensorPlan, checkpoint: TargetCheckpoint) -> PlannedTensor:
+def _planned_tensor(
+    plan: TensorPlan, checkpoint: TargetCheckpoint, mapping: Mapped | None
+) -> PlannedTensor:
     source, written = plan.source.spec, checkpoint.tensors[plan.name]
     shards = written.shards if written.partition else None
     slices = shards if isinstance(shards, Grid) else None
-    return PlannedTensor(source, plan.target.spec, plan, written.partition, slices)
+    made = () if mapping is None else (sources_of(plan), change_of(plan))
+    return PlannedTensor(source, plan.target.spec, plan, written.partition, slices, *made)
 
 
 def space_left(target: str) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.map_summary import change_of, sources_of
 from reshard.conversion.report import (
     ConversionReport,
     MultiReport,
@@ -76,7 +77,9 @@ def conversion_report(
         job.summary.source,
         str(job.place),
         tuple(
-            _tensor_report(tensor, result, _proof(result, job.options))
+            _tensor_report(
+                tensor, result, _proof(result, job.options), is_mapped=job.summary.map is not None
+            )
             for tensor, result in zip(job.plan.tensors, results, strict=True)
         ),
         read_bytes=sum(r.read_bytes for r in results),
@@ -86,13 +89,17 @@ def conversion_report(
         warnings=job.summary.warnings,
         resumed_bytes=resumed_bytes,
         missing_chunks=job.summary.missing_chunks,
+        map=job.summary.map,
     )
 
 
-def _tensor_report(tensor: TensorPlan, result: TensorResult, proof: Proof) -> TensorReport:
+def _tensor_report(
+    tensor: TensorPlan, result: TensorResult, proof: Proof, *, is_mapped: bool
+) -> TensorReport:
     piece = tensor.piece
+    made = (sources_of(tensor), change_of(tensor)) if is_mapped else ()
     return TensorReport(
-        piece.source,
+        piece.source if piece.fill is None else None,
         tensor.name,
         tensor.target.spec.shape,
         piece.source_dtype,
@@ -102,7 +109,8 @@ def _tensor_report(tensor: TensorPlan, result: TensorResult, proof: Proof) -> Te
         result.source_digest,
         result.target_digest,
         proof,
-        result.cast if any(each.is_cast for each in tensor.pieces) else None,
+        result.cast if any(each.is_computed for each in tensor.pieces) else None,
+        *made,
     )
 
 

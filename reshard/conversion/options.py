@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
 
+    MapLike = Path | Mapping[str, Any] | None
+
 FormatName = Literal["orbax", "safetensors"]
 """The formats that are written: those of ``formats.registry``."""
 
@@ -54,6 +56,11 @@ class ConvertOptions(TypedDict, total=False):
             dtype and a dtype, or a mapping: every tensor of the first becomes the second. A dtype is a name, a short name
             such as ``"bf16"``, or one of numpy, ml_dtypes or jax.
             ``"float8_e4m3fn:saturate"`` clips values that are too large to the largest one. The first that applies counts.
+        map: a map file's path, content or text: which tensors of the source become which of the target. It comes after ``select`` and
+            ``drop``, which then search names of the source alone, and before ``rename``, ``cast`` and the layout, which then
+            search names of the target. docs/reference/maps.md describes it.
+        sizes: of dimensions of the map that no shape tells, by name.
+        reverse: read the map from right to left.
         compression: ``"none"``, the default, ``"zstd[:level]"``, ``"gzip[:level]"``, ``"blosc"``, or ``"keep"`` for
             each tensor's own.
         chunk_bytes: bytes, or text such as ``"64MiB"``; larger target chunks are subdivided. The default is 256 MiB.
@@ -94,6 +101,9 @@ class ConvertOptions(TypedDict, total=False):
     drop: Rules
     rename: PairRules
     cast: CastRules
+    map: MapLike
+    sizes: Mapping[str, int] | None
+    reverse: bool
     compression: str
     chunk_bytes: int | str | None
     ocdbt: bool
@@ -121,6 +131,9 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     drop: Rules = ()
     rename: PairRules = ()
     cast: CastRules = ()
+    map: MapLike = None
+    sizes: Mapping[str, int] | None = None
+    reverse: bool = False
     compression: str = "none"
     chunk_bytes: int | str | None = None
     ocdbt: bool = False

@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec import UNSET, field
 
+from reshard.conversion.map_summary import MapSummary
 from reshard.documents import plans as documents
+from reshard.documents.maps import Change
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
@@ -17,7 +19,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan
-from reshard.record import Record, counted, several, warned
+from reshard.record import Record, counted, origins_text, several, warned
 
 
 class PlannedTensor(Record, frozen=True):
@@ -26,6 +28,8 @@ class PlannedTensor(Record, frozen=True):
     Attributes:
         partition: strategy, amount and axis, where the target is split by count or size.
         slices: who holds what of the target, where ``target.slices`` does not say it.
+        sources: of a map all source tensors, of which ``source`` is the first; else None.
+        change: of a map what becomes of the elements; else None.
     """
 
     source: TensorSpec
@@ -33,14 +37,20 @@ class PlannedTensor(Record, frozen=True):
     plan: TensorPlan
     partition: Mapping[str, Any] | None = None
     slices: Grid | None = None
+    sources: tuple[str, ...] | None = None
+    change: Change | None = None
 
     def __repr__(self) -> str:
+        if self.sources is not None:
+            made = f"{origins_text(self.sources)} → {self.target.name!r}"
+            return f"PlannedTensor({made}: {self.target.dtype} {list(self.target.shape)}, {self.change})"
         return f"PlannedTensor({change_text(self.source, self.target)}, {self.plan.strategy})"
 
     @property
     def source_shards(self) -> Grid | None:
-        """How the source's layout cuts it; None where the source recorded no layout."""
-        return None if self.source.layout is None else self.source.slices
+        """How the source's layout cuts it; None where the source recorded no layout, and where a map makes other tensors of it."""
+        is_own = self.source.layout is not None and self.sources is None
+        return self.source.slices if is_own else None
 
     def _document(self, shares: bool = False) -> documents.PlannedTensor:
         source, target, price = self.source, self.target, self.plan.price
@@ -59,9 +69,9 @@ class PlannedTensor(Record, frozen=True):
             target_chunk_shape=target.chunk_shape,
             source_chunks=source.storage.count,
             target_chunks=target.storage.count,
-            source_mesh=source._mesh_document,
+            source_mesh=None if self.sources is not None else source._mesh_document,
             target_mesh=target._mesh_document,
-            source_axes=source._axes,
+            source_axes=None if self.sources is not None else source._axes,
             target_axes=target._axes,
             partition=self.partition,
             strategy=self.plan.strategy,
@@ -74,6 +84,8 @@ class PlannedTensor(Record, frozen=True):
             source_largest_chunk=source.storage.largest,
             target_largest_chunk=target.storage.largest,
             shares=_shares(self.plan) if shares else UNSET,
+            sources=UNSET if self.sources is None else self.sources,
+            change=UNSET if self.change is None else self.change,
         )
 
     @property
@@ -105,6 +117,7 @@ class ConversionPlan(Record, frozen=True):
             in their place.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
             those of all together.
+        map: what a map makes of the source; None without one.
     """
 
     source: str
@@ -117,6 +130,7 @@ class ConversionPlan(Record, frozen=True):
     free_bytes: int | None
     requests: RequestPlan | None = None
     missing_chunks: Mapping[str, int] = field(default_factory=dict)
+    map: MapSummary | None = None
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
@@ -139,6 +153,7 @@ class ConversionPlan(Record, frozen=True):
             free_bytes=self.free_bytes,
             requests=None if self.requests is None else self.requests._document(**link),
             time=UNSET if time is None else time._document(),
+            map=UNSET if self.map is None else self.map._document(),
         )
 
     @property

@@ -7,15 +7,17 @@ from typing import Literal
 
 from msgspec import UNSET, field, structs
 
+from reshard.conversion.map_summary import MapSummary
 from reshard.documents import reports as documents
 from reshard.documents.buckets import RequestComparison
+from reshard.documents.maps import Change
 from reshard.documents.reports import TimeComparison
 from reshard.documents.shared import document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Strategy
 from reshard.planning.time_plan import TimePlan
-from reshard.record import Record, counted, several, warned
+from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import Requests
 
 Proof = Literal["proved", "written", "encoded"]
@@ -36,7 +38,9 @@ class TensorReport(Record, frozen=True):
     Attributes:
         source_digest: CRC-64/NVME of what was read, 16 hex digits; None where it travelled encoded.
         target_digest: of what was written; without a cast equal to the source's.
-        cast: what a cast lost; None where there was none.
+        cast: what a cast or arithmetic lost; None where there was none.
+        sources: of a map all source tensors, of which ``source`` is the first; else None.
+        change: of a map what became of the elements; else None.
     """
 
     source: str | None
@@ -50,11 +54,15 @@ class TensorReport(Record, frozen=True):
     target_digest: str | None
     proof: Proof | None
     cast: CastStats | None = None
+    sources: tuple[str, ...] | None = None
+    change: Change | None = None
 
     def __repr__(self) -> str:
         name = (
             self.target if self.source in (None, self.target) else f"{self.source} → {self.target}"
         )
+        if self.sources is not None and len(self.sources) != 1:
+            name = f"{origins_text(self.sources)} → {self.target}"
         same = self.source_dtype in (None, self.target_dtype)
         dtype = self.target_dtype if same else f"{self.source_dtype} → {self.target_dtype}"
         digest = f", {self.target_digest}" if self.target_digest else ""
@@ -63,7 +71,11 @@ class TensorReport(Record, frozen=True):
 
     def _document(self) -> documents.TensorReport:
         cast = None if self.cast is None else document_of(self.cast, documents.CastReport)
-        return documents.TensorReport(**{**structs.asdict(self), "cast": cast})
+        mapped = {
+            "sources": UNSET if self.sources is None else self.sources,
+            "change": UNSET if self.change is None else self.change,
+        }
+        return documents.TensorReport(**{**structs.asdict(self), "cast": cast, **mapped})
 
 
 class RequestReport(Record, frozen=True):
@@ -114,6 +126,7 @@ class ConversionReport(Record, frozen=True):
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
+        map: what a map made of the source; None without one.
     """
 
     source: str
@@ -129,6 +142,7 @@ class ConversionReport(Record, frozen=True):
     requests: RequestReport | None = None
     time: TimeReport | None = None
     missing_chunks: Mapping[str, int] = field(default_factory=dict)
+    map: MapSummary | None = None
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)
@@ -153,6 +167,7 @@ class ConversionReport(Record, frozen=True):
             already_done=self.already_done,
             requests=None if self.requests is None else self.requests._document(),
             time=UNSET if self.time is None else self.time._document(),
+            map=UNSET if self.map is None else self.map._document(),
         )
 
 

@@ -6,40 +6,41 @@ checksum, nothing else shows whether its bytes changed, and it is read again at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import check_memory, tensor_digests
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.tensor_plan import Plan
 
 
 def check_recorded(
-    plan: Plan, reader: Reader, results: Sequence[TensorResult], limits: Limits
+    plan: Plan, reader: Reader, seen: Mapping[tuple[int, str], str], limits: Limits
 ) -> None:
-    """Compares the digest of every tensor's source with the one that the source recorded, if it recorded any.
+    """Compares the digest of every source tensor with the one that the source recorded, if it recorded any.
+
+    ``seen``: the digests that were taken while tensors were moved (``Books.source_digests``).
 
     Raises CorruptError where the source changed since, VerificationError where something else was written.
     """
-    stored = _with_unseen_digests(plan, reader, results, limits)
-    for tensor, found in zip(plan.tensors, stored, strict=True):
-        if found is None:
-            continue
-        recorded = reader.tensors[tensor.piece.source].digest
-        if recorded and recorded != found:
-            raise _difference(tensor, reader, found, limits)
+    unseen = _unseen(plan, reader)
+    found = {name: digest for (_, name), digest in seen.items()}
+    found |= tensor_digests(reader, limits, unseen) if unseen else {}
+    for name, digest in found.items():
+        recorded = reader.tensors[name].digest
+        if recorded and recorded != digest:
+            raise _difference(plan, reader, name, digest, limits)
 
 
 def _difference(
-    tensor: TensorPlan, reader: Reader, found: str, limits: Limits
+    plan: Plan, reader: Reader, name: str, found: str, limits: Limits
 ) -> CorruptError | VerificationError:
     """The error, of the source or of the output: the source is read once more to tell which.
 
     Raises CorruptError, naming the chunk, where one of the source does not have its own checksum.
     """
-    name, target = tensor.piece.source, tensor.name
+    target = next(t.name for t in plan.tensors if any(p.source == name for p in t.pieces))
     recorded = reader.tensors[name].digest
     try:
         now = tensor_digests(reader, limits, [name])[name]
@@ -59,22 +60,34 @@ def _difference(
     )
 
 
-def check_unseen_memory(plan: Plan, reader: Reader, limits: Limits) -> None:
+def check_equal(
+    reader: Reader,
+    pairs: Sequence[tuple[str, str]],
+    seen: Mapping[tuple[int, str], str],
+    limits: Limits,
+) -> None:
+    """Raises VerificationError for a pair of source tensors that a map says are equal, and are not.
+
+    What was not moved is read for its digest alone.
+    """
+    known = {name: digest for (_, name), digest in seen.items()}
+    unread = {name for pair in pairs for name in pair if name not in known}
+    if unread:
+        known |= tensor_digests(reader, limits, unread)
+    for first, second in pairs:
+        if known[first] != known[second]:
+            raise VerificationError(
+                f"the map says that {first!r} equals {second!r} (same_as), but their digests are {known[first]} and {known[second]}; the "
+                "output was discarded; give the first a rule of its own"
+            )
+
+
+def check_unseen_memory(
+    plan: Plan, reader: Reader, limits: Limits, pairs: Sequence[tuple[str, str]] = ()
+) -> None:
     """Raises MemoryBudgetError now for tensors that could not be read after everything was written."""
-    unseen = (reader.tensors[name] for name in _unseen(plan, reader))
-    check_memory(((t.spec, t.encoding) for t in unseen), limits)
-
-
-def _with_unseen_digests(
-    plan: Plan, reader: Reader, results: Sequence[TensorResult], limits: Limits
-) -> list[str | None]:
-    """The digest of each tensor's only source as it is stored now; None where it was not read and has no record."""
-    unseen = _unseen(plan, reader)
-    found = tensor_digests(reader, limits, unseen) if unseen else {}
-    return [
-        result.source_digest or found.get(tensor.piece.source)
-        for tensor, result in zip(plan.tensors, results, strict=True)
-    ]
+    names = _unseen(plan, reader) | {name for pair in pairs for name in pair}
+    check_memory(((reader.tensors[n].spec, reader.tensors[n].encoding) for n in names), limits)
 
 
 def _unseen(plan: Plan, reader: Reader) -> set[str]:

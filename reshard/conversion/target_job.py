@@ -45,6 +45,7 @@ class TargetJob(Struct, frozen=True):
         reader: the open source.
         checkpoint: what will be written.
         by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
+        equal: pairs of source tensors that a map says are equal.
     """
 
     number: int
@@ -57,6 +58,7 @@ class TargetJob(Struct, frozen=True):
     checkpoint: TargetCheckpoint
     summary: ConversionPlan
     by_hosts: bool = False
+    equal: tuple[tuple[str, str], ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -104,6 +106,7 @@ def _target_job(
         checkpoint,
         summary,
         planned.by_hosts,
+        planned.equal[number],
     )
 
 
@@ -116,7 +119,7 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
     with about_target(job.name):
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
-        check_unseen_memory(job.plan, job.reader, limits)
+        check_unseen_memory(job.plan, job.reader, limits, job.equal)
         files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     is_in_order = any(tensor.target.in_order is not None for tensor in job.plan.tensors)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from reshard.documents.buckets import PlannedRequests
+from reshard.documents.maps import Change, MapAnswer
 from reshard.documents.shared import (
     ONLY_COMMANDS,
     Axes,
@@ -56,6 +57,12 @@ class PlannedTensor(Struct, frozen=True):
     shares: Annotated[
         tuple[tuple[int, int, float], ...] | UnsetType,
         Meta(description="[target shard, source shard, share], if the request asks for shares."),
+    ] = UNSET
+    sources: Annotated[
+        tuple[str, ...] | UnsetType, Meta(description="Of a map: all source tensors.")
+    ] = UNSET
+    change: Annotated[
+        Change | UnsetType, Meta(description="Of a map: what becomes of the elements.")
     ] = UNSET
 
 
@@ -109,6 +116,9 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     time: Annotated[PlannedTime | UnsetType, ONLY_COMMANDS] = UNSET
+    map: Annotated[MapAnswer | UnsetType, Meta(description="What a map makes of the source.")] = (
+        UNSET
+    )
 
 
 class MultiPlanAnswer(Struct, frozen=True, kw_only=True):

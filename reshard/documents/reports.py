@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from reshard.documents.buckets import RequestComparison
+from reshard.documents.maps import Change, MapAnswer
 from reshard.documents.plans import PlannedTime
 from reshard.documents.shared import ONLY_COMMANDS, Digest, MissingNumbers, Shape, Strategy
 
@@ -34,6 +35,12 @@ class TensorReport(Struct, frozen=True):
     target_digest: Digest | None
     proof: Literal["proved", "written", "encoded"] | None
     cast: CastReport | None
+    sources: Annotated[
+        tuple[str, ...] | UnsetType, Meta(description="Of a map: all source tensors.")
+    ] = UNSET
+    change: Annotated[
+        Change | UnsetType, Meta(description="Of a map: what became of the elements.")
+    ] = UNSET
 
 
 class TimeComparison(Struct, frozen=True):
@@ -71,6 +78,9 @@ class TargetReport(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     time: Annotated[TimeComparison | UnsetType, ONLY_COMMANDS] = UNSET
+    map: Annotated[MapAnswer | UnsetType, Meta(description="What a map made of the source.")] = (
+        UNSET
+    )
 
 
 class MultiTargetReport(Struct, frozen=True):

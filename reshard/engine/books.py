@@ -142,6 +142,11 @@ class Books:
             for tensor, book in zip(self._plan.tensors, self._tensors, strict=True)
         ]
 
+    def source_digests(self) -> dict[tuple[int, str], str]:
+        """The digest of each source tensor that was read whole and once, by checkpoint and name."""
+        found = ((key, book.digest) for key, book in self._sources.items())
+        return {key: digest for key, digest in found if digest is not None}
+
     def _source_of(self, tensor: TensorPlan) -> SourceBook | None:
         """The book of a tensor's only source."""
         keys = {piece.key for piece in tensor.pieces if piece.fill is None}

@@ -1,10 +1,11 @@
-"""Casts elements and counts what was lost: rounding, overflow, saturation."""
+"""Casts elements, after arithmetic where there is some, and counts what was lost: rounding, overflow, saturation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.task import CastStats
+from reshard.planning.arithmetic import Arithmetic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,8 +17,14 @@ SLAB_ELEMENTS = 64 << 10
 """Statistics need temporaries of the slab's size; small ones stay in cache."""
 
 
-def cast_into(out: Array, elements: Array, *, saturate: bool = False) -> CastStats:
-    """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab.
+def cast_into(
+    out: Array,
+    elements: Array,
+    *,
+    saturate: bool = False,
+    arithmetic: Arithmetic | None = None,
+) -> CastStats:
+    """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab; after arithmetic where there is some.
 
     Floats that do not fit become infinite (NaN where the type has no infinity) and are counted;
     integers that do not fit wrap or are unspecified, as numpy leaves them, and are counted. With
@@ -26,7 +33,7 @@ def cast_into(out: Array, elements: Array, *, saturate: bool = False) -> CastSta
     """
     stats = CastStats()
     for to, slab in _slabs(out, elements):
-        stats = stats + _cast_slab(to, slab, saturate=saturate)
+        stats = stats + _cast_slab(to, slab, saturate, arithmetic)
     return stats
 
 
@@ -41,13 +48,15 @@ def _slabs(out: Array, elements: Array) -> list[tuple[Array, Array]]:
     return slabs
 
 
-def _cast_slab(out: Array, slab: Array, *, saturate: bool) -> CastStats:
+def _cast_slab(out: Array, slab: Array, saturate: bool, arithmetic: Arithmetic | None) -> CastStats:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        cast = converted(slab, out.dtype, saturate=saturate)
+        cast = converted(slab, out.dtype, saturate=saturate, arithmetic=arithmetic)
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
+        if arithmetic is not None:  # the error is the one against the exact result
+            source = source * arithmetic.multiply + arithmetic.add
         nans = int(np.count_nonzero(np.isnan(source)))
         overflow = _overflows(cast, source, result)
         beyond = _beyond(source, out.dtype) if saturate else (np.zeros_like(overflow),)
@@ -63,7 +72,13 @@ def _cast_slab(out: Array, slab: Array, *, saturate: bool) -> CastStats:
     )
 
 
-def converted(slab: Array, dtype: np.dtype[Any], *, saturate: bool = False) -> Array:
+def converted(
+    slab: Array,
+    dtype: np.dtype[Any],
+    *,
+    saturate: bool = False,
+    arithmetic: Arithmetic | None = None,
+) -> Array:
     """A copy in ``dtype`` that depends on each element alone, not on where it lies in memory.
 
     Two narrow types are converted by way of float32, which represents both exactly, and floats to uint32 by way of int64:
@@ -71,8 +86,8 @@ def converted(slab: Array, dtype: np.dtype[Any], *, saturate: bool = False) -> A
     """
     import numpy as np
 
-    source = slab
     with np.errstate(all="ignore"):
+        source = slab = slab if arithmetic is None else _computed(slab, arithmetic)
         if not np.can_cast(slab.dtype, dtype, "unsafe"):
             slab = slab.astype(np.float32)
         if dtype == np.uint32 and not _is_integer(slab.dtype):
@@ -82,6 +97,19 @@ def converted(slab: Array, dtype: np.dtype[Any], *, saturate: bool = False) -> A
             above, below = _beyond(_comparable(source), dtype)
             cast[above], cast[below] = _limits(dtype)
         return cast
+
+
+def _computed(slab: Array, arithmetic: Arithmetic) -> Array:
+    """In float32, which holds every narrower float exactly; in the elements' own type where that is wider."""
+    import numpy as np
+
+    wide = np.float64 if slab.dtype == np.float64 else np.float32
+    found: Array = slab.astype(wide)
+    if arithmetic.multiply != 1:
+        found *= wide(arithmetic.multiply)
+    if arithmetic.add:
+        found += wide(arithmetic.add)
+    return found
 
 
 def _beyond(source: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:

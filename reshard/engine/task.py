@@ -221,9 +221,9 @@ class Result(Struct, frozen=True, gc=False, array_like=True):
 
 def source_element_type(piece: Piece) -> np.dtype[Any]:
     """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
-    return element_dtype(piece.source_dtype, is_cast=piece.is_cast)
+    return element_dtype(piece.source_dtype, is_cast=piece.is_computed)
 
 
 def target_element_type(piece: Piece) -> np.dtype[Any]:
     """What target elements are viewed as."""
-    return element_dtype(piece.target_dtype, is_cast=piece.is_cast)
+    return element_dtype(piece.target_dtype, is_cast=piece.is_computed)

@@ -48,7 +48,7 @@ def changes_bytes(fill: Fill, piece: Piece) -> bool:
         Box.full(target.shape),
     )
     is_in_order = piece.axis_order == tuple(range(len(piece.axis_order)))
-    return piece.is_cast or piece.is_viewed or not is_whole or not is_in_order
+    return piece.is_computed or piece.is_viewed or not is_whole or not is_in_order
 
 
 def source_read(

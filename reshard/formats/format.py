@@ -170,7 +170,11 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
         return
     others = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if not leaf.tensor]
     keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
-    others += [f"{leaf.name!r} (a PRNG key)" for leaf in target.leaves if leaf.name in keys]
+    others += [
+        f"{leaf.name!r} (a PRNG key)"
+        for leaf in target.leaves
+        if leaf.name in keys or leaf.meta.get("ext_metadata")
+    ]
     if others:
         more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
         raise FormatError(

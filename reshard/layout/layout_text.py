@@ -61,8 +61,8 @@ class Document(Struct, frozen=True):
         return f"{self.where}:{self.lines[steps]}" if steps in self.lines else self.where
 
 
-def read_document(path: str | Path) -> Document:
-    """The document in a file: JSON if its name ends in ``.json``, else YAML.
+def read_document(path: str | Path, kind: str = "layout") -> Document:
+    """The document in a file: JSON if its name ends in ``.json``, else YAML; ``kind`` is what messages call the file.
 
     Raises StorageError if it cannot be read, LayoutError if its text is refused.
     """
@@ -72,10 +72,10 @@ def read_document(path: str | Path) -> Document:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        kind = MissingError if isinstance(error, FileNotFoundError) else StorageError
-        raise kind(f"layout file {where!r} cannot be read: {reason}") from None
+        found = MissingError if isinstance(error, FileNotFoundError) else StorageError
+        raise found(f"{kind} file {where!r} cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:
-        raise LayoutError(f"{where}: a layout file may have at most {MAX_BYTES >> 20} MiB")
+        raise LayoutError(f"{where}: a {kind} file may have at most {MAX_BYTES >> 20} MiB")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -86,18 +86,23 @@ def _layout_file(document: Document) -> LayoutFile:
             sections, "partitions", "mappings with match and a count or size", _partition
         ),
         unmatched=cast("Unmatched", unmatched),
-        changes=Changes(
-            select=_each(sections, "select", "regular expressions", Value.regex),
-            drop=_each(sections, "drop", "regular expressions", Value.regex),
-            rename=_each(sections, "rename", "mappings with match and to", _rename),
-            cast=_each(sections, "cast", "mappings with match and dtype", _cast),
-        ),
+        changes=read_changes(sections),
         where=document.where,
     )
 
 
+def read_changes(sections: Mapping[str, Value]) -> Changes:
+    """The rules in the sections select, drop, rename and cast of a file, as far as it has them."""
+    return Changes(
+        select=_each(sections, "select", "regular expressions", Value.regex),
+        drop=_each(sections, "drop", "regular expressions", Value.regex),
+        rename=_each(sections, "rename", "mappings with match and to", _rename),
+        cast=_each(sections, "cast", "mappings with match and dtype", _cast),
+    )
+
+
 def _each(
-    sections: dict[str, Value], key: str, kind: str, read: Callable[[Value], T]
+    sections: Mapping[str, Value], key: str, kind: str, read: Callable[[Value], T]
 ) -> tuple[T, ...]:
     items = sections[key].items(f"a list of {kind}") if key in sections else []
     return tuple(map(read, items))

@@ -179,7 +179,7 @@ def _piece_bytes(draft: Draft, band_bytes: int) -> int:
 
 
 def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
-    cast = CAST_SCRATCH_BYTES if any(draft.piece.is_cast for draft in drafts) else 0
+    cast = CAST_SCRATCH_BYTES if any(draft.piece.is_computed for draft in drafts) else 0
     chunks = reading.chunks + sum([draft.chunks for draft in drafts])
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 

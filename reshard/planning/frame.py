@@ -74,7 +74,7 @@ class Request(Struct, frozen=True):
         p = self.piece
         piece = (
             (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
-            (p.source_view, p.target_view, p.fill),
+            (p.source_view, p.target_view, p.fill, p.arithmetic is None),
         )
         tiles = None if self.tiles is None else self.tiles.cuts
         return (piece, self.copy_bytes, _stored(self.source), _stored(self.target), tiles)

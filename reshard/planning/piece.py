@@ -17,10 +17,11 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.tiling import tiling_fault
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.arithmetic import Arithmetic
 
 
 class Piece(Struct, frozen=True, gc=False):
-    """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``.
+    """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``, perhaps with arithmetic.
 
     Boxes are of the views of source and target where there are any. A box "of the piece" has the axes of the source's view
     and is counted from the start of ``source_box``.
@@ -31,6 +32,7 @@ class Piece(Struct, frozen=True, gc=False):
         checkpoint: which of the sources of the conversion has the source tensor.
         source_view, target_view: how the dimensions of source and target are split; None where they are as they are.
         fill: bytes of the element that fills the target's box, where no source does; then ``source`` is "".
+        arithmetic: what each element passes through before the cast; None for none.
     """
 
     source: str
@@ -45,6 +47,7 @@ class Piece(Struct, frozen=True, gc=False):
     source_view: View | None = None
     target_view: View | None = None
     fill: bytes | None = None
+    arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
         rank = self.source_box.rank
@@ -92,6 +95,11 @@ class Piece(Struct, frozen=True, gc=False):
     @property
     def is_cast(self) -> bool:
         return self.source_dtype != self.target_dtype
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether elements are made anew, by arithmetic or a cast, and not moved as bits."""
+        return self.arithmetic is not None or self.source_dtype != self.target_dtype
 
     @property
     def shape(self) -> tuple[int, ...]:

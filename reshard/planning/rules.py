@@ -147,7 +147,7 @@ def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
         replacement = _replacement(pattern, to)
         for name in compress(names.texts, found):
             if name not in targets:
-                targets[name] = _checked_name(name, replacement.of(name))
+                targets[name] = checked_name(name, replacement.of(name))
     return targets
 
 
@@ -161,7 +161,8 @@ def _replacement(pattern: Pattern, to: str) -> Replacement:
         ) from error
 
 
-def _checked_name(name: str, renamed: str) -> str:
+def checked_name(name: str, renamed: str) -> str:
+    """The new name of a leaf; PlanError where no checkpoint can hold it."""
     if (
         not renamed
         or any(part in ("", ".", "..") for part in renamed.split("/"))

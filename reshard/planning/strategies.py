@@ -119,7 +119,7 @@ def _has_equal_chunks(request: Request) -> bool:
     """Whether every target chunk has the elements of some source chunk."""
     piece, source, target = request.piece, request.source.spec, request.target.spec
     return (
-        not piece.is_cast
+        not piece.is_computed
         and source.storage == target.storage
         and piece == Piece.whole(source, target, checkpoint=piece.checkpoint)
     )

@@ -172,7 +172,7 @@ def processor_time(
 
 
 def _cast_seconds(fill: Fill) -> float:
-    if not any(piece.is_cast for piece in fill.pieces):
+    if not any(piece.is_computed for piece in fill.pieces):
         return 0.0
     return fill.moved_bytes * SECONDS_PER_CAST_BYTE
 

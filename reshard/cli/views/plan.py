@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
+from msgspec import UNSET, UnsetType
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -17,7 +18,7 @@ from reshard.cli.tables import (
     Column,
     cap_note,
     capped,
-    renamed,
+    made_of,
     table,
     warnings_of,
 )
@@ -27,6 +28,7 @@ from reshard.cli.text import (
     count_of_parts,
     count_text,
     dtype_text,
+    map_text,
     partition_text,
     parts_text,
     ratio_text,
@@ -96,7 +98,7 @@ def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
 
 def planned_name(tensor: PlannedTensor) -> str:
     """The name, or both names if it changes."""
-    return renamed(tensor.source, tensor.target)
+    return made_of(tensor.sources, tensor.source, tensor.target)
 
 
 def _alike(tensor: PlannedTensor) -> Hashable:
@@ -104,12 +106,14 @@ def _alike(tensor: PlannedTensor) -> Hashable:
     after = (tensor.target_dtype, tensor.target_mesh, tensor.target_axes, tensor.target_shards)
     stored = (_chunks_before(tensor), _chunks_after(tensor), _split_text(tensor))
     price = (tensor.tasks, tensor.decoded_bytes, tensor.written_bytes, tensor.task_bytes)
-    return tensor.shape, before, after, stored, tensor.strategy, tensor.source_bytes, price
+    kind = (tensor.strategy, tensor.change)
+    return tensor.shape, before, after, stored, kind, tensor.source_bytes, price
 
 
 def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
     """Columns of the target come first; columns of the source follow if there is room."""
     is_cast = any(t.source_dtype != t.target_dtype for t in tensors)
+    is_mapped = any(t.change is not UNSET for t in tensors)
     return (
         "tensor",
         Column("n", right=True, rank=3),
@@ -121,6 +125,7 @@ def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
         Column("from chunks", rank=5),
         "chunks",
         "strategy",
+        *((Column("elements", rank=1),) if is_mapped else ()),
         Column("tasks", right=True, rank=4),
         ">read",
         Column("written", right=True, rank=1),
@@ -141,6 +146,7 @@ def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
         _chunks_before(first),
         _chunks_after(first),
         first.strategy,
+        *(() if isinstance(first.change, UnsetType) else (first.change,)),
         f"{sum(t.tasks for t in group.members):,}",
         f"{decoded}{_read_again(first)}",
         format_bytes(sum(t.written_bytes for t in group.members)),
@@ -198,6 +204,8 @@ def _meshes(meshes: set[MeshDocument | None]) -> str:
 
 def _totals(planned: PlanAnswer) -> Iterator[str]:
     plan = planned.totals
+    if not isinstance(planned.map, UnsetType):
+        yield map_text(planned.map)
     yield (
         f"total: {count_text(len(planned.tensors), 'tensor')} in {count_text(plan.tasks, 'task')}; "
         f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}, "

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from msgspec import UNSET
 from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import CastStats, ConversionReport, PartReport, TensorReport
-from reshard.cli.tables import Cell, Column, cap_note, capped, renamed, table, warnings_of
+from reshard.cli.tables import Cell, Column, cap_note, capped, made_of, table, warnings_of
 from reshard.cli.text import (
     count_text,
     dtype_text,
     duration_text,
+    map_text,
     rate_text,
     ratio_text,
     safe,
@@ -49,6 +51,8 @@ def report_view(
     yield from _done(report)
     yield from time_report(report.time)
     yield from request_report(report.requests)
+    if report.map is not None:
+        yield Text(map_text(report.map._document()))
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
@@ -103,9 +107,16 @@ def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Renderab
     )
     shown = capped(casts, show_all)
     if casts:
+        is_mapped = any(tensor.change is not None for tensor, _ in casts)
         saturate = any(stats.saturated for _, stats in casts)
         lost = (">overflows", *((">saturated",) if saturate else ()))
-        titles = ("cast tensor", "dtype", *lost, ">NaNs", ">rel. error")
+        titles = (
+            "computed tensor" if is_mapped else "cast tensor",
+            "dtype",
+            *lost,
+            ">NaNs",
+            ">rel. error",
+        )
         rows = (_cast_row(cast, saturate=saturate) for cast in shown)
         yield table("", titles, rows, whole=show_all)
     if note := cap_note(len(shown), len(casts), "casts"):
@@ -116,7 +127,7 @@ def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[
     tensor, stats = cast
     saturated = Text(f"{stats.saturated:,}", style="bold red" if stats.saturated else "")
     return (
-        renamed(tensor.source, tensor.target),
+        _name(tensor),
         dtype_text(tensor.source_dtype or UNKNOWN, tensor.target_dtype),
         Text(f"{stats.overflows:,}", style="bold red" if stats.overflows else ""),
         *((saturated,) if saturate else ()),
@@ -136,13 +147,18 @@ def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Render
         yield Text(note, style="dim")
 
 
+def _name(tensor: TensorReport) -> str:
+    sources = UNSET if tensor.sources is None else tensor.sources
+    return made_of(sources, tensor.source, tensor.target)
+
+
 def _is_changed(tensor: TensorReport) -> bool:
     return tensor.source_digest not in (None, tensor.target_digest)
 
 
 def _digest_row(tensor: TensorReport, with_source: bool) -> tuple[Cell, ...]:
     return (
-        renamed(tensor.source, tensor.target),
+        _name(tensor),
         tensor.strategy or UNKNOWN,
         format_bytes(tensor.nbytes),
         *((tensor.source_digest or UNKNOWN,) if with_source else ()),

@@ -122,7 +122,8 @@ def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
         name: list(getattr(options.changes, name))[len(getattr(of_file, name)) :]
         for name in Changes.__struct_fields__
     }
-    plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own}))
+    mapped = {} if options.given_map is None else options.given_map.plain
+    plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own, **mapped}))
     again = checked_again(checked.target, plain, Limits(options.max_memory, options.workers))
     before, after = (identify("/", one.options, "").settings for one in (checked, again))
     if before != after:

@@ -102,8 +102,10 @@ def _digest(lines: list[str] | Iterator[str]) -> str:
 def _settings(options: CheckedOptions) -> dict[str, str]:
     parsed = {**asdict(options), **asdict(options.changes), **options.format_options}
     declared = {**OF_EVERY_FORMAT, **format_options()}
+    mapped = {} if options.given_map is None else {"map": repr(options.given_map)}
     return {
         "layout": _layout_text(options.layout),
+        **mapped,  # left out without one, so that the identities of earlier versions stay what they are
         **{name: option.show(parsed[name]) for name, option in declared.items() if option.show},
         "max_memory": exact_bytes(options.max_memory),
         "workers": str(options.workers),

@@ -49,7 +49,7 @@ class Filling(Struct):
         first = first.merge(self.sink.sums)
         if self.is_recorded:
             first = replace(first, source=first.target, expected=first.target)
-        cast = self.sink.cast if any(piece.is_cast for piece in unit.pieces) else None
+        cast = self.sink.cast if any(piece.is_computed for piece in unit.pieces) else None
         return Result(
             unit.tensor,
             unit.number,

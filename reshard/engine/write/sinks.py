@@ -70,8 +70,11 @@ class _Slots:
         turned, there = out.transpose(back), tuple(map(where.__getitem__, back))
         if isinstance(band, Interleaved):
             band.copy(there, turned)
-        elif piece.is_cast:
-            self.cast = self.cast + cast_into(turned, band[there], saturate=piece.saturate)
+        elif piece.is_computed:
+            lost = cast_into(
+                turned, band[there], saturate=piece.saturate, arithmetic=piece.arithmetic
+            )
+            self.cast = self.cast + lost
         else:
             turned[...] = band[there]
 
@@ -154,7 +157,7 @@ class PieceSink(_Slots):
         """The elements of a slot as the target wants them: the band's own memory where that is it already."""
         where = tuple(map(slot.in_band.__getitem__, inverse(piece.axis_order)))
         view = band.view(where) if isinstance(band, Interleaved) else band[where]
-        if view is not None and not piece.is_cast:
+        if view is not None and not piece.is_computed:
             turned = view.transpose(piece.axis_order)
             if turned.flags.c_contiguous:
                 return turned.reshape(slot.shape)

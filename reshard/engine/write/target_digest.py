@@ -73,8 +73,10 @@ def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
     total = 0
     for elements, part in slabs(band, box):
         expected = elements
-        if piece.is_cast:
-            expected = converted(elements, dtype, saturate=piece.saturate)
+        if piece.is_computed:
+            expected = converted(
+                elements, dtype, saturate=piece.saturate, arithmetic=piece.arithmetic
+            )
         turned = expected.transpose(piece.axis_order)
         total ^= sum_of_box(turned, piece.in_target(part), shape)
     return total

@@ -7,6 +7,7 @@ program applies patterns from a file: a hostile pattern might never end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -36,6 +37,8 @@ class Made(Struct, frozen=True):
         origins: the origins of tensors whose name or dtype changed, by their new name.
         leaves: the names in the source of the leaves that are not tensors, by their new name; None if they are not
             recorded, as in older files.
+        by: the map that made them, as ``GivenMap.plain`` has it; None for tensors that were moved one by one, which alone have
+            origins.
     """
 
     source: str
@@ -43,3 +46,4 @@ class Made(Struct, frozen=True):
     changes: Changes = field(default_factory=Changes)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     leaves: Mapping[str, str] | None = None
+    by: Mapping[str, Any] | None = None

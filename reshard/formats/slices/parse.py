@@ -99,7 +99,10 @@ class _Parser(CheckedJson):
         leaves = self.mapping(value, "leaves") if "leaves" in value else None
         if leaves is not None and not all(isinstance(name, str) for name in leaves.values()):
             self.fail("made has other leaves whose name in the source is no text")
-        return Made(source, tensors, changes, origins, leaves)
+        by = value.get("by")
+        if by is not None and not isinstance(by, dict):
+            self.fail("made has a map that is not an object")
+        return Made(source, tensors, changes, origins, leaves, by)
 
     def origin(self, name: str, value: object) -> Origin:
         where = f"the origin of {name!r}"
@@ -130,7 +133,7 @@ class _Parser(CheckedJson):
                 f"up to {VERSION}; use a newer reshard, or remove the file to work without it"
             )
         if type(version) is not int or version < 1:
-            self.fail(f"expected version {VERSION}, found {str(version)[:60]!r}")
+            self.fail(f"expected a version from 1 to {VERSION}, found {str(version)[:60]!r}")
 
     def own_digest(self, data: bytes) -> None:
         tail = _TAIL.search(data)

@@ -61,7 +61,8 @@ PARTIAL_NAME = f".{FILE_NAME}.reshard-partial"
 """A slices.json that is still being written."""
 
 FORMAT = "reshard.slices"
-VERSION = 1
+VERSION = 2
+"""Written only for a checkpoint that a map made: earlier programs would take its tensors for renamed ones."""
 
 _TAIL = b'"}\n'
 
@@ -168,7 +169,8 @@ def render_slices(file: SliceFile) -> bytes:
     tensors = BytesIO()
     _write_lines(tensors, ((entry.name, _entry_json(entry, meshes)) for entry in entries))
     body = BytesIO()
-    body.write(f'{{"format": "{FORMAT}", "version": {VERSION},\n"meshes": {{'.encode())
+    version = VERSION if file.made is not None and file.made.by is not None else VERSION - 1
+    body.write(f'{{"format": "{FORMAT}", "version": {version},\n"meshes": {{'.encode())
     _write_lines(body, ((name, _mesh_json(mesh)) for mesh, name in meshes.items()))
     body.write(b'},\n"tensors": {')
     body.write(tensors.getbuffer())
@@ -195,6 +197,7 @@ def _write_made(body: BytesIO, made: Made) -> None:
         "source": made.source,
         "tensors": made.tensors,
         **{kind: list(getattr(changes, kind)) for kind in changes.__struct_fields__},
+        **({} if made.by is None else {"by": made.by}),
     }
     body.write(f'"made": {json.dumps(members).removesuffix("}")},\n"origins": {{'.encode())
     _write_lines(body, ((n, _origin_json(made.origins[n])) for n in sorted(made.origins)))

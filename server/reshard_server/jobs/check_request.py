@@ -27,6 +27,8 @@ from reshard_server.settings import Settings
 _LAYOUT = ("layout", "mesh", "missing_axes")
 CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
 """Members of a target that the library checks one by one."""
+_OF_A_MAP = ("sizes", "reverse")
+"""Members that make no sense without a map."""
 
 
 class Checking(Protocol):
@@ -115,6 +117,7 @@ def _check_target(
         where = {name: getattr(requested, name) for name in _LAYOUT} | {"layout": layout}
         if layout is not None:
             check_arguments(**where, max_memory=ceiling)
+    _refuse_path(requested.map, f"{place}/map")
     members = {name: getattr(requested, name) for name in CHECKED}
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))
@@ -123,11 +126,22 @@ def _check_target(
     check_limits(serving, request.max_memory, request.workers)
 
 
+def _refuse_path(given: str | dict[str, Any] | None, field: str) -> None:
+    """The library would take one line for the path of a file of this host."""
+    if isinstance(given, str) and "\n" not in given:
+        raise ProblemError(
+            INVALID,
+            f"map is {given[:100]!r}; send the content of a map file: an object, or text of several lines",
+            field,
+        )
+
+
 def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
     """The first member that is refused alone; the target if only several members together are wrong."""
     for name, value in members.items():
         try:
-            check_arguments(max_memory=ceiling, **library_options({name: value}))
+            beside = {"map": members["map"]} if name in _OF_A_MAP else {}
+            check_arguments(max_memory=ceiling, **library_options({**beside, name: value}))
         except ReshardError:
             return f"{place}/{name}"
     return place or None

@@ -29,6 +29,11 @@ Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
 Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
 Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Sizes = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[int, Strict(), Field(ge=1, le=1 << 40)]],
+    Field(max_length=1000),
+    at_most(1000),
+]
 Size = Annotated[
     str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
 ]
@@ -50,7 +55,9 @@ _TYPES: Mapping[str, Any] = {
     "text": str | None,
     "patterns": Patterns,
     "pairs": Pairs,
+    "sizes": Sizes | None,
     "layout": str | dict[str, Any] | None,
+    "map": str | dict[str, Any] | None,
 }
 
 
@@ -83,6 +90,7 @@ if TYPE_CHECKING:
 
         target: RootedPath
         layout: str | dict[str, Any] | None = None
+        map: str | dict[str, Any] | None = None
         mesh: str | None = None
         overwrite: bool = False
         restart: bool = False

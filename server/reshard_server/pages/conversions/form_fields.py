@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def pairs_of(name: str, text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _pairs_text(pairs: Iterable[tuple[str, str]]) -> str:
+def _pairs_text(pairs: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{one}={other}" for one, other in pairs)
 
 
@@ -93,8 +94,31 @@ def _labels(name: str, text: str) -> dict[str, str]:
     return found
 
 
+def _sizes(name: str, text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for line in lines_of(text):
+        key, _, value = line.partition("=")
+        if not value.strip().isdecimal() or not key.strip().isidentifier():
+            raise ProblemError(
+                INVALID, f"{line[:100]!r} is no size; write NAME=N, one per line", f"/{name}"
+            )
+        found[key.strip()] = int(value[:20])
+    return found
+
+
+def _map_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
 _TEXT = TextField(lambda _, text: text or None, str)
 _NUMBER = TextField(number_of, str)
+_MAP = TextField(lambda _, text: f"{text}\n" if text else None, _map_text)
+"""With a line end, by which the text of a map is told from a name."""
+
+_SIZES = TextField(
+    lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())
+)
+_BY_NAME = {"map": _MAP, "sizes": _SIZES}
 _BY_TYPE = (
     (get_args(Patterns)[0], TextField(lambda _, text: lines_of(text), "\n".join)),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),
@@ -120,7 +144,9 @@ DEFAULTS = {
 """The initial values of fields that are not empty."""
 
 FIELDS_OF = {
-    "changes": [name for name, option in DECLARED.items() if option.group == CHANGES],
+    "changes": [
+        name for name, option in DECLARED.items() if option.group == CHANGES and name not in FLAGS
+    ],
     "output": [
         name for name, option in DECLARED.items() if option.group == OUTPUT and name not in FLAGS
     ],
@@ -131,6 +157,8 @@ FIELDS_OF = {
 
 def text_field(name: str) -> TextField:
     """The field of a member, by its type."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     annotation = MEMBERS[name].annotation
     return next((found for kind, found in _BY_TYPE if kind == annotation), _TEXT)
 

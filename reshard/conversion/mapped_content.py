@@ -1,0 +1,157 @@
+"""The content of a target that a map makes: tensors of several pieces, under names of their own.
+
+Select and drop rules apply to names of the source, then the map, then rename and cast rules to names of the target.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.target_content import TargetContent
+from reshard.conversion.target_tensors import request_of, target_tensor
+from reshard.errors import PlanError
+from reshard.formats.base import Form, Reader, TargetTensor
+from reshard.formats.contents import Encoding, Leaf, StoredTensor
+from reshard.formats.leaf_paths import renamed
+from reshard.formats.slices.origin import Made
+from reshard.geometry.grid import Grid
+from reshard.layout.changes import Changes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.given_map import GivenMap
+from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.planning.pairing import tree_digest
+from reshard.planning.piece import Piece
+from reshard.planning.planner import Request
+from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.target_layouts import look_up
+from reshard.storage.base import Traits
+
+
+def mapped_content(
+    reader: Reader, options: CheckedOptions, form: Form, traits: Traits
+) -> TargetContent:
+    """What the map of the options makes of the checkpoint; PlanError for what it leaves open."""
+    given = options.given_map
+    if given is None:
+        raise PlanError("no map is given")
+    mapping, dropped = mapped_tensors(reader, given, options.changes)
+    look_up(options.layout, [made.spec.name for made in mapping.tensors])
+    making = _Making(reader, options, form, traits)
+    for made in mapping.tensors:
+        making.add(made)
+    return TargetContent(
+        making.tensors,
+        making.leaves,
+        tuple(making.requests),
+        dropped,
+        _warnings(mapping),
+        Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
+        mapping,
+    )
+
+
+def mapped_tensors(
+    reader: Reader, given: GivenMap, changes: Changes
+) -> tuple[Mapped, tuple[str, ...]]:
+    """The targets of a map with the names and dtypes that they end up with, and the leaves that are left out."""
+    before = Changes(select=changes.select, drop=(*given.changes.drop, *changes.drop))
+    after = Changes(rename=changes.rename, cast=(*given.changes.cast, *changes.cast))
+    keys = {name for name, tensor in reader.tensors.items() if tensor.is_key}
+    specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
+    names = [leaf.name for leaf in reader.leaves]
+    kept = [r.source for r in rewrites(before, names, specs, keys) if r.source in specs]
+    mapping = given.applied({name: specs[name] for name in kept}, keys)
+    made = {tensor.spec.name: tensor.spec for tensor in mapping.tensors}
+    moved_keys = {t.spec.name for t in mapping.tensors if keys & set(t.sources)}
+    found = rewrites(after, list(made), made, moved_keys)
+    tensors = tuple(map(_rewritten, mapping.tensors, found))
+    left = set(kept)
+    dropped = tuple(name for name in names if name not in left)
+    return replace(mapping, tensors=tensors), dropped
+
+
+def _rewritten(made: MappedTensor, rewrite: Rewrite) -> MappedTensor:
+    if rewrite.target == made.spec.name and rewrite.dtype is None:
+        return made
+    dtype = rewrite.dtype or made.spec.dtype
+    spec = replace(made.spec, name=rewrite.target, dtype=dtype)
+    if rewrite.dtype is not None and any(piece.fill is not None for piece in made.pieces):
+        made = replace(made, pieces=tuple(_cast_fill(piece, dtype) for piece in made.pieces))
+    pieces = tuple(
+        replace(
+            piece,
+            target=spec.name,
+            target_dtype=dtype,
+            saturate=rewrite.saturate,
+            source_dtype=dtype if piece.fill is not None else piece.source_dtype,
+        )
+        for piece in made.pieces
+    )
+    return replace(made, spec=spec, pieces=pieces)
+
+
+def _cast_fill(piece: Piece, dtype: str) -> Piece:
+    """The element that fills a piece, in another dtype."""
+    import numpy as np
+
+    from reshard.geometry.dtypes import numpy_dtype
+
+    if piece.fill is None:
+        return piece
+    element = np.frombuffer(piece.fill, numpy_dtype(piece.target_dtype))
+    return replace(piece, fill=element.astype(numpy_dtype(dtype)).tobytes())
+
+
+def _warnings(mapping: Mapped) -> tuple[str, ...]:
+    if not mapping.cropped:
+        return ()
+    some = ", ".join(map(repr, mapping.cropped[:3])) + (", …" if len(mapping.cropped) > 3 else "")
+    return (f"the map takes only a part of {some} (crop)",)
+
+
+class _Making(Struct):
+    """The target in the making."""
+
+    reader: Reader
+    options: CheckedOptions
+    form: Form
+    traits: Traits
+    tensors: dict[str, TargetTensor] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+    def add(self, made: MappedTensor) -> None:
+        """A target tensor, with a request for each of its pieces."""
+        first = next((p.source for p in made.pieces if p.fill is None), None)
+        leaf = self._leaf(made.spec.name, first)
+        like = self._like(made.spec, None if first is None else self.reader.tensors[first])
+        tensor = target_tensor(like, leaf, made.spec.dtype, self.options.layout, self.form)
+        self.tensors[leaf.name] = tensor
+        self.leaves.append(leaf)
+        sides: dict[str, Request] = {}
+        for piece in made.pieces:
+            stored = like if piece.fill is not None else self.reader.tensors[piece.source]
+            known = sides.get(piece.source)
+            if known is None:
+                known = request_of(piece, stored, tensor, self.form, self.traits)
+                sides[piece.source] = known
+            self.requests.append(replace(known, piece=piece))
+
+    def _leaf(self, name: str, source: str | None) -> Leaf:
+        """A new leaf; that of a PRNG key keeps what makes it one."""
+        trees = [item.name for item in self.reader.container.items if item.is_tree]
+        is_key = source is not None and self.reader.tensors[source].is_key
+        meta = next((x.meta for x in self.reader.leaves if is_key and x.name == source), {})
+        blank = Leaf("", (), trees[0] if trees else "", meta=meta)
+        return renamed(blank, name, self.reader.container.naming_items)
+
+    def _like(self, spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
+        """The target tensor as if it were stored whole, encoded as its source is."""
+        whole = replace(spec, storage=Grid.whole(spec.shape))
+        if source is None:
+            return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
+        return StoredTensor(
+            whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
+        )

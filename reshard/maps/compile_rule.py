@@ -1,0 +1,221 @@
+"""Compiles a rule: sizes from shapes, patterns from both sides, and the indices over which its targets run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.expression import Expression
+from reshard.maps.matching import Matched
+from reshard.maps.pattern import Bound, Joining, Pattern, joined, padding
+from reshard.maps.rule import Lengths, MapRule
+from reshard.maps.shape import Shape, names_of, shape_text
+from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
+from reshard.maps.strand import Strand, strands
+from reshard.planning.arithmetic import Arithmetic
+
+T = TypeVar("T")
+
+
+class Compiled(Struct, frozen=True):
+    """A rule whose sizes are known.
+
+    Attributes:
+        shapes: of each target.
+        patterns: of each target, what fills it.
+        loops: the indices of the targets' names, and how many places each has.
+        stacked: the indices of the sources' names that are dimensions of targets.
+        sizes: of every dimension, given ones among them.
+        arithmetic: that each element passes through; None for none.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    patterns: tuple[tuple[Pattern, ...], ...]
+    loops: Mapping[str, int]
+    stacked: tuple[str, ...]
+    sizes: Mapping[str, int]
+    arithmetic: Arithmetic | None = None
+
+
+def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, int]) -> Compiled:
+    """Solves and joins a rule's sides; ``sizes`` are given ones and those of its indices.
+
+    Raises PlanError, naming the rule, for sizes that contradict or do not follow, and for elements that are left out.
+    """
+    shape = rule.shape
+    if shape is None:
+        raise PlanError(f"{rule.label}: a rule without a shape moves tensors as they are")
+    _check_ranks(rule, shape, found)
+    solved = _tried(rule, lambda: solved_sizes(list(_equations(shape, found)), sizes))
+    in_names = {index for matched in found for index in matched.indices}
+    on_left = {name for side in shape.left for name in names_of(side)}
+    loops = _loops(rule, in_names | on_left, solved)
+    _check_known(rule, shape, solved)
+    taken = _with_lengths(rule, rule.crop, solved, solved, "more")
+    made = _with_lengths(rule, rule.pad, taken, taken, "fewer")
+    on_right = {name for side in shape.right for name in names_of(side)}
+    stacked = tuple(sorted((in_names & on_right) - loops.keys()))
+    _refuse_lost(rule, in_names - on_right - loops.keys(), solved)
+    joining = Joining(taken, frozenset(stacked), frozenset(loops.keys() & on_left))
+    patterns = _tried(rule, lambda: _patterns(rule, shape, (solved, made), joining))
+    return Compiled(
+        tuple(tuple(size_of(axis, made) or 0 for axis in side) for side in shape.right),
+        patterns,
+        loops,
+        stacked,
+        solved,
+        arithmetic_of(rule, solved),
+    )
+
+
+def _tried(rule: MapRule, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except ValueError as error:
+        raise PlanError(f"{rule.label}: {error}") from None
+
+
+def _check_ranks(rule: MapRule, shape: Shape, found: Sequence[Matched]) -> None:
+    for side, matched in zip(shape.left, found, strict=False):
+        rank = len(matched.spec.shape)
+        if len(side) != rank:
+            raise PlanError(
+                f"{rule.label}: {matched.spec.name!r} has {rank} dimensions, {list(matched.spec.shape)}, but {shape_text(side)!r} "
+                f"has {len(side)}"
+            )
+
+
+def _equations(shape: Shape, found: Sequence[Matched]) -> Iterator[Equation]:
+    for side, matched in zip(shape.left, found, strict=False):
+        spec: TensorSpec = matched.spec
+        for number, (axis, size) in enumerate(zip(side, spec.shape, strict=True)):
+            yield Equation(axis, size, f"axis {number} of {spec.name!r}")
+
+
+def _loops(rule: MapRule, known: set[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The indices of the targets' names, with their sizes."""
+    names = {name for template in rule.targets for name in template.all_names()}
+    if not rule.sources:
+        known = {hole.names[0] for template in rule.targets for hole in template.holes}
+    loops: dict[str, int] = {}
+    for name in sorted(names):
+        if name in known:
+            if name in sizes:
+                loops[name] = sizes[name]
+        elif name not in sizes:
+            raise PlanError(
+                f"{rule.label}: {name!r} in {rule.targets[0].text!r} is no index of 'from', no dimension of the left side, and no size "
+                "that is given (sizes)"
+            )
+    return loops
+
+
+def _check_known(rule: MapRule, shape: Shape, sizes: Mapping[str, int]) -> None:
+    """Every dimension has a size; else the error names the one to give."""
+    every = [name for side in (*shape.left, *shape.right) for name in names_of(side)]
+    for name in dict.fromkeys(every):
+        if name not in sizes and name not in rule.pad:
+            raise PlanError(
+                f"{rule.label}: the size of {name!r} does not follow from the shapes; give it (sizes), such as {name}=2"
+            )
+
+
+def _with_lengths(
+    rule: MapRule, lengths: Lengths, sizes: Mapping[str, int], known: Mapping[str, int], than: str
+) -> dict[str, int]:
+    """The sizes with other lengths for some dimensions, which are ``than`` ("more" or "fewer") what is allowed."""
+    found = dict(sizes)
+    for name, length in lengths.items():
+        if isinstance(length, str) and length not in known:
+            raise PlanError(f"{rule.label}: the size {length!r} is not known; give it (sizes)")
+        number = known[length] if isinstance(length, str) else length
+        has = sizes.get(name, number)
+        if (number > has) if than == "more" else (number < has):
+            key = "crop" if than == "more" else "pad"
+            raise PlanError(
+                f"{rule.label}: {key} asks for {number} of {name!r}, of which there are {has}"
+            )
+        found[name] = number
+    return found
+
+
+def _refuse_lost(rule: MapRule, indices: set[str], sizes: Mapping[str, int]) -> None:
+    lost = [index for index in sorted(indices) if sizes[index] != 1]
+    if lost:
+        raise PlanError(
+            f"{rule.label}: {lost[0]!r} is an index of 'from' that neither 'to' nor the right side has, so that tensors would be left "
+            "out; name it in one of them"
+        )
+
+
+def _patterns(
+    rule: MapRule,
+    shape: Shape,
+    sizes: tuple[Mapping[str, int], Mapping[str, int]],
+    joining: Joining,
+) -> tuple[tuple[Pattern, ...], ...]:
+    """The patterns of each target: the parts of the sources belong to those of the targets, in the order of the text."""
+    left = [(n, way) for n, side in enumerate(shape.left) for way in strands(side, sizes[0])]
+    right = [(n, way) for n, side in enumerate(shape.right) for way in strands(side, sizes[1])]
+    found: list[list[Pattern]] = [[] for _ in shape.right]
+    if rule.sources:
+        if len(left) != len(right):
+            raise ValueError(
+                f"its left side has {_counted(len(left))}, but its right side {_counted(len(right))}; each part of a source becomes a "
+                "part of a target, in the order of the text"
+            )
+        for (source, ways), (target, places) in zip(left, right, strict=True):
+            for way in ways:
+                for place in places:
+                    found[target] += joined(way, place, (source, target), joining)
+    found_all = [
+        (target, pattern)
+        for target, places in right
+        for place in places
+        for pattern in _filling(rule, place, target, joining)
+    ]
+    for target, pattern in found_all:
+        found[target].append(pattern)
+    return tuple(map(tuple, found))
+
+
+def _filling(rule: MapRule, place: Strand, target: int, joining: Joining) -> Iterator[Pattern]:
+    """What no source fills: the padding, or all of the target."""
+    if rule.sources:
+        yield from padding(place, target, list(rule.pad), joining)
+        return
+    sizes = [cell.stop - cell.start for axis in place.axes for cell in axis]
+    if any(len(axis) != 1 for axis in place.axes):
+        raise ValueError(
+            "a target that one number fills has dimensions without brackets, such as '-> e'"
+        )
+    whole = Bound((0,) * len(sizes), tuple(sizes), (), None)
+    yield Pattern(-1, target, whole, whole, tuple(range(len(sizes))))
+
+
+def _counted(count: int) -> str:
+    return "1 part" if count == 1 else f"{count} parts"
+
+
+def arithmetic_of(rule: MapRule, sizes: Mapping[str, int]) -> Arithmetic | None:
+    """The arithmetic of a rule with these sizes; PlanError for a size that is not known, and for a factor of 0."""
+    multiply = 1.0 if rule.multiply is None else _number(rule, rule.multiply, sizes)
+    if not multiply:
+        raise PlanError(
+            f"{rule.label}: it multiplies by 0, which loses every element; write a fill"
+        )
+    found = Arithmetic(multiply, 0.0 if rule.add is None else _number(rule, rule.add, sizes))
+    return None if found == Arithmetic() else found
+
+
+def _number(rule: MapRule, expression: Expression, sizes: Mapping[str, int]) -> float:
+    lacking = [name for name in expression.names if name not in sizes]
+    if lacking:
+        raise PlanError(
+            f"{rule.label}: the size {lacking[0]!r} in its arithmetic is not known; give it (sizes)"
+        )
+    return float(_tried(rule, lambda: expression.value(sizes)))

@@ -1,0 +1,98 @@
+"""GivenMap: a map with the sizes that were given for it, read forwards or backwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.layout.changes import Changes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.mapped import Mapped, apply_rules
+from reshard.maps.read_map import MAX_SIZE, load_map, parse_map
+from reshard.maps.reverse import reversed_rules
+from reshard.maps.rule import MapFile, MapRule
+
+
+class GivenMap(Struct, frozen=True):
+    """A map that was asked for.
+
+    Attributes:
+        rules: in the direction that was asked for.
+        sizes: those of the file, and those that were given, which come first.
+    """
+
+    file: MapFile
+    rules: tuple[MapRule, ...]
+    sizes: Mapping[str, int]
+    reverse: bool = False
+
+    @property
+    def changes(self) -> Changes:
+        """The drop and cast rules of the file; none backwards."""
+        return Changes() if self.reverse else self.file.changes
+
+    def __repr__(self) -> str:
+        """The map as one line, by which two are compared."""
+        return json.dumps(self.plain, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The map, its sizes and its direction as plain data; ``map_of`` reads it back."""
+        return {"map": self.file.plain, "sizes": dict(self.sizes), "reverse": self.reverse}
+
+    def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
+        """The targets that it makes of these tensors; see ``apply_rules``."""
+        return apply_rules(self.rules, self.sizes, specs, keys)
+
+
+def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | None:
+    """The map that was asked for: the path of a file, its content as a mapping, or its text of several lines.
+
+    Raises LayoutError or StorageError for a file that is wrong, PlanError for other arguments that make no sense.
+    """
+    checked = _sizes(sizes)
+    if given is None:
+        if checked or reverse:
+            what = "sizes are" if checked else "reverse is"
+            raise PlanError(f"{what} for a map, but no map is given; name one (map)")
+        return None
+    file = _file(given)
+    every = {**file.sizes, **checked}
+    rules = reversed_rules(file, every) if reverse else file.rules
+    return GivenMap(file, rules, every, bool(reverse))
+
+
+def _file(given: Any) -> MapFile:
+    if isinstance(given, MapFile):
+        return given
+    if isinstance(given, Mapping) or (isinstance(given, str) and "\n" in given):
+        return parse_map(given)
+    if isinstance(given, str | os.PathLike):
+        return load_map(given)
+    raise PlanError(
+        f"map is {given!r}; expected the path of a map file, or its content as a mapping or text"
+    )
+
+
+def _sizes(sizes: Any) -> dict[str, int]:
+    items = sizes.items() if isinstance(sizes, Mapping) else sizes or ()
+    found: dict[str, int] = {}
+    try:
+        pairs = [(name, size) for name, size in items]
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"sizes is {sizes!r}; expected names and whole numbers, such as {{'heads': 32}}"
+        ) from None
+    for name, size in pairs:
+        is_size = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE
+        if not (isinstance(name, str) and name.isidentifier() and is_size):
+            raise PlanError(
+                f"sizes has {name!r}: {size!r}; expected a name and a whole number from 1 to 2^40, such as heads=32 (sizes)"
+            )
+        found[name] = size
+    return found

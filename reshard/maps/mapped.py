@@ -1,0 +1,353 @@
+"""Mapped: the target tensors that a map makes of source tensors, each with its pieces; from metadata alone.
+
+Every tensor of the source is taken by one rule or dropped, and every element of a target is written once: what cannot be
+proved is refused before a byte moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import PlanError
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import PACKED, packed_text
+from reshard.geometry.grid import Grid
+from reshard.layout.changes import kind_of
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.compile_rule import Compiled, arithmetic_of, compile_rule
+from reshard.maps.matching import (
+    MAX_SHOWN,
+    Matched,
+    NameTable,
+    dimension_sizes,
+    index_sizes,
+    match_sources,
+)
+from reshard.maps.pattern import Pattern
+from reshard.maps.rule import MapRule
+from reshard.planning.piece import Piece
+from reshard.planning.rules import MAX_NAME, checked_name
+
+MAX_PIECES = 2_000_000
+"""Most pieces of all targets together."""
+
+
+class MappedTensor(Struct, frozen=True):
+    """A target tensor and the pieces that tile it.
+
+    Attributes:
+        rule: the label of the rule that makes it.
+    """
+
+    spec: TensorSpec
+    pieces: tuple[Piece, ...]
+    rule: str
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of its source tensors, each once."""
+        return tuple(dict.fromkeys(p.source for p in self.pieces if p.fill is None))
+
+
+class Mapped(Struct, frozen=True):
+    """What a map makes of a source.
+
+    Attributes:
+        tensors: the targets, in the order of their names; numbers in names count as numbers.
+        equal: pairs of source tensors that must be equal; only the second is written.
+        cropped: sources of which a rule leaves a part out.
+    """
+
+    tensors: tuple[MappedTensor, ...]
+    equal: tuple[tuple[str, str], ...] = ()
+    cropped: tuple[str, ...] = ()
+
+
+def apply_rules(
+    rules: Sequence[MapRule],
+    sizes: Mapping[str, int],
+    specs: Mapping[str, TensorSpec],
+    keys: Collection[str] = (),
+) -> Mapped:
+    """The targets that rules make of these source tensors, of which ``keys`` are PRNG keys.
+
+    Raises PlanError, naming rule and tensor, for a rule that matches nothing, a tensor that no rule takes or that two take, a
+    target that two rules make, sizes that contradict or do not follow, numbers that are left out, and elements that would be.
+    """
+    applying = _Applying(sizes, specs, frozenset(keys))
+    for rule in rules:
+        if rule.same_as is None:
+            applying.move(rule)
+    for rule in rules:
+        if rule.same_as is not None:
+            applying.tie(rule)
+    applying.refuse_left()
+    return applying.mapped()
+
+
+class _Applying:
+    """What the rules before have taken and made."""
+
+    def __init__(
+        self, sizes: Mapping[str, int], specs: Mapping[str, TensorSpec], keys: frozenset[str]
+    ) -> None:
+        self._sizes = sizes
+        self._specs = specs
+        self._keys = keys
+        self._table = NameTable(specs)
+        self._taken: dict[str, str] = {}
+        self._made: dict[str, MappedTensor] = {}
+        self._equal: list[tuple[str, str]] = []
+        self._cropped: list[str] = []
+        self._pieces = 0
+
+    def move(self, rule: MapRule) -> None:
+        """Makes the targets of a rule."""
+        found = match_sources(rule, self._table, self._specs, self._sizes)
+        for matched in found:
+            for name in matched.names.values():
+                self._take(name, rule)
+                self._check_source(name, rule)
+        counts = index_sizes(rule, found)
+        if rule.shape is None:
+            self._move_whole(rule, found[0], counts)
+            return
+        sizes = dimension_sizes(counts, self._sizes, rule)
+        self._move_pieces(rule, found, compile_rule(rule, found, sizes))
+        if rule.crop:
+            self._cropped += [name for matched in found for name in matched.names.values()]
+
+    def _take(self, name: str, rule: MapRule) -> None:
+        if name in self._taken:
+            raise PlanError(
+                f"{rule.label}: it takes {name!r}, which {self._taken[name]} takes, too; a tensor is taken by one rule: make one of "
+                "them narrower, or write a second copy with same_as"
+            )
+        self._taken[name] = rule.label
+
+    def _check_source(self, name: str, rule: MapRule) -> None:
+        dtype = self._specs[name].dtype
+        changes = rule.multiply is not None or rule.add is not None
+        if name in self._keys and (rule.shape is not None or changes or rule.cast is not None):
+            raise PlanError(
+                f"{rule.label}: {name!r} is a PRNG key, which is only moved as it is; give it a rule with 'from' and 'to' alone"
+            )
+        if dtype in PACKED and (rule.shape is not None or changes or rule.cast is not None):
+            raise PlanError(
+                f"{rule.label}: {name!r} is {dtype}, {packed_text(dtype)}, which is only moved as it is; give it a rule with 'from' and 'to' "
+                "alone"
+            )
+        if (changes and kind_of(rule.cast or dtype) != "float") or (
+            changes and kind_of(dtype) != "float"
+        ):
+            raise PlanError(
+                f"{rule.label}: arithmetic is for floats, but {name!r} is {dtype}; leave multiply and add out"
+            )
+
+    def _move_whole(self, rule: MapRule, matched: Matched, counts: Mapping[str, int]) -> None:
+        template = rule.targets[0]
+        missing = [n for n in template.all_names() if n not in counts and n not in self._sizes]
+        if missing:
+            raise PlanError(
+                f"{rule.label}: {missing[0]!r} in {template.text!r} is no index of 'from' and no size that is given (sizes)"
+            )
+        arithmetic = arithmetic_of(rule, {**self._sizes, **counts})
+        for values, name in matched.names.items():
+            at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
+            source = self._specs[name]
+            spec = self._spec(
+                rule, self._name(rule, 0, at), source.shape, rule.cast or source.dtype
+            )
+            piece = replace(Piece.whole(source, spec), arithmetic=arithmetic)
+            self._add(rule, spec, (piece,))
+
+    def _move_pieces(self, rule: MapRule, found: Sequence[Matched], compiled: Compiled) -> None:
+        dtypes = {matched.spec.dtype for matched in found}
+        if len(dtypes) > 1 and rule.cast is None:
+            raise PlanError(
+                f"{rule.label}: its sources are of several dtypes, {', '.join(sorted(dtypes))}; name the one of the target (cast)"
+            )
+        dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
+        element = _element(rule, dtype)
+        for values in _assignments(compiled.loops):
+            at = {**compiled.sizes, **values}
+            for number, shape in enumerate(compiled.shapes):
+                spec = self._spec(rule, self._name(rule, number, at), shape, dtype)
+                makes = _Pieces(spec, found, compiled, values, element)
+                self._add(rule, spec, tuple(makes.all(compiled.patterns[number])))
+
+    def _name(self, rule: MapRule, number: int, values: Mapping[str, int]) -> str:
+        template = rule.targets[number]
+        try:
+            return checked_name(template.text, template.name(values))
+        except ValueError as error:
+            raise PlanError(f"{rule.label}: {error}") from None
+
+    def _spec(self, rule: MapRule, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
+        if name in self._made:
+            other = self._made[name].rule
+            twice = "it makes it twice" if other == rule.label else f"{other} makes it, too"
+            raise PlanError(f"{rule.label}: it makes {name!r}, but {twice}; name the targets apart")
+        return TensorSpec(name, shape, dtype, Grid.whole(shape))
+
+    def _add(self, rule: MapRule, spec: TensorSpec, pieces: tuple[Piece, ...]) -> None:
+        self._pieces += len(pieces)
+        if self._pieces > MAX_PIECES:
+            raise PlanError(
+                f"{rule.label}: the map makes more than {MAX_PIECES:,} pieces; write it in several maps"
+            )
+        self._made[spec.name] = MappedTensor(spec, pieces, rule.label)
+
+    def tie(self, rule: MapRule) -> None:
+        """Notes sources that must be equal, or makes a target once more."""
+        if rule.sources:
+            self._tie_sources(rule)
+        else:
+            self._tie_targets(rule)
+
+    def _tie_sources(self, rule: MapRule) -> None:
+        template = rule.same_as
+        assert template is not None  # noqa: S101  the caller looks
+        for matched in match_sources(rule, self._table, self._specs, self._sizes):
+            for values, name in matched.names.items():
+                at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
+                self._take(name, rule)
+                self._equal.append((name, self._other_source(rule, name, template.name(at))))
+
+    def _other_source(self, rule: MapRule, name: str, other: str) -> str:
+        mine, found = self._specs[name], self._specs.get(other)
+        if found is None:
+            near = self._table.nearest(other)
+            raise PlanError(
+                f"{rule.label}: the source has no {other!r}{f'; the nearest is {near!r}' if near else ''}"
+            )
+        if (mine.shape, mine.dtype) != (found.shape, found.dtype):
+            raise PlanError(
+                f"{rule.label}: {name!r} is {mine.dtype} {list(mine.shape)}, but {other!r}, which it must equal, is {found.dtype} "
+                f"{list(found.shape)}"
+            )
+        return other
+
+    def _tie_targets(self, rule: MapRule) -> None:
+        template = rule.same_as
+        assert template is not None  # noqa: S101  the caller looks
+        found = NameTable(self._made).matching(template, self._sizes)
+        if not found:
+            raise PlanError(
+                f"{rule.label}: no rule makes {template.text!r}, of which the target is a copy"
+            )
+        for name, values in found.items():
+            copied = self._made[name]
+            made = self._name(rule, 0, {**self._sizes, **values})
+            spec = self._spec(rule, made, copied.spec.shape, copied.spec.dtype)
+            self._add(rule, spec, tuple(replace(piece, target=made) for piece in copied.pieces))
+
+    def refuse_left(self) -> None:
+        """Raises PlanError for source tensors that no rule takes, and for targets that lie below others."""
+        left = [name for name in self._specs if name not in self._taken]
+        if left:
+            some = ", ".join(map(repr, left[:MAX_SHOWN])) + (", …" if len(left) > MAX_SHOWN else "")
+            raise PlanError(
+                f"no rule of the map takes {len(left):,} of {len(self._specs):,} tensors ({some}); write a rule for each, or name them in "
+                "drop"
+            )
+        for name in self._made:
+            parent = name.rpartition("/")[0]
+            while parent:
+                if parent in self._made:
+                    raise PlanError(
+                        f"{self._made[name].rule}: it makes {name!r}, but {parent!r} is a tensor itself; choose another name"
+                    )
+                parent = parent.rpartition("/")[0]
+
+    def mapped(self) -> Mapped:
+        """The targets in the order of their names."""
+        ordered = sorted(self._made.values(), key=lambda made: natural(made.spec.name))
+        return Mapped(tuple(ordered), tuple(self._equal), tuple(dict.fromkeys(self._cropped)))
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key by which names are sorted so that ``layers.2`` comes before ``layers.10``."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((int(p), "") if p.isdigit() and p.isascii() and len(p) < 20 else (-1, p) for p in parts)  # fmt: skip
+
+
+def _assignments(counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    names = list(counts)
+    for values in itertools.product(*(range(counts[name]) for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def _element(rule: MapRule, dtype: str) -> bytes:
+    """The bytes of the element that fills what no source does."""
+    import numpy as np
+
+    from reshard.geometry.dtypes import numpy_dtype
+
+    if dtype in PACKED:
+        return b""
+    with np.errstate(all="ignore"):
+        value = np.array([rule.fill or 0.0]).astype(numpy_dtype(dtype))
+    if rule.fill is not None and float(value[0]) != rule.fill and np.isfinite(rule.fill):
+        raise PlanError(
+            f"{rule.label}: {dtype} has no element {rule.fill}; fill with one that it has"
+        )
+    return value.tobytes()
+
+
+class _Pieces(Struct):
+    """Makes the pieces of one target."""
+
+    spec: TensorSpec
+    found: Sequence[Matched]
+    compiled: Compiled
+    loops: Mapping[str, int]
+    element: bytes
+
+    def all(self, patterns: Sequence[Pattern]) -> Iterator[Piece]:
+        stacked = self.compiled.stacked
+        counts = self.compiled.sizes
+        for pattern in patterns:
+            own = _own_indices(pattern, self.found, stacked)
+            for values in _assignments({name: counts[name] for name in own}):
+                at = {**self.loops, **values}
+                if pattern.is_for(at):
+                    yield self._piece(pattern, at)
+
+    def _piece(self, pattern: Pattern, at: Mapping[str, int]) -> Piece:
+        target = pattern.of_target.at(at)
+        if pattern.source < 0:
+            full = Box.full(target.shape)
+            return Piece(
+                "", full, self.spec.name, target, pattern.axis_order, self.spec.dtype, self.spec.dtype,
+                target_view=pattern.of_target.view, fill=self.element,
+            )  # fmt: skip
+        matched = self.found[pattern.source]
+        return Piece(
+            matched.name(at),
+            pattern.of_source.at(at),
+            self.spec.name,
+            target,
+            pattern.axis_order,
+            matched.spec.dtype,
+            self.spec.dtype,
+            source_view=pattern.of_source.view,
+            target_view=pattern.of_target.view,
+            arithmetic=self.compiled.arithmetic,
+        )
+
+
+def _own_indices(pattern: Pattern, found: Sequence[Matched], stacked: Sequence[str]) -> list[str]:
+    """The stacked indices of a pattern: of its source's name, or of the target's box where an element fills it."""
+    if pattern.source < 0:
+        named = {name for _, name in pattern.of_target.indices}
+        return [index for index in stacked if index in named]
+    return [index for index in found[pattern.source].indices if index in stacked]
+
+
+__all__ = ["MAX_NAME", "Mapped", "MappedTensor", "apply_rules", "natural"]

@@ -1,0 +1,261 @@
+"""Reads maps: which tensors of a source become which of a target.
+
+::
+
+    sizes: {two: 2}                              # only what shapes do not tell
+    map:
+      - from: params/layers/query/kernel
+        to: model.layers.{l}.q_proj.weight
+        shape: e l h (p two) -> (h two p) e
+        multiply: sqrt(p * two)
+      - {from: lm_head.weight, same_as: model.embed_tokens.weight}
+      - under: params/decoder/                   # prefixes of the names below
+        into: model.
+        map: [...]
+    drop: ["^opt_state/"]                        # as in layout files
+    cast: [{match: "weight$", dtype: bfloat16}]
+
+Every error names file, line and key, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from reshard.errors import LayoutError
+from reshard.geometry.dtypes import STORED_DTYPES
+from reshard.layout.changes import full_name
+from reshard.layout.layout_text import Document, Steps, parse_json, parse_yaml, read_document
+from reshard.layout.layout_value import Value
+from reshard.layout.read_layout import read_changes
+from reshard.maps.expression import Expression, parse_expression
+from reshard.maps.rule import Lengths, MapFile, MapRule
+from reshard.maps.shape import names_of, parse_shape
+from reshard.maps.template import Template, parse_template
+
+T = TypeVar("T")
+
+KEYS = ("sizes", "map", "drop", "cast")
+_RULE_KEYS = ("from", "to", "shape", "multiply", "add", "pad", "crop", "fill", "cast", "same_as")
+_GROUP_KEYS = ("under", "into", "map")
+
+MAX_SIZE = 1 << 40
+"""Longest dimension."""
+
+
+def load_map(path: str | os.PathLike[str]) -> MapFile:
+    """The map in a file: JSON if its name ends in ``.json``, else YAML.
+
+    Raises StorageError if it cannot be read, LayoutError with file and line if it is wrong.
+    """
+    return _map_file(read_document(os.fspath(path), "map"))
+
+
+def parse_map(
+    given: Mapping[str, Any] | str, where: str = "map", lines: Mapping[Steps, int] | None = None
+) -> MapFile:
+    """The map in plain data, or in the text of a file; ``where`` names it in errors."""
+    if isinstance(given, str):
+        is_json = given.lstrip().startswith("{")
+        return _map_file(parse_json(given, where) if is_json else parse_yaml(given, where))
+    data = dict(given) if isinstance(given, Mapping) else given
+    return _map_file(Document(data, where, lines or {}))
+
+
+def _map_file(document: Document) -> MapFile:
+    sections = Value(document.data, document).mapping(KEYS, required=("map",))
+    rules = tuple(_rules(sections["map"], "", ""))
+    if not rules:
+        sections["map"].expect("a list of at least one rule")
+    sizes = _sizes(sections["sizes"]) if "sizes" in sections else {}
+    changes = read_changes({key: sections[key] for key in ("drop", "cast") if key in sections})
+    return MapFile(rules, sizes, changes, document.data, document.where)
+
+
+def _sizes(value: Value) -> dict[str, int]:
+    if not isinstance(value.data, dict):
+        value.expect("a mapping of names and sizes, such as {two: 2}")
+    return {name: _size_of(value.at(_name(value, name))) for name in value.data}
+
+
+def _name(value: Value, name: str) -> str:
+    if not name.isidentifier() or not name.isascii():
+        value.refuse(f"{name!r} is no name of a size; write letters, digits and underscores")
+    return name
+
+
+def _size_of(value: Value) -> int:
+    expected = "a whole number of at least 1"
+    size = value.whole(expected, least=1)
+    return size if size <= MAX_SIZE else value.expect(f"{expected} and at most {MAX_SIZE}")
+
+
+def _rules(value: Value, under: str, into: str) -> Iterator[MapRule]:
+    for each in value.items("a list of rules, such as {from: a, to: b}"):
+        if isinstance(each.data, dict) and "map" in each.data:
+            parts = each.mapping(_GROUP_KEYS)
+            below = under + _prefix(parts, "under")
+            yield from _rules(parts["map"], below, into + _prefix(parts, "into"))
+        else:
+            yield _rule(each, under, into)
+
+
+def _prefix(parts: Mapping[str, Value], key: str) -> str:
+    return parts[key].text("the beginning of names") if key in parts else ""
+
+
+def _rule(value: Value, under: str, into: str) -> MapRule:
+    parts = value.mapping(_RULE_KEYS)
+    sources = _templates(parts, "from", under)
+    targets = _templates(parts, "to", into)
+    same_as = None
+    if "same_as" in parts:
+        same_as = _same_as(value, parts, under if sources else into)
+    elif not targets:
+        value.refuse("the key 'to' is missing; a tensor that is left out is named by drop")
+    rule = MapRule(
+        sources,
+        targets,
+        _read(parts, "shape", "the dimensions, such as 'e v -> v e'", parse_shape),
+        _arithmetic(parts, "multiply"),
+        _arithmetic(parts, "add"),
+        _lengths(parts, "pad"),
+        _lengths(parts, "crop"),
+        _number(parts["fill"]) if "fill" in parts else None,
+        _dtype(parts["cast"]) if "cast" in parts else None,
+        same_as,
+        f"{value.key} ({value.place})",
+    )
+    _check(value, rule)
+    return rule
+
+
+def _same_as(value: Value, parts: Mapping[str, Value], prefix: str) -> Template:
+    if len(parts) != 2 or not ({"from", "to"} & parts.keys()):
+        value.refuse(
+            "same_as stands beside one 'from', a source that equals another one and is not written, or one 'to', a target that is "
+            "a copy of another one; remove the other keys"
+        )
+    return _template(parts["same_as"], prefix)
+
+
+def _templates(parts: Mapping[str, Value], key: str, prefix: str) -> tuple[Template, ...]:
+    if key not in parts:
+        return ()
+    value = parts[key]
+    if isinstance(value.data, list | tuple):
+        found = value.items("a list of names")
+        if not found:
+            value.expect("at least one name")
+        return tuple(_template(each, prefix) for each in found)
+    return (_template(value, prefix),)
+
+
+def _template(value: Value, prefix: str) -> Template:
+    return _tried(
+        value,
+        lambda: parse_template(prefix + value.text("the name of a tensor, or a list of names")),
+    )
+
+
+def _tried(value: Value, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except ValueError as error:
+        value.refuse(str(error))
+
+
+def _read(
+    parts: Mapping[str, Value], key: str, expected: str, parse: Callable[[str], T]
+) -> T | None:
+    if key not in parts:
+        return None
+    return _tried(parts[key], lambda: parse(parts[key].text(expected)))
+
+
+def _arithmetic(parts: Mapping[str, Value], key: str) -> Expression | None:
+    if key not in parts:
+        return None
+    value = parts[key]
+    if isinstance(value.data, int | float) and not isinstance(value.data, bool):
+        return _tried(value, lambda: parse_expression(repr(value.data)))
+    return _tried(
+        value, lambda: parse_expression(value.text("a number, or arithmetic such as 'sqrt(d)'"))
+    )
+
+
+def _number(value: Value) -> float:
+    if not isinstance(value.data, int | float) or isinstance(value.data, bool):
+        value.expect("a number")
+    return float(value.data)
+
+
+def _dtype(value: Value) -> str:
+    named = Value(full_name(value.data), value.document, value.steps)
+    return named.choice("dtype", STORED_DTYPES)
+
+
+def _lengths(parts: Mapping[str, Value], key: str) -> Lengths:
+    if key not in parts:
+        return {}
+    value = parts[key]
+    if not isinstance(value.data, dict) or not value.data:
+        value.expect(f"a mapping of dimensions and lengths, such as {{v: 256128}}, for {key}")
+    return {name: _length(value.at(name)) for name in value.data}
+
+
+def _length(value: Value) -> int | str:
+    is_name = isinstance(value.data, str) and value.data.isidentifier()
+    return str(value.data) if is_name else _size_of(value)
+
+
+def _check(value: Value, rule: MapRule) -> None:
+    """What the words of a rule alone decide."""
+    shape = rule.shape
+    if rule.same_as is not None:
+        return
+    if shape is None:
+        _check_whole(value, rule)
+        return
+    if len(shape.left) != len(rule.sources) and (rule.sources or any(shape.left)):
+        _refuse_count(value, "left", len(shape.left), "from", len(rule.sources))
+    if len(shape.right) != len(rule.targets):
+        _refuse_count(value, "right", len(shape.right), "to", len(rule.targets))
+    on_right = {name for side in shape.right for name in names_of(side)}
+    for key, lengths in (("pad", rule.pad), ("crop", rule.crop)):
+        for name in lengths:
+            if name not in on_right:
+                value.refuse(
+                    f"{key} names {name!r}, which is no dimension on the right side of the shape"
+                )
+
+
+def _check_whole(value: Value, rule: MapRule) -> None:
+    if not rule.sources:
+        value.refuse(
+            "the key 'from' is missing; targets that one number fills need a shape, such as '-> e', and a fill"
+        )
+    if len(rule.sources) != 1 or len(rule.targets) != 1:
+        value.refuse("several names need a shape, which says how their dimensions belong together")
+    if rule.pad or rule.crop:
+        value.refuse("pad and crop need a shape, which names the dimensions")
+    if rule.fill is not None:
+        value.refuse("fill needs pad, or a rule without 'from'; remove it")
+
+
+def _refuse_count(value: Value, side: str, found: int, key: str, names: int) -> None:
+    value.refuse(
+        f"the shape has {found} on its {side} side, but {key!r} names {names}; write one for each, with commas between them"
+    )
+
+
+def plain_text(file: MapFile) -> str:
+    """A map as one line of JSON."""
+    import json
+
+    return json.dumps(file.plain, separators=(",", ":"))
+
+
+__all__ = ["KEYS", "LayoutError", "load_map", "parse_map", "plain_text"]

@@ -1,0 +1,106 @@
+"""Reads a map from right to left, where that leaves nothing open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from reshard.errors import PlanError
+from reshard.maps.expression import Expression, parse_expression
+from reshard.maps.rule import MapFile, MapRule
+from reshard.maps.shape import Axis, Item, Parts, Shape, Side, names_of
+
+
+def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ...]:
+    """The rules by which the sources come back from the targets.
+
+    Casts are left out: dtypes stay what they are. Raises PlanError, naming the rule, for what the targets do not tell.
+    """
+    if file.changes.drop:
+        raise PlanError(
+            f"{file.where}: the map drops {file.changes.drop[0]!r}, which nothing gives back; take drop out of it (drop on the command line "
+            "leaves tensors out as well), or read it forwards"
+        )
+    return tuple(_reversed(rule, sizes) for rule in file.rules)
+
+
+def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
+    if rule.crop:
+        raise _open(
+            rule,
+            f"its crop leaves out a part of {next(iter(rule.crop))!r}, which nothing gives back",
+        )
+    if not rule.sources and rule.same_as is None:
+        raise _open(
+            rule, "its targets come from no source, and nothing says that they may be left out"
+        )
+    _refuse_repeats(rule)
+    shape, crop = None if rule.shape is None else rule.shape.turned, {}
+    for name in rule.pad:
+        if name not in sizes:
+            raise _open(
+                rule,
+                f"how long {name!r} was before it was padded is told by the source alone; give its size (sizes)",
+            )
+        if shape is not None:
+            shape, crop[f"{name}_padded"] = _renamed(shape, name), name
+    turned = replace(
+        rule,
+        sources=rule.targets,
+        targets=rule.sources,
+        shape=shape,
+        multiply=None if rule.multiply is None else parse_expression(f"1/({rule.multiply.text})"),
+        add=_undone(rule),
+        pad={},
+        crop=crop,
+        fill=None,
+        cast=None,
+    )
+    return turned if rule.sources or rule.same_as is None else replace(turned, label=rule.label)
+
+
+def _open(rule: MapRule, why: str) -> PlanError:
+    return PlanError(f"{rule.label}: it cannot be read backwards: {why}")
+
+
+def _refuse_repeats(rule: MapRule) -> None:
+    if rule.shape is None:
+        return
+    in_names = {name for template in rule.sources for name in template.all_names()}
+    on_left = {name for side in rule.shape.left for name in names_of(side)} | in_names
+    lone = [n for side in rule.shape.right for n in names_of(side) if n not in on_left]
+    if lone:
+        raise _open(
+            rule,
+            f"it repeats elements along {lone[0]!r}, and nothing says that all copies are equal",
+        )
+
+
+def _undone(rule: MapRule) -> Expression | None:
+    if rule.add is None:
+        return None
+    factor = "" if rule.multiply is None else f"/({rule.multiply.text})"
+    return parse_expression(f"-({rule.add.text}){factor}")
+
+
+def _renamed(shape: Shape, name: str) -> Shape:
+    """With another name for a dimension, since a padded one is longer than the size of that name."""
+    return Shape(
+        tuple(_side(side, name) for side in shape.left),
+        tuple(_side(side, name) for side in shape.right),
+    )
+
+
+def _side(side: Side, name: str) -> Side:
+    return tuple(_axis(axis, name) for axis in side)
+
+
+def _axis(axis: Axis, name: str) -> Axis:
+    return tuple(_item(item, name) for item in axis)
+
+
+def _item(item: Item, name: str) -> Item:
+    if isinstance(item, str):
+        return f"{name}_padded" if item == name else item
+    return Parts(tuple(_axis(part, name) for part in item.parts))

@@ -1,0 +1,61 @@
+"""MapRule and MapFile: what a map says, as ``read_map`` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from reshard.layout.changes import Changes
+from reshard.maps.expression import Expression
+from reshard.maps.shape import Shape
+from reshard.maps.template import Template
+
+Lengths = Mapping[str, int | str]
+"""The length of a dimension, by its name: a number, or the name of a given size."""
+
+
+class MapRule(Struct, frozen=True):
+    """Source tensors become target tensors.
+
+    Attributes:
+        sources: the names of the sources; none where an element fills the targets.
+        targets: of the targets; none for ``same_as`` of a source.
+        shape: how their dimensions belong together; None where they stay as they are.
+        multiply, add: arithmetic that each element passes through.
+        pad: on the right side a dimension is so long, and what no source fills has ``fill``.
+        crop: of a dimension only so much is taken.
+        fill: the number that fills what no source does; None for 0, and where everything is filled.
+        cast: dtype of the targets; None for the sources'.
+        same_as: the tensor that a source must equal, or of which a target is a copy.
+        label: ``map[3] (llama.yaml:12)``, for messages.
+    """
+
+    sources: tuple[Template, ...] = ()
+    targets: tuple[Template, ...] = ()
+    shape: Shape | None = None
+    multiply: Expression | None = None
+    add: Expression | None = None
+    pad: Lengths = field(default_factory=dict)
+    crop: Lengths = field(default_factory=dict)
+    fill: float | None = None
+    cast: str | None = None
+    same_as: Template | None = None
+    label: str = "rule"
+
+
+class MapFile(Struct, frozen=True):
+    """The rules of a map.
+
+    Attributes:
+        sizes: that no shape tells.
+        changes: the map's own drop and cast rules.
+        plain: the same as plain data, as ``parse_map`` reads it.
+        where: its name in messages.
+    """
+
+    rules: tuple[MapRule, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+    plain: Mapping[str, object] = field(default_factory=dict)
+    where: str = "map"

@@ -1,0 +1,138 @@
+"""Template: the names of tensors in a rule, such as ``model.layers.{l}.mlp.experts.{x}.w1``.
+
+A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. ``{{`` and ``}}`` are braces of the name itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from msgspec import Struct
+
+from reshard.maps.expression import Expression, parse_expression
+
+_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_NUMBER = re.compile(r"\d+", re.ASCII)
+
+
+def parse_template(text: str) -> Template:
+    """The template in a text; ValueError saying what is wrong with it."""
+    parts: list[str | Expression] = [""]
+    end = 0
+    for found in _HOLE.finditer(text):
+        _append(parts, text[end : found.start()])
+        end = found.end()
+        if found[0] in ("{{", "}}"):
+            _append(parts, found[0][0])
+        elif found[1] is None:
+            raise ValueError(
+                f"{text!r} has {found[0]!r} without its other brace; double it if the name has it"
+            )
+        else:
+            if isinstance(parts[-1], Expression):
+                raise ValueError(
+                    f"{text!r} has two indices side by side, whose digits cannot be told apart"
+                )
+            parts.append(_hole(text, found[1]))
+    _append(parts, text[end:])
+    return Template(text, tuple(part for part in parts if part != ""))
+
+
+def _append(parts: list[str | Expression], literal: str) -> None:
+    if not literal:
+        return
+    if isinstance(parts[-1], str):
+        parts[-1] += literal
+    else:
+        parts.append(literal)
+
+
+def _hole(text: str, inner: str) -> Expression:
+    found = parse_expression(inner)
+    if not found.names:
+        raise ValueError(f"{text!r} has {{{inner}}}, which names no index; write the number itself")
+    return found
+
+
+class Template(Struct, frozen=True):
+    """A name with indices in it.
+
+    Attributes:
+        parts: text and the arithmetic of indices, by turns.
+    """
+
+    text: str
+    parts: tuple[str | Expression, ...]
+
+    @property
+    def holes(self) -> tuple[Expression, ...]:
+        """The arithmetic of its indices."""
+        return tuple(part for part in self.parts if isinstance(part, Expression))
+
+    def indices(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """The names of its indices: of a hole with several names the one that is no given size.
+
+        ValueError where that is not one name.
+        """
+        return tuple(dict.fromkeys(_index_of(hole, sizes) for hole in self.holes))
+
+    def all_names(self) -> tuple[str, ...]:
+        """Every name in its holes, sizes among them."""
+        return tuple(dict.fromkeys(name for hole in self.holes for name in hole.names))
+
+    @property
+    def skeleton(self) -> str:
+        """It with each number as ``#``; names that match have the same."""
+        text = "".join(part if isinstance(part, str) else "0" for part in self.parts)
+        return skeleton_of(text)
+
+    def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
+        """The indices in a name; None where it does not match as a whole."""
+        found = _pattern(self).fullmatch(name)
+        if found is None:
+            return None
+        values: dict[str, int] = {}
+        for hole, digits in zip(self.holes, found.groups(), strict=True):
+            index = _index_of(hole, sizes)
+            value = hole.solved(index, int(digits), sizes)
+            if value is None or values.setdefault(index, value) != value:
+                return None
+        return values
+
+    def name(self, values: Mapping[str, int]) -> str:
+        """The name with these indices; ValueError for one that is no whole number of at least 0."""
+        return "".join(
+            part if isinstance(part, str) else str(part.whole(values)) for part in self.parts
+        )
+
+    def under(self, prefix: str) -> Template:
+        """It below a prefix, which may have indices, too."""
+        return parse_template(prefix + self.text)
+
+
+@lru_cache(maxsize=4096)
+def _pattern(template: Template) -> re.Pattern[str]:
+    parts = (re.escape(p) if isinstance(p, str) else "(0|[1-9][0-9]{0,8})" for p in template.parts)
+    return re.compile("".join(parts))
+
+
+def _index_of(hole: Expression, sizes: Mapping[str, int]) -> str:
+    if len(hole.names) == 1:
+        return hole.names[0]
+    left = [name for name in hole.names if name not in sizes]
+    if len(left) != 1:
+        raise ValueError(
+            f"{{{hole.text}}} must have one index and sizes that are given; give {_other(hole, left)} a size (sizes)"
+        )
+    return left[0]
+
+
+def _other(hole: Expression, left: list[str]) -> str:
+    return " or ".join(map(repr, left[1:] or hole.names))
+
+
+def skeleton_of(name: str) -> str:
+    """A name with each number as ``#``."""
+    return _NUMBER.sub("#", name)
