@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from reshard.arguments import changes_of, check_missing_chunks, path_of
 from reshard.engine.limits import limits_of
+from reshard.errors import PlanError
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules, Unlisted
+    from reshard.conversion.options import MapLike
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.verification.diff_report import DiffReport
@@ -28,6 +30,9 @@ def verify(
     drop: Rules | None = None,
     rename: PairRules | None = None,
     cast: CastRules | None = None,
+    map: MapLike = None,  # noqa: A002  the name of the option
+    sizes: Mapping[str, int] | None = None,
+    reverse: bool = False,
     missing_chunks: MissingChunks | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
@@ -42,6 +47,8 @@ def verify(
     Args:
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
+        map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
+            what the map makes of A, and nothing is written. Without it the map that B records is used, if B was made from A.
         missing_chunks: ``"refuse"`` counts every tensor as damaged of which a chunk is not stored; ``"warn"`` and ``"allow"``
             take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
             stores every chunk, and else warns.
@@ -55,14 +62,20 @@ def verify(
     """
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.maps.given_map import map_of
     from reshard.verification.verify import made_by, verify_checkpoints
 
     check_missing_chunks(missing_chunks)
     limits = limits_of(max_memory, workers, a, b)
     other = None if b is None else CheckpointPath.at(path_of("checkpoint", b), unlisted)
+    given_map = map_of(map, sizes, reverse)
+    if given_map is not None and other is None:
+        raise PlanError(
+            "map says how B was made of A, but there is no B; name it, or leave it out (map)"
+        )
     rules = made_by(other is not None, select, drop, rename, cast)
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
-    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks)
+    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
 
 
 def diff(

@@ -1,7 +1,4 @@
-"""The content of a target that a map makes: tensors of several pieces, under names of their own.
-
-Select and drop rules apply to names of the source, then the map, then rename and cast rules to names of the target.
-"""
+"""The content of a target that a map makes: tensors of several pieces, under names of their own."""
 
 from __future__ import annotations
 
@@ -17,14 +14,11 @@ from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import renamed
 from reshard.formats.slices.origin import Made
 from reshard.geometry.grid import Grid
-from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped_checkpoint import mapped_tensors
 from reshard.planning.pairing import tree_digest
-from reshard.planning.piece import Piece
 from reshard.planning.planner import Request
-from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import look_up
 from reshard.storage.base import Traits
 
@@ -50,58 +44,6 @@ def mapped_content(
         Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
         mapping,
     )
-
-
-def mapped_tensors(
-    reader: Reader, given: GivenMap, changes: Changes
-) -> tuple[Mapped, tuple[str, ...]]:
-    """The targets of a map with the names and dtypes that they end up with, and the leaves that are left out."""
-    before = Changes(select=changes.select, drop=(*given.changes.drop, *changes.drop))
-    after = Changes(rename=changes.rename, cast=(*given.changes.cast, *changes.cast))
-    keys = {name for name, tensor in reader.tensors.items() if tensor.is_key}
-    specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
-    names = [leaf.name for leaf in reader.leaves]
-    kept = [r.source for r in rewrites(before, names, specs, keys) if r.source in specs]
-    mapping = given.applied({name: specs[name] for name in kept}, keys)
-    made = {tensor.spec.name: tensor.spec for tensor in mapping.tensors}
-    moved_keys = {t.spec.name for t in mapping.tensors if keys & set(t.sources)}
-    found = rewrites(after, list(made), made, moved_keys)
-    tensors = tuple(map(_rewritten, mapping.tensors, found))
-    left = set(kept)
-    dropped = tuple(name for name in names if name not in left)
-    return replace(mapping, tensors=tensors), dropped
-
-
-def _rewritten(made: MappedTensor, rewrite: Rewrite) -> MappedTensor:
-    if rewrite.target == made.spec.name and rewrite.dtype is None:
-        return made
-    dtype = rewrite.dtype or made.spec.dtype
-    spec = replace(made.spec, name=rewrite.target, dtype=dtype)
-    if rewrite.dtype is not None and any(piece.fill is not None for piece in made.pieces):
-        made = replace(made, pieces=tuple(_cast_fill(piece, dtype) for piece in made.pieces))
-    pieces = tuple(
-        replace(
-            piece,
-            target=spec.name,
-            target_dtype=dtype,
-            saturate=rewrite.saturate,
-            source_dtype=dtype if piece.fill is not None else piece.source_dtype,
-        )
-        for piece in made.pieces
-    )
-    return replace(made, spec=spec, pieces=pieces)
-
-
-def _cast_fill(piece: Piece, dtype: str) -> Piece:
-    """The element that fills a piece, in another dtype."""
-    import numpy as np
-
-    from reshard.geometry.dtypes import numpy_dtype
-
-    if piece.fill is None:
-        return piece
-    element = np.frombuffer(piece.fill, numpy_dtype(piece.target_dtype))
-    return replace(piece, fill=element.astype(numpy_dtype(dtype)).tobytes())
 
 
 def _warnings(mapping: Mapped) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from reshard.documents.shared import Digest, MissingNumbers, Shape
 
@@ -28,7 +28,7 @@ class VerifiedTensor(Struct, frozen=True):
     digest_b: Digest | None
     detail: str
     source: str | None
-    comparison: Literal["exact", "cast"]
+    comparison: Literal["exact", "cast", "computed"]
     source_dtype: str | None
     target_dtype: str | None
     saturate: bool
@@ -97,6 +97,10 @@ class VerificationAnswer(Struct, frozen=True, kw_only=True):
             description="Leaves that are not a tensor on both sides: strings, None, empty containers."
         ),
     ] = ()
+    map: Annotated[
+        Literal["given", "recorded"] | UnsetType,
+        Meta(description="Of a comparison with what a map makes of A: whose map it is."),
+    ] = UNSET
 
 
 class DiffTensor(Struct, frozen=True):

@@ -20,6 +20,7 @@ from reshard.engine.progress import Progress, tell_files
 from reshard.errors import (
     CorruptError,
     IncompleteCheckpointError,
+    LayoutError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -39,9 +40,17 @@ from reshard.formats.slices.file_digests import FileVerdict, size_of
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
-from reshard.planning.pairing import Pairing, pair_by_record, pair_by_rules
+from reshard.maps.given_map import GivenMap, map_of
+from reshard.planning.pairing import (
+    Pairing,
+    RulesFrom,
+    pair_by_record,
+    pair_by_rules,
+    tree_digest,
+)
 from reshard.storage.location import Location
 from reshard.verification.compare import compare_recorded, compare_stored
+from reshard.verification.compare_mapped import compare_mapped
 from reshard.verification.verify_report import Verification
 
 if TYPE_CHECKING:
@@ -97,11 +106,13 @@ def verify_checkpoints(
     progress: Callable[[Progress], None] | None = None,
     rules: Changes | None = None,
     missing_chunks: MissingChunks | None = None,
+    given_map: GivenMap | None = None,
 ) -> Verification:
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
     Args:
         rules: how B was made from A. None uses the rules that B records, if B was made from A's tree.
+        given_map: by which B was made from A. None uses the map that B records, if B was made from A's tree.
         missing_chunks: whether chunks that are not stored are damage, or read as fill values with or without a warning.
 
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
@@ -112,7 +123,7 @@ def verify_checkpoints(
     opened = [_open_side(one, side, progress) for one, side in zip(chosen, _SIDES, strict=False)]
     sides = [_reading_as(side, missing_chunks) for side in opened]
     missing = {side: filled_chunks(s.reader) for side, s in zip(_SIDES, sides, strict=False)}
-    found = _compare_tensors(sides, limits, progress, rules)
+    found = _compare_tensors(sides, limits, progress, rules, given_map)
     return replace(
         found,
         a=a.path,
@@ -173,6 +184,7 @@ def _compare_tensors(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
     rules: Changes | None,
+    given_map: GivenMap | None,
 ) -> Verification:
     readers = [s.reader for s in sides]
     try:
@@ -180,15 +192,34 @@ def _compare_tensors(
         limits = replace(limits, max_memory=left)
         match readers:
             case [a, b] if a is not None and b is not None:
+                by = given_map or _recorded_map(a, sides, rules)
+                if by is not None:
+                    own = Changes() if rules is None else rules
+                    map_from: RulesFrom = "recorded" if given_map is None else "given"
+                    if given_map is None and sides[1].made is not None:
+                        own = sides[1].made.changes
+                    return compare_mapped(a, b, by, own, limits, progress, map_from)
                 return compare_stored(a, b, limits, progress, _pairing(a, b, sides, rules))
             case [a, *_] if a is not None:
                 return compare_recorded(a, limits, progress)
-    except PlanError as error:
+    except (LayoutError, PlanError) as error:
         # Damaged metadata may demand any amount of memory; with sound metadata the error is real.
         if not any(s.is_damaged for s in sides):
             raise
         return Verification("", None, (), damage=(f"the tensors were not read: {error}",))
     return Verification("", None, ())
+
+
+def _recorded_map(
+    a: Reader, sides: Sequence[ComparedSide], rules: Changes | None
+) -> GivenMap | None:
+    """The map that B records, if B was made of A's tree by it, and A was not made of the same."""
+    of_a, of_b = (side.made for side in sides)
+    if rules is not None or of_b is None or of_b.by is None or of_a == of_b:
+        return None
+    if tree_digest(a.tensors) != of_b.source:
+        return None
+    return map_of(of_b.by.get("map"), of_b.by.get("sizes"), of_b.by.get("reverse") is True)
 
 
 def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes | None) -> Pairing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import field
+from msgspec import UNSET, field
 
 from reshard.documents.comparisons import (
     VerificationAnswer,
@@ -32,6 +32,8 @@ Status = Literal[
     "not recorded",
 ]
 
+Comparison = Literal["exact", "cast", "computed"]
+
 AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
 
@@ -48,7 +50,7 @@ class TensorVerdict(Record, frozen=True):
         detail: what differs, in words.
         source: the name in A; None for a tensor that only B has, and if there is no B.
         comparison: "cast" if A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every bit of the result
-            was compared with B; "exact" if every stored bit was compared.
+            was compared with B; "computed" if a map has arithmetic for it; "exact" if every stored bit was compared.
         source_dtype: the dtype in A, for tensors that both have.
         target_dtype: the dtype in B.
         saturate: whether the cast clipped values to the largest finite one.
@@ -60,7 +62,7 @@ class TensorVerdict(Record, frozen=True):
     digest_b: str | None
     detail: str = ""
     source: str | None = None
-    comparison: Literal["exact", "cast"] = "exact"
+    comparison: Comparison = "exact"
     source_dtype: str | None = None
     target_dtype: str | None = None
     saturate: bool = False
@@ -88,6 +90,7 @@ class Verification(Record, frozen=True):
         rules_from: whether the caller gave the rules or B recorded them.
         leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
             hold them, and are compared with their record.
+        map_from: whether the caller gave the map by which B was made of A, or B recorded it; None without a map.
         missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
     """
 
@@ -102,6 +105,7 @@ class Verification(Record, frozen=True):
     rules_from: RulesFrom | None = None
     leaves: tuple[LeafDiff, ...] = ()
     missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    map_from: RulesFrom | None = None
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -133,6 +137,7 @@ class Verification(Record, frozen=True):
             files=tuple(document_of(file, VerifiedFile) for file in self.files),
             tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
             leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
+            map=UNSET if self.map_from is None else self.map_from,
         )
 
     @property

@@ -57,7 +57,8 @@ def converted(store: Store, root: Path, limits: Limits = LIMITS) -> None:
 
 
 def seen_in(results: Sequence[TensorResult]) -> dict[tuple[int, str], str]:
-    return {(0, "w"): found.source_digest or "" for found in results}
+    (found,) = results
+    return {(0, "w"): found.source_digest or ""}
 
 
 def tasks(move: Fill, store: Store) -> list[Task]:

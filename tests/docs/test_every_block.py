@@ -27,7 +27,7 @@ RUN_BY = {
     ("docs/how-to/many-hosts/slurm.md", "python"): CLUSTERS,
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/reference/layout-files.md", "yaml"): "tests/test_readme.py",
-    ("docs/reference/maps.md", "yaml"): "tests/docs/test_maps.py",
+    ("docs/reference/maps.md", "yaml"): "tests/maps/test_page.py",
     ("docs/how-to/service/clients.md", "python"): SERVICE,
     ("docs/how-to/service/clients.md", "sh"): SERVICE,
     ("docs/how-to/service/schedules.md", "json"): SERVICE,

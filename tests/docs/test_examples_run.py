@@ -36,6 +36,13 @@ rules:
   - {match: "embed", axes: [model, null]}
   - {match: "kernel", axes: [null, model]}
 """
+TO_HF = """\
+drop: ['^opt_state/', '^step$']
+map:
+  - {from: params/embed/embedding, to: embed.weight}
+  - {from: 'params/layers/{n}/kernel', to: 'layers.{n}.weight', shape: i o -> o i}
+  - {from: 'params/layers/{n}/bias', to: 'layers.{n}.bias'}
+"""
 OF_OTHER_HOSTS = {"rsync": '#!/bin/sh\ntest -d "$2"\n'}
 """Programs that would reach another machine, and what stands for them."""
 
@@ -86,6 +93,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reshard.convert(trained, made / "served", layout=made / "single" / "serving.yaml")
     rules: dict[str, Any] = {"select": ["^params/"], "rename": {"^params/": "model/"}}
     reshard.convert(trained, made / "others", **rules)
+    (made / "single" / "to_hf.yaml").write_text(TO_HF)
+    reshard.convert(trained, made / "hf", map=made / "single" / "to_hf.yaml", to="safetensors")
     return made
 
 
@@ -95,6 +104,7 @@ def place(runs: Path, folder: Path, line: str) -> Path:
     if line.split()[1] in ("verify", "diff"):
         shutil.copytree(runs / "served", folder / "served")
         shutil.copytree(runs / "others", folder / "others")
+        shutil.copytree(runs / "hf", folder / "hf")
     (folder / "programs").mkdir()
     for name, text in OF_OTHER_HOSTS.items():
         (folder / "programs" / name).write_text(text)

@@ -40,7 +40,8 @@ def made_by(
 ) -> dict[str, Array]:
     """The arrays that a map makes, piece by piece."""
     return {
-        made.spec.name: _filled(made, arrays) for made in mapped(text, arrays, sizes, **more).tensors
+        made.spec.name: _filled(made, arrays)
+        for made in mapped(text, arrays, sizes, **more).tensors
     }
 
 

@@ -53,6 +53,7 @@ EXAMPLES = examples(
     "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
     "    --max-memory 256MiB --select '^params/'",
     "reshard plan ckpt served --step latest --item model --mesh model=8",
+    "reshard plan ckpt/1000 --map to_hf.yaml",
     "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
     "reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s",
     "reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s",

@@ -20,6 +20,7 @@ from reshard.cli.options import (
     casts,
     examples,
     renames,
+    sizes,
     source_of,
     usage,
 )
@@ -37,6 +38,7 @@ EXAMPLES = examples(
     "reshard verify ckpt/1000 served",
     "reshard verify ckpt served --step 1000",
     "reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'",
+    "reshard verify ckpt/1000 hf --map to_hf.yaml",
     "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -70,6 +72,9 @@ def verify(
     drop: Annotated[Rules, declared("drop")] = None,
     rename: Annotated[Rules, declared("rename")] = None,
     cast: Annotated[Rules, declared("cast")] = None,
+    map: Annotated[str | None, declared("map")] = None,  # noqa: A002  the name of the option
+    size: Annotated[Rules, declared("sizes")] = None,
+    reverse: Annotated[bool, declared("reverse")] = False,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
@@ -89,6 +94,8 @@ def verify(
     the rules, and each tensor is compared with its source. A cast is done again, and every bit compared. Give the rules
     if B does not record them; they replace all recorded rules.
 
+    With --map each tensor of B is compared with what the map makes of A; nothing is written. If reshard made B by a map, B records it.
+
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
 
@@ -100,8 +107,9 @@ def verify(
 
     with usage():
         reshard.check_arguments(
-            select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast)
-        )
+            select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast),
+            map=map, sizes=sizes(size), reverse=reverse,
+        )  # fmt: skip
     options: dict[str, Any] = {
         "select": select,
         "drop": drop,
@@ -112,7 +120,7 @@ def verify(
     if (asked := asked_server(server, token_file)) is not None:
         from reshard.cli.remote import verify_there
 
-        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
+        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers, "--map": map})
         found = verify_there(asked, a, b, {**choice_there(step, item, unlisted), **options})
     else:
         a = source_of(a, step, item)
@@ -120,6 +128,9 @@ def verify(
             "missing_chunks": missing_chunks,
             "workers": workers,
             "unlisted": unlisted,
+            "map": map,
+            "sizes": sizes(size),
+            "reverse": reverse,
         }
         with watching(as_json or quiet) as progress:
             found = reshard.verify(a, b, **options, **here, progress=progress)

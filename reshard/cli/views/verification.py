@@ -53,6 +53,8 @@ def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
     if found.rules and found.rules_from == "recorded":
         rules = rule_words(found.rules)
         yield Text(f"rules that B records: {some_text(rules, len(rules) if show_all else 8)}")
+    if found.map_from == "recorded":
+        yield Text("compared with what the map makes of A that B records")
     if found.dropped:
         names = some_text(found.dropped, len(found.dropped) if show_all else 5)
         yield Text(

@@ -183,7 +183,7 @@ def test_the_damaged_documents_start_from_a_good_one(tmp_path):
         (b'{"a": 1, "a": 2}', "the same member twice"),
         (b"[]", "expected a JSON object, found list"),
         (b"{}", "expected format 'reshard.slices', found 'None'"),
-        (b'{"format": "reshard.slices", "version": "1"}', "expected version 1, found '1'"),
+        (b'{"format": "reshard.slices", "version": "1"}', "expected a version from 1 to 2, found '1'"),
         (json.dumps(document()).encode(), "its own digest (the last member) is missing"),
         (signed(document()).replace(b"int8", b"int4"), "of itself"),
         (signed(document(meshes=[])), "expected 'meshes' to be an object, found list"),
@@ -242,9 +242,9 @@ def test_huge_numbers_of_parts_are_refused_before_they_are_listed(tmp_path):
 
 
 def test_a_newer_version_says_so(tmp_path):
-    (tmp_path / "slices.json").write_bytes(signed(document(version=2)))
+    (tmp_path / "slices.json").write_bytes(signed(document(version=3)))
     with pytest.raises(
-        FormatError, match=r"has version 2, but this program reads versions up to 1"
+        FormatError, match=r"has version 3, but this program reads versions up to 2"
     ):
         read_slices(locate(tmp_path))
 

@@ -14,7 +14,7 @@ import pytest
 from tests.maps.by_numpy import made_by
 
 Array = npt.NDArray[Any]
-PAGE = (Path(__file__).parents[2] / "docs/reference/maps.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "maps.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^\d+\. .*?```yaml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 RANDOM = np.random.default_rng(0)
 

@@ -1,0 +1,129 @@
+"""Compares a checkpoint with what a map makes of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress
+from reshard.engine.read_digests import tensor_digests
+from reshard.errors import CorruptError, StorageError
+from reshard.formats.base import Reader
+from reshard.layout.changes import Changes
+from reshard.maps.given_map import GivenMap
+from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped_checkpoint import mapped_tensors
+from reshard.planning.pairing import RulesFrom
+from reshard.verification.made_digests import MadeDigests, made_digests
+from reshard.verification.verify_report import Comparison, TensorVerdict, Verification
+
+
+def compare_mapped(
+    a: Reader,
+    b: Reader,
+    given: GivenMap,
+    changes: Changes,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+    map_from: RulesFrom,
+) -> Verification:
+    """Compares each tensor of B with what the map makes of A, and tied tensors of A with each other.
+
+    Raises PlanError where the map does not fit A.
+    """
+    mapping, dropped = mapped_tensors(a, given, changes)
+    damage: dict[str, str] = {}
+    alike = {m.spec.name for m in mapping.tensors if m.spec.name in b.tensors and not _unlike(m, b)}
+    in_b = tensor_digests(b, limits, alike, progress, damage=damage, stage="reading")
+    unreadable: tuple[str, ...] = ()
+    found = MadeDigests({}, {})
+    try:
+        found = made_digests(a, mapping, limits, progress)
+        unreadable = tuple(_changed(a, found.sources))
+    except (CorruptError, StorageError) as error:
+        unreadable = (f"A: {error}",)
+    return Verification(
+        a.uri,
+        b.uri,
+        tuple(_verdicts(b, mapping, found.made, in_b, damage)),
+        damage=(*unreadable, *_untied(a, mapping, found.sources, limits)),
+        dropped=dropped,
+        rules=changes or None,
+        rules_from="given" if changes and map_from == "given" else None,
+        map_from=map_from,
+    )
+
+
+def _unlike(made: MappedTensor, b: Reader) -> str:
+    """How a tensor of B differs before a byte is read; "" if it does not."""
+    expected, spec = made.spec, b.tensors[made.spec.name].spec
+    if expected.shape != spec.shape:
+        return f"the map makes shape {list(expected.shape)}, B has {list(spec.shape)}"
+    if expected.dtype != spec.dtype:
+        return f"the map makes {expected.dtype}, B has {spec.dtype}"
+    return ""
+
+
+def _changed(a: Reader, seen: Mapping[str, str]) -> Iterator[str]:
+    """Tensors of A whose bytes are not those that A recorded."""
+    for name, digest in seen.items():
+        recorded = a.tensors[name].digest
+        if recorded not in (None, digest):
+            yield f"A: {name!r} has digest {digest}, but {recorded} was recorded when it was written"
+
+
+def _untied(a: Reader, mapping: Mapped, seen: Mapping[str, str], limits: Limits) -> Iterator[str]:
+    """Pairs of tensors of A that must be equal and are not."""
+    names = {name for pair in mapping.equal for name in pair if name not in seen}
+    known = {**seen, **(tensor_digests(a, limits, names) if names else {})}
+    for first, second in mapping.equal:
+        if known[first] != known[second]:
+            yield f"A: the map says that {first!r} equals {second!r} (same_as), but their digests differ"
+
+
+def _verdicts(
+    b: Reader,
+    mapping: Mapped,
+    made: Mapping[str, str],
+    in_b: Mapping[str, str],
+    damage: Mapping[str, str],
+) -> Iterator[TensorVerdict]:
+    expected = set()
+    for tensor in mapping.tensors:
+        expected.add(tensor.spec.name)
+        yield _verdict(tensor, b, made, in_b, damage)
+    for name in b.tensors:
+        if name not in expected:
+            yield TensorVerdict(name, "only in B", None, None, f"the map makes no {name!r}")
+
+
+def _verdict(
+    tensor: MappedTensor,
+    b: Reader,
+    made: Mapping[str, str],
+    in_b: Mapping[str, str],
+    damage: Mapping[str, str],
+) -> TensorVerdict:
+    name = tensor.spec.name
+    source = tensor.sources[0] if tensor.sources else None
+    if name not in b.tensors:
+        return TensorVerdict(name, "only in A", None, None, f"B has no tensor {name!r}", source)
+    dtypes = tensor.pieces[0].source_dtype, b.tensors[name].spec.dtype
+    more = (source, _comparison(tensor), *dtypes)
+    unlike = _unlike(tensor, b)
+    if unlike:
+        return TensorVerdict(name, "different", None, None, unlike, *more)
+    if name in damage:
+        return TensorVerdict(name, "damaged", made.get(name), None, f"B: {damage[name]}", *more)
+    if name not in made:
+        return TensorVerdict(name, "damaged", None, in_b.get(name), "A cannot be read", *more)
+    if made[name] != in_b[name]:
+        detail = "the stored bits differ from what the map makes"
+        return TensorVerdict(name, "different", made[name], in_b[name], detail, *more)
+    return TensorVerdict(name, "equal", made[name], in_b[name], "", *more)
+
+
+def _comparison(tensor: MappedTensor) -> Comparison:
+    if any(piece.arithmetic is not None for piece in tensor.pieces):
+        return "computed"
+    return "cast" if any(piece.is_cast for piece in tensor.pieces) else "exact"
