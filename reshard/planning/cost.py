@@ -38,6 +38,9 @@ TASK_BAND_BYTES = 4 << 20
 """The same for a task of a conversion. It makes more calls for each band, so its workers wait for the interpreter's
 lock more often than for memory."""
 
+TURNED_BAND_BYTES = 16 << 20
+"""The same where the target's rows lie across those of the source: a band has a few elements of each, and each few are a run."""
+
 AT_ONCE_BYTES = 32 << 20
 """Size of all chunks together that a task decodes at once. With more, fresh memory and cache misses cost more than is
 gained (measured)."""
@@ -196,10 +199,13 @@ def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = Fals
     passing = draft.units
     if strategy == "scatter" and draft.units != source_grid:
         passing = draft.units.refine(source_grid)
+    extents = piece.shape
+    if strategy == "scatter":
+        extents = _band_extents(piece, source, pace.band_bytes)
     if strategy in ("copy", "whole", "block"):
         writes = target_grid.count
     else:
-        writes = _scattered_writes(piece, passing, target_grid, target)
+        writes = _scattered_writes(piece, passing, target_grid, target, extents)
     writes *= target.copies
     seconds = _seconds(draft, moved, writes, draft.units.count)
     if strategy != "copy":
@@ -209,6 +215,8 @@ def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = Fals
             seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)
             seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
+        if strategy == "scatter" and is_turned(piece):
+            seconds += writes * SECONDS_PER_RUN
     if strategy == "weave":
         seconds += decoded / pace.band_bytes * reading.chunks * SECONDS_PER_LANE_BAND
     if pace.band_bytes > CACHED_BYTES:
@@ -294,18 +302,58 @@ def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
     return grid.count * (target.spec.chunk_bytes + 4)
 
 
-def _scattered_writes(piece: Piece, units: Grid, target_grid: Grid, target: Side) -> int:
+def is_turned(piece: Piece) -> bool:
+    """Whether the target's rows lie across those of the source."""
+    order = [dim for dim in piece.axis_order if piece.shape[dim] > 1]
+    return bool(order) and order[-1] != max(order)
+
+
+def _band_extents(piece: Piece, source: Side, band_bytes: int) -> tuple[int, ...]:
+    """How many elements of each dimension of a piece one band has: bands are cut from the chunks of the source."""
+    chunk = source.spec.chunk_shape or source.spec.storage.largest
+    shape = list(chunk)
+    if piece.source_view is not None:
+        shape = [
+            n
+            for extent, sizes in zip(chunk, piece.source_view.sizes, strict=True)
+            for n in _split_extent(extent, sizes)
+        ]
+    nbytes = source.spec.itemsize
+    for dim in reversed(range(len(shape))):
+        rows = min(shape[dim], max(1, band_bytes // nbytes))
+        nbytes *= shape[dim]
+        shape[dim] = rows
+    return tuple(shape)
+
+
+def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
+    """The extent of a chunk along a dimension, as those into which that is split have it."""
+    found = []
+    for number, size in enumerate(sizes):
+        behind = math.prod(sizes[number + 1 :])
+        found.append(min(size, max(1, extent // max(1, behind))))
+    return found
+
+
+def _scattered_writes(
+    piece: Piece, units: Grid, target_grid: Grid, target: Side, extents: Sequence[int]
+) -> int:
     """Number of contiguous writes that fill the target when pieces cut by both grids are written one by one.
 
-    Within a target chunk, a run covers the trailing dimensions that no unit cuts; it ends in the innermost dimension
-    that is cut.
+    Within a target chunk, a run covers the trailing dimensions that no unit and no band (``extents``) cuts; it ends in the
+    innermost dimension that is cut.
     """
     refined = units.refine(target_grid)
     target_dims = inverse(piece.axis_order)
     run = 1
     for dim in piece.axis_order[::-1]:
-        run *= max(1, refined.largest[dim])
-        if refined.parts[dim] != target_grid.parts[dim] or _is_padded(target, target_dims[dim]):
+        whole = max(1, refined.largest[dim])
+        run *= min(whole, extents[dim])
+        if (
+            refined.parts[dim] != target_grid.parts[dim]
+            or extents[dim] < whole
+            or _is_padded(target, target_dims[dim])
+        ):
             break
     return max(1, math.prod(piece.shape) // run)
 

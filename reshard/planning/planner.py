@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -216,10 +217,40 @@ def _shared(
         apart += found
     if len(by_box) == 1 or any(r.target.in_order for r in requests):
         return apart  # what is written in order goes through its own files
-    together = _within(requests, room)
-    if together is None or seconds(together) >= sum(seconds(read.choice) for read in apart):
-        return apart
-    return [_Shared(tuple(range(len(requests))), _paid_once(together))]
+    return min((apart, *_grouped(requests, room)), key=_seconds_of)
+
+
+def _seconds_of(reads: Sequence[_Shared]) -> float:
+    return sum(seconds(read.choice) for read in reads)
+
+
+MOST_GROUPS = 64
+"""Most groups of fills that are priced, each with a read of its own."""
+
+MOST_GROUPED = 512
+"""Fills of which only one group is made: pricing takes some 20 µs for each, as often as there are ways to group them."""
+
+
+def _grouped(requests: Sequence[Request], room: _Room) -> Iterator[list[_Shared]]:
+    """All fills in one read, in two, three, five, …
+
+    Of stacked layers some fit into the memory whole, where all of them would be written in pieces.
+    """
+    order = sorted(range(len(requests)), key=lambda n: requests[n].piece.source_box.start)
+    count = 1
+    most = 1 if len(requests) > MOST_GROUPED else min(MOST_GROUPS, len(requests) - 1)
+    while count <= most:
+        ends = [number * len(order) // count for number in range(count + 1)]
+        found = [_read_of(order[a:b], requests, room) for a, b in pairwise(ends)]
+        reads = [read for read in found if read is not None]
+        if len(reads) == len(found):
+            yield reads
+        count = -(-count * 3 // 2)
+
+
+def _read_of(numbers: Sequence[int], requests: Sequence[Request], room: _Room) -> _Shared | None:
+    choice = _within([requests[number] for number in numbers], room)
+    return None if choice is None else _Shared(tuple(numbers), _paid_once(choice))
 
 
 def _paid_once(choice: Choice) -> Choice:

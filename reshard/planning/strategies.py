@@ -32,11 +32,13 @@ from reshard.planning.cost import (
     READ_BYTES_PER_SECOND,
     SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
+    TURNED_BAND_BYTES,
     Draft,
     Pace,
     Reading,
     chunks_per_unit,
     gains_at_once,
+    is_turned,
     task_bytes,
 )
 from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
@@ -221,6 +223,8 @@ def _widest_bands(
     at_once: bool,
 ) -> Pace:
     need = partial(task_bytes, reading, drafts, at_once=at_once)
+    if most == TASK_BAND_BYTES and any(is_turned(draft.piece) for draft in drafts):
+        most = TURNED_BAND_BYTES
     band = max(most, least)
     while band > least and need(band) > memory:
         band = max(least, band // 2)

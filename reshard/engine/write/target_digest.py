@@ -71,7 +71,7 @@ def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
     dtype = target_element_type(piece)
     shape = unit.shape if piece.target_view is None else piece.target_view.shape
     total = 0
-    for elements, part in slabs(band, box):
+    for elements, part in slabs(band, box, piece.axis_order):
         expected = elements
         if piece.is_computed:
             expected = converted(
@@ -82,13 +82,17 @@ def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
     return total
 
 
-def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
-    """The band in parts of about SLAB_ELEMENTS, whose copies stay small, each with its box."""
+def slabs(band: Array, box: Box, order: Sequence[int] | None = None) -> Iterator[tuple[Array, Box]]:
+    """The band in parts of about SLAB_ELEMENTS, whose copies stay small, each with its box.
+
+    ``order``: the axes as the target has them, slowest first. The first of them is cut, so that its rows stay as long as they can.
+    """
     if band.size <= SLAB_ELEMENTS:
         if band.size:
             yield band, box
         return
-    axis = next(d for d, n in enumerate(band.shape) if n > 1)
+    axes = range(band.ndim) if order is None else order
+    axis = next(d for d in axes if band.shape[d] > 1)
     step = max(1, SLAB_ELEMENTS * band.shape[axis] // band.size)
     for start in range(0, band.shape[axis], step):
         stop = min(start + step, band.shape[axis])
@@ -96,4 +100,4 @@ def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
             (*box.start[:axis], box.start[axis] + start, *box.start[axis + 1 :]),
             (*box.stop[:axis], box.start[axis] + stop, *box.stop[axis + 1 :]),
         )
-        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part)
+        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part, order)
