@@ -1,0 +1,237 @@
+"""Copies: a target as strided copies of source tensors, each a start and loops on both sides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.maps.example.fit import Fit, UnexplainedError, fit
+from reshard.maps.example.nests import nests
+from reshard.maps.example.probes import CONSTANT, UNKNOWN, Numbering, Origins
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+_INDEX = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])", re.ASCII)
+"""A number that stands alone in a name is an index."""
+
+
+class Named(Struct, frozen=True):
+    """Tensors of one kind: names that are alike but for numbers, of one shape and dtype.
+
+    Attributes:
+        name: with ``{}`` for each number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Loop(Struct, frozen=True):
+    """A loop of a copy.
+
+    Attributes:
+        target, source: how far it steps, in elements.
+        numbers: what it adds to each number in the source's name.
+    """
+
+    count: int
+    target: int
+    source: int
+    numbers: tuple[int, ...] = ()
+
+
+class Copy(Struct, frozen=True):
+    """Elements of one kind of source that are in a target.
+
+    Attributes:
+        numbers: in the name of the first source.
+        target, source: the first element of each.
+    """
+
+    kind: Named
+    fit: Fit
+    loops: tuple[Loop, ...]
+    target: int
+    source: int
+    numbers: tuple[int, ...]
+
+
+class TargetCopies(Struct, frozen=True):
+    """All of one target.
+
+    Attributes:
+        fill: the element where no source is the origin; None where there is one everywhere.
+        off: elements that the script rounds otherwise.
+    """
+
+    copies: tuple[Copy, ...]
+    fill: float | None
+    off: int
+
+
+def split_name(name: str) -> tuple[str, tuple[int, ...]]:
+    """A name with ``{}`` for each number, and the numbers."""
+    return _INDEX.sub("{}", name), tuple(map(int, _INDEX.findall(name)))
+
+
+def copies_of(
+    origins: Origins,
+    runs: Sequence[Array],
+    source: Mapping[str, Array],
+    flat: Sequence[Array],
+    numbering: Numbering,
+) -> TargetCopies:
+    """One target as copies; UnexplainedError where it is none.
+
+    Args:
+        runs: what the script made of each probe.
+        flat: the elements of each probe, in the order of their numbers, as float32.
+    """
+    import numpy as np
+
+    numbers = origins.numbers
+    unknown = int((numbers == UNKNOWN).sum())
+    if unknown:
+        raise UnexplainedError(
+            f"{unknown} of {numbers.size} elements equal no single source element times a constant plus a constant"
+        )
+    fill = _fill_of(runs[-1], numbers)
+    grouped: dict[tuple[Named, Fit, tuple[Loop, ...]], list[tuple[int, ...]]] = defaultdict(list)
+    off = 0
+    for name, mask, found in _pieces(origins, numbering):
+        x = np.concatenate([values[numbers[mask]] for values in flat])
+        fitted = fit(x, np.concatenate([run[mask] for run in runs]))
+        off += fitted.off
+        text, own = split_name(name)
+        kind = Named(text, source[name].shape, source[name].dtype.name)
+        key_fit = Fit(fitted.factor, fitted.addend)
+        for start, from_, loops in found:
+            refined = tuple(refine(loops, kind.shape, "source"))
+            grouped[kind, key_fit, refined].append((*own, start, from_))
+    copies = []
+    for (kind, key_fit, inner), rows in grouped.items():
+        for nest in nests(np.array(sorted(rows))):
+            over = [Loop(count, step[-2], step[-1], step[:-2]) for count, step in nest.loops]
+            over = list(refine(list(refine(over, numbers.shape, "target")), kind.shape, "source"))
+            *own_, start, from_ = nest.start
+            copies.append(Copy(kind, key_fit, (*over, *inner), start, from_, tuple(own_)))
+    copies.sort(key=lambda copy: (copy.target, copy.kind.name))
+    return TargetCopies(tuple(copies), fill, off)
+
+
+def _fill_of(proof: Array, numbers: Array) -> float | None:
+    still = proof[numbers == CONSTANT]
+    if not still.size:
+        return None
+    if (still != still.flat[0]).any():
+        raise UnexplainedError(
+            f"{still.size} elements do not depend on the source and are no single constant (a table, a buffer?)"
+        )
+    return float(still.flat[0])
+
+
+def _pieces(
+    origins: Origins, numbering: Numbering
+) -> Iterator[tuple[str, Array, list[tuple[int, int, list[Loop]]]]]:
+    """For each source and factor: where its elements are, and the copies that they are."""
+    import numpy as np
+
+    numbers, first = origins.numbers, np.array(numbering.first)
+    owner = np.searchsorted(first, numbers, "right") - 1
+    for number in np.unique(owner[numbers >= 0]):
+        mine = (owner == number) & (numbers >= 0)
+        for low, high in _bands_of(origins.factors[mine]):
+            mask = mine & (origins.factors >= low) & (origins.factors < high)
+            name = numbering.names[number]
+            yield name, mask, list(_boxes(numbers - first[number], mask, name))
+
+
+def _bands_of(factors: Array) -> Iterator[tuple[float, float]]:
+    """Ranges of factors that differ by more than rounding."""
+    import numpy as np
+
+    seen = np.unique(factors)
+    apart = np.diff(seen) > 0.05 * np.abs(seen[1:])
+    edges = [-np.inf, *seen[1:][apart], np.inf]
+    yield from itertools.pairwise(edges)
+
+
+def _boxes(numbers: Array, mask: Array, name: str) -> Iterator[tuple[int, int, list[Loop]]]:
+    """The copies of one source in one target: start in both, and loops."""
+    import numpy as np
+
+    shape = numbers.shape
+    every = range(numbers.ndim)
+    places = [np.flatnonzero(mask.any(axis=tuple(d for d in every if d != axis))) for axis in every]
+    box = numbers[np.ix_(*places)] if places else numbers
+    if int(mask.sum()) != box.size:
+        raise UnexplainedError(f"what it takes from {name} is no box")
+    start = int(box.flat[0])
+    lines = [
+        np.moveaxis(box, axis, 0).reshape(len(at), -1)[:, 0] - start
+        for axis, at in enumerate(places)
+    ]
+    sum_of = sum(
+        line.reshape([-1] + [1] * (box.ndim - axis - 1)) for axis, line in enumerate(lines)
+    )
+    if (box - start != sum_of).any():
+        raise UnexplainedError(f"the order of what it takes from {name} does not split by axes")
+    ways = []
+    for axis, (at, line) in enumerate(zip(places, lines, strict=True)):
+        stride = math.prod(shape[axis + 1 :])
+        ways.append(nests(np.stack([at * stride, line], axis=1)))
+    for way in itertools.product(*ways):
+        target = sum(nest.start[0] for nest in way)
+        from_ = start + sum(nest.start[1] for nest in way)
+        yield target, from_, [Loop(n, step[0], step[1]) for nest in way for n, step in nest.loops]
+
+
+def refine(loops: Sequence[Loop], shape: Sequence[int], side: str) -> Iterator[Loop]:
+    """The loops, cut where one goes beyond an axis of its tensor.
+
+    Raises UnexplainedError for a loop that runs backwards, and for one that does not fit the axes.
+    """
+    for loop in loops:
+        step = loop.target if side == "target" else loop.source
+        if step < 0:
+            raise UnexplainedError("an axis runs backwards, for which maps have no word")
+        parts = split_at(loop.count, step, shape)
+        if parts is None:
+            yield loop
+            continue
+        outer, inner = parts
+        far = Loop(
+            outer,
+            loop.target * inner,
+            loop.source * inner,
+            tuple(n * inner for n in loop.numbers),
+        )
+        near = Loop(inner, loop.target, loop.source, loop.numbers)
+        yield from refine([far, near], shape, side)
+
+
+def split_at(count: int, step: int, shape: Sequence[int]) -> tuple[int, int] | None:
+    """How a loop is cut where it goes beyond an axis: counts outside and inside; None where it does not."""
+    if not step:
+        return None
+    for axis in range(len(shape)):
+        stride = math.prod(shape[axis + 1 :])
+        end = stride * shape[axis]
+        if stride <= step < end:
+            if step * count <= end:
+                return None
+            inner = end // step
+            if end % step or count % inner:
+                raise UnexplainedError("a reshape cuts across axes")
+            return count // inner, inner
+    return None

@@ -1,0 +1,95 @@
+"""Fit: the factor and the addend that make elements of a target of elements of a source, in words that can be said."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class UnexplainedError(ValueError):
+    """What no rule says; the text says why."""
+
+
+class Fit(Struct, frozen=True):
+    """``x * factor + addend``, in float32 and rounded once.
+
+    Attributes:
+        off: elements that the script rounds otherwise, by one unit in the last place.
+    """
+
+    factor: float = 1.0
+    addend: float = 0.0
+    off: int = 0
+
+
+def fit(x: Array, y: Array) -> Fit:
+    """The simplest arithmetic that makes ``y`` of ``x``; UnexplainedError where none does."""
+    import numpy as np
+
+    if (x.astype(y.dtype) == y).all():
+        return Fit()
+    source, made = x.astype(np.float64), y.astype(np.float64)
+    around = source - source.mean()
+    factor = float((around * (made - made.mean())).sum() / max(float((around**2).sum()), 1e-300))
+    addend = float(made.mean() - factor * source.mean())
+    unit = _unit(y.dtype)
+    near = max(8 * unit, 1e-7)
+    size, largest = abs(factor) or 1e-9, float(np.abs(made).max())
+    best: Fit | None = None
+    for f, a in itertools.product(
+        _tidy(factor), dict.fromkeys((0.0, float(round(addend)), round(addend * 64) / 64))
+    ):
+        if abs(f - factor) > near * size or abs(a - addend) > near * largest:
+            continue
+        found = _tried(x, y, f, a, unit)
+        if found is not None and (best is None or found.off < best.off):
+            best = found
+    best = best or _tried(x, y, factor, addend, unit)
+    if best is None:
+        raise UnexplainedError(
+            "it looks like single elements of the source, but not with random values (a mean, a sum, a product, a quantisation?)"
+        )
+    return best
+
+
+def _tidy(factor: float) -> Iterator[float]:
+    """Numbers near a factor that people write."""
+    size = abs(factor) or 1e-9
+    yield 1.0
+    yield float(round(factor))
+    near = (
+        2.0 ** round(math.log2(size)),
+        math.sqrt(round(size * size)),
+        1 / math.sqrt(max(1, round(size**-2))),
+        1 / max(1, round(1 / size)),
+    )
+    for value in near:
+        yield math.copysign(value, factor)
+
+
+def _tried(x: Array, y: Array, factor: float, addend: float, unit: float) -> Fit | None:
+    import numpy as np
+
+    made = (x.astype(np.float32) * np.float32(factor) + np.float32(addend)).astype(y.dtype)
+    wanted = y.astype(np.float64)
+    is_near = np.abs(made.astype(np.float64) - wanted) <= 2.01 * unit * np.abs(wanted)
+    return Fit(factor, addend, int((made != y).sum())) if is_near.all() else None
+
+
+def _unit(dtype: Any) -> float:
+    """Half a unit in the last place, relative."""
+    import ml_dtypes
+
+    if dtype.kind in "iu":
+        return float(2.0**-52)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call] # ml_dtypes has no types for it
+    return float(2.0 ** -(info.nmant + 1))

@@ -1,0 +1,211 @@
+"""Infers a map from what a trusted script made of probes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from reshard.layout.layout_text import flow
+from reshard.maps.example.copies import Named, TargetCopies, copies_of, split_name
+from reshard.maps.example.drafts import Draft, drafts_of
+from reshard.maps.example.fit import UnexplainedError
+from reshard.maps.example.naming import Naming
+from reshard.maps.example.probes import Numbering, read_origins
+from reshard.maps.example.prove import complaints
+from reshard.maps.example.spell import Spelled, spell
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Arrays = Mapping[str, Array]
+
+
+class Example(Struct, frozen=True):
+    """The probes of one tiny model, and what the script made of each.
+
+    Attributes:
+        sources: as ``make_probes`` gives them; ``targets``: in the same order.
+        sizes: of the model, by name, say from its config.json; rules use these names.
+    """
+
+    sources: Sequence[Mapping[str, Any]]
+    targets: Sequence[Mapping[str, Any]]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Inferred(Struct, frozen=True):
+    """What was learned.
+
+    Attributes:
+        text: the map file.
+        questions: what the examples leave open, a sentence each.
+        problems: what no rule explains; the map is not complete then.
+        asked: sizes to be given with the map, with their values in the first example.
+    """
+
+    text: str
+    questions: tuple[str, ...]
+    problems: tuple[str, ...]
+    asked: Mapping[str, int]
+
+
+class _Learned(Struct, frozen=True):
+    """What one example tells.
+
+    Attributes:
+        copies: pairs of targets that are made alike of the same elements: the second, and the first.
+        unused: source tensors of which nothing is used; ``partly``: of which a part is not.
+    """
+
+    rules: list[Spelled]
+    problems: list[str]
+    copies: list[tuple[str, str]]
+    unused: list[str]
+    partly: dict[str, int]
+
+
+def infer(examples: Sequence[Example]) -> Inferred:
+    """The map that makes the targets of all examples of their sources.
+
+    Nothing is guessed: what the examples do not tell is a question, and what no rule explains is a problem.
+    """
+    learned = [_learn(example) for example in examples]
+    problems = [problem for one in learned for problem in one.problems]
+    naming = Naming([example.sizes for example in examples])
+    rules: list[dict[str, Any]] = []
+    for group in _same(learned, problems):
+        try:
+            rules.append(naming.rule(group))
+        except ValueError as error:
+            problems.append(f"{group[0].targets[0]}: {error}")
+    rules += [{"to": second, "same_as": first} for second, first in learned[0].copies]
+    drops = _patterns(learned[0].unused)
+    text = _text(naming, rules, drops)
+    asked = {name: values[0] for name, values in naming.asked.items()}
+    for example, number in zip(examples, range(len(examples)), strict=True):
+        sizes = {name: values[number] for name, values in naming.asked.items()}
+        is_rounded = any("multiply" in rule or "add" in rule for rule in rules)
+        if rules and not problems:
+            problems += complaints(
+                text, example.sources[-1], example.targets[-1], sizes, is_rounded=is_rounded
+            )
+    questions = (*naming.notes, *_asked_text(naming))
+    comments = "".join(f"# {line}\n" for line in questions)
+    return Inferred(comments + text, questions, tuple(problems), asked)
+
+
+def _asked_text(naming: Naming) -> Iterator[str]:
+    for name, values in naming.asked.items():
+        yield f"give --size {name}=N: no shape tells it; it was {' and '.join(map(str, values))} in the example{'s' if len(values) > 1 else ''}"
+
+
+def _learn(example: Example) -> _Learned:
+    import numpy as np
+
+    numbering = Numbering.of(example.sources[0])
+    origins = read_origins(numbering, example.targets)
+    flat = [
+        np.concatenate([source[n].astype(np.float32).ravel() for n in numbering.names])
+        for source in example.sources
+    ]
+    used = np.zeros(numbering.total + 1, bool)
+    found: dict[str, TargetCopies] = {}
+    problems, copies = list[str](), list[tuple[str, str]]()
+    seen: dict[bytes, str] = {}
+    for name in sorted(example.targets[0]):
+        runs = [target[name] for target in example.targets]
+        try:
+            made = copies_of(origins[name], runs, example.sources[-1], flat, numbering)
+        except UnexplainedError as error:
+            problems.append(f"{name} is not explained: {error}")
+            continue
+        numbers = origins[name].numbers
+        used[numbers[numbers >= 0]] = True
+        mark = repr(
+            (numbers.shape, made.fill, [c.fit for c in made.copies], runs[-1].dtype)
+        ).encode()
+        mark += numbers.tobytes()
+        first = seen.setdefault(mark, name)
+        if first == name or not made.copies:
+            found[name] = made
+        else:
+            copies.append((name, first))
+    kinds = {n: Named(n, a.shape, a.dtype.name) for n, a in example.targets[-1].items()}
+    rules = list(_spelled(found, kinds, problems))
+    unused, partly = _unused(numbering, used)
+    return _Learned(rules, problems, copies, unused, partly)
+
+
+def _spelled(
+    found: Mapping[str, TargetCopies], kinds: Mapping[str, Named], problems: list[str]
+) -> Iterator[Spelled]:
+    drafts: list[Draft] = []
+    try:
+        drafts = drafts_of(found, kinds)
+    except UnexplainedError:
+        for name, copies in found.items():  # one of them: the others are learned alone
+            try:
+                drafts_of({name: copies}, kinds)
+            except UnexplainedError as error:
+                problems.append(f"{name} is not explained: {error}")
+        left = {
+            n: c for n, c in found.items() if not any(p.startswith(f"{n} is") for p in problems)
+        }
+        drafts = drafts_of(left, kinds) if len(left) < len(found) else []
+    for draft in drafts:
+        try:
+            yield spell(draft)
+        except UnexplainedError as error:
+            problems.append(f"{draft.targets[0].kind.name} is not explained: {error}")
+
+
+def _unused(numbering: Numbering, used: Array) -> tuple[list[str], dict[str, int]]:
+    nothing, partly = [], {}
+    for name, a, b in zip(numbering.names, numbering.first, numbering.first[1:], strict=False):
+        left = int((~used[a:b]).sum())
+        if left == b - a:
+            nothing.append(name)
+        elif left:
+            partly[name] = left
+    return nothing, partly
+
+
+def _same(learned: Sequence[_Learned], problems: list[str]) -> Iterator[list[Spelled]]:
+    """The spellings of each rule in all examples."""
+    by_skeleton: list[dict[object, list[Spelled]]] = []
+    for one in learned:
+        groups: dict[object, list[Spelled]] = defaultdict(list)
+        for rule in one.rules:
+            groups[rule.skeleton].append(rule)
+        by_skeleton.append(groups)
+    for skeleton, rules in by_skeleton[0].items():
+        others = [groups.get(skeleton, []) for groups in by_skeleton[1:]]
+        if any(len(other) != len(rules) for other in others):
+            problems.append(
+                f"{rules[0].targets[0]}: the examples make it by different rules; choose sizes that differ from one another, and none of 1"
+            )
+            continue
+        for number, rule in enumerate(rules):
+            yield [rule, *(other[number] for other in others)]
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Patterns of whole names, one for names that differ in numbers only."""
+    kinds = dict.fromkeys(split_name(name)[0] for name in names)
+    return [f"^{r'[0-9]+'.join(re.escape(part) for part in kind.split('{}'))}$" for kind in kinds]
+
+
+def _text(naming: Naming, rules: Sequence[Mapping[str, Any]], drops: Sequence[str]) -> str:
+    lines = []
+    if naming.constants:
+        lines.append(f"sizes: {flow(naming.constants)}")
+    if drops:
+        lines.append(f"drop: {flow(list(drops))}")
+    lines.append("map:" if rules else "map: []")
+    lines += [f"- {flow(rule)}" for rule in rules]
+    return "\n".join(lines) + "\n"

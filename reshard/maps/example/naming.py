@@ -1,0 +1,228 @@
+"""Naming: names for the sizes of rules that several examples have in common, and questions that they leave open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reshard.maps.example.law import laws
+from reshard.maps.example.spell import Spelled
+from reshard.maps.shape import Parts, Shape, Side, parse_shape
+from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
+
+Values = tuple[int, ...]
+"""A size in each example."""
+
+_MARK, _NUMBER = re.compile(r"<(\d+)>"), re.compile(r"#(\d+)#")
+_WORDS = {2: "two", 3: "three", 4: "four", 8: "eight"}
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Naming:
+    """The names of all sizes of a map.
+
+    Attributes:
+        asked: sizes that neither shapes nor names tell, with their values in the examples.
+        constants: those of them that are the same in several examples.
+        notes: what one example leaves open.
+    """
+
+    def __init__(self, hints: Sequence[Mapping[str, int]]) -> None:
+        self._count = len(hints)
+        self.asked: dict[str, Values] = {}
+        self.constants: dict[str, int] = {}
+        self.notes: dict[str, None] = {}
+        every = [name for name in hints[0] if all(name in each for each in hints)]
+        self._hints = {name: tuple(each[name] for each in hints) for name in every}
+        self._by_values: dict[Values, str] = {}
+        for name, values in self._hints.items():
+            other = self._by_values.setdefault(values, name)
+            if other != name:
+                self._open(f"{other} and {name} are both {_text(values)}: choose sizes that differ")
+        self._letters = iter(
+            [*(c for c in _LETTERS if c not in every), *(f"n{i}" for i in range(10_000))]
+        )
+
+    def _open(self, note: str) -> None:
+        self.notes[note] = None
+
+    def rule(self, group: Sequence[Spelled]) -> dict[str, Any]:
+        """A rule, from its spellings in all examples. ValueError where its factors have no law."""
+        first = group[0]
+        sizes = list(zip(*(one.sizes for one in group), strict=True))
+        numbers = list(zip(*(one.numbers for one in group), strict=True))
+        names = self._names(first, sizes)
+        told = {names[int(mark)] for text in first.sources for mark in _MARK.findall(text)}
+        padded = {names[int(length.mark.strip("<>"))] for length in first.pads}
+        known = dict(zip(names, sizes, strict=True))
+        shape = parse_shape(_named(first.shape, names))
+        asked = self._undetermined(shape, known, told, padded, is_whole=bool(first.sources))
+        names = [self._asked_size(n, known[n]) if n in asked else n for n in names]
+        known = dict(zip(names, sizes, strict=True))
+        sources = [self._template(text, names, numbers) for text in first.sources]
+        targets = [self._template(text, names, numbers) for text in first.targets]
+        rule: dict[str, Any] = {}
+        if sources:
+            rule["from"] = sources if len(sources) > 1 else sources[0]
+        rule["to"] = targets if len(targets) > 1 else targets[0]
+        rule["shape"] = _named(first.shape, names)
+        for key, lengths in (("pad", [o.pads for o in group]), ("crop", [o.crops for o in group])):
+            if lengths[0]:
+                rule[key] = self._lengths(key, lengths, names)
+        self._arithmetic(rule, group, parse_shape(rule["shape"]), known)
+        if first.fill is not None and (first.fill or not sources):
+            rule["fill"] = int(first.fill) if first.fill == int(first.fill) else first.fill
+        if first.cast is not None:
+            rule["cast"] = first.cast
+        off = sum(one.off for one in group)
+        if off:
+            self._open(
+                f"{targets[0]}: the script rounds {off:,} elements otherwise, by a unit in the last place"
+            )
+        return rule
+
+    def _names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
+        names: list[str] = []
+        for values, within in zip(sizes, first.within, strict=True):
+            name = self._by_values.get(values)
+            if name is None:
+                name = self._by_values[values] = next(self._letters)
+            taken = {n for n, places in zip(names, first.within, strict=False) if places & within}
+            base, number = name, 2
+            while name in taken:
+                name, number = f"{base}{number}", number + 1
+            names.append(name)
+        return names
+
+    def _template(self, text: str, names: Sequence[str], numbers: Sequence[Values]) -> str:
+        text = _named(text, names)
+        text = _NUMBER.sub(lambda found: self._number(numbers[int(found[1])]), text)
+        text = re.sub(r"(?<=[{+])1\*", "", text)
+        return re.sub(r"\+0(?=\})", "", text)
+
+    def _number(self, values: Values) -> str:
+        """A number in a name: itself where all examples agree, else a size to be given."""
+        if len(set(values)) == 1 and (values[0] in (0, 1) or self._count > 1):
+            return str(values[0])
+        if len(set(values)) == 1:
+            self._open(
+                f"{values[0]} in a name is taken as it is; a second example with other sizes tells whether it is one"
+            )
+            return str(values[0])
+        return self._asked_as("first", values)
+
+    def _asked_as(self, word: str, values: Values) -> str:
+        known = next((n for n, v in self.asked.items() if v == values and n.startswith(word)), None)
+        name = known or self._of_hint(values) or f"{word}_{len(self.asked)}"
+        self.asked[name] = values
+        return name
+
+    def _of_hint(self, values: Values) -> str | None:
+        return next((name for name, v in self._hints.items() if v == values), None)
+
+    def _lengths(self, key: str, lengths: Sequence[Any], names: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for number, length in enumerate(lengths[0]):
+            values = tuple(each[number].length for each in lengths)
+            found[names[int(length.mark.strip("<>"))]] = self._asked_as(key, values)
+        return found
+
+    def _arithmetic(
+        self,
+        rule: dict[str, Any],
+        group: Sequence[Spelled],
+        shape: Shape,
+        known: Mapping[str, Values],
+    ) -> None:
+        factors = [one.fit.factor for one in group]
+        if any(abs(f - 1) > 1e-12 for f in factors):
+            words = laws(factors, list(_groups(shape)), known, self._hints)
+            if not words:
+                raise ValueError(
+                    f"its factors are {factors} in the examples, which no sizes explain"
+                )
+            rule["multiply"] = words[0]
+            if len(words) > 1:
+                self._open(
+                    f"{rule['to']}: its factor {factors[0]:.6g} may be {' or '.join(words[:4])}"
+                )
+            for name in re.findall(r"[A-Za-z_]\w*", words[0].replace("sqrt", "")):
+                if name not in known:
+                    self.asked[name] = self._hints[name]
+        if group[0].fit.addend:
+            addend = group[0].fit.addend
+            rule["add"] = int(addend) if addend == int(addend) else addend
+
+    def _undetermined(
+        self,
+        shape: Shape,
+        known: Mapping[str, Values],
+        told: set[str],
+        padded: set[str],
+        *,
+        is_whole: bool,
+    ) -> set[str]:
+        """The fewest sizes that neither shapes nor names of a source tell; constants first."""
+        given = {name: known[name][0] for name in told}
+        equations = _equations(shape, known) if is_whole else []
+        asked: set[str] = set()
+        while True:
+            solved = solved_sizes(equations, given)
+            left = [
+                name
+                for name in known
+                if name not in solved and (not is_whole or name not in padded)
+            ]
+            if not left:
+                return asked
+            name = min(left, key=lambda n: (len(set(known[n])) > 1, known[n], n))
+            given[name] = known[name][0]
+            asked.add(name)
+
+    def _asked_size(self, name: str, values: Values) -> str:
+        """The name of a size that is given with the map. It is no other dimension's: those may be longer elsewhere."""
+        if self._count > 1 and len(set(values)) == 1 and name not in self._hints:
+            word = _WORDS.get(values[0], f"size_{values[0]}")
+            self.constants[word] = values[0]
+            return word
+        if name in self._hints:
+            self.asked[name] = values
+            return name
+        return self._asked_as("size", values)
+
+
+def _named(text: str, names: Sequence[str]) -> str:
+    return _MARK.sub(lambda found: names[int(found[1])], text)
+
+
+def _equations(shape: Shape, known: Mapping[str, Values]) -> list[Equation]:
+    """An equation for each axis of each source, with the sizes of the first example."""
+    sizes = {name: values[0] for name, values in known.items()}
+    return [
+        Equation(axis, size_of(axis, sizes) or 0, "the example")
+        for side in shape.left
+        for axis in side
+    ]
+
+
+def _groups(shape: Shape) -> Iterator[list[str]]:
+    """Names that stand side by side."""
+    for side in (*shape.left, *shape.right):
+        yield from _groups_of(side)
+
+
+def _groups_of(side: Side) -> Iterator[list[str]]:
+    for axis in side:
+        names: list[str] = []
+        for item in axis:
+            if isinstance(item, Parts):
+                yield from _groups_of(item.parts)
+            else:
+                names.append(item)
+        if names:
+            yield names
+
+
+def _text(values: Values) -> str:
+    return " and ".join(map(str, values))
