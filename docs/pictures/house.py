@@ -17,6 +17,7 @@ LIBRARY = {
     "cli": "arguments, progress, tables",
     "demo": "a first conversion, step by step",
     "surface": "what the service uses besides",
+    "rules": "maps by example",
     "api": "the public functions, by subject",
     "checkpoint": "an opened checkpoint",
     "maps": "rules that make a target of several pieces",
@@ -65,7 +66,7 @@ SERVICE = {
 COLOURS = {
     DEVICES[
         0
-    ]: "cli demo surface api checkpoint serve app server_process refuse_before_body pages middleware resources",
+    ]: "cli demo surface rules api checkpoint serve app server_process refuse_before_body pages middleware resources",
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",

@@ -30,7 +30,7 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = (
-    "inspect", "steps", "layout", "plan", "convert", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "jobs", "demo",
+    "inspect", "steps", "layout", "plan", "convert", "rules", "commit", "verify", "diff", "fingerprint", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
 """Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES; a group also has SUBCOMMANDS."""
 
@@ -126,7 +126,7 @@ def run(args: Sequence[str]) -> int:
     command = typer.main.get_command(make_app(_needed(args)))
     try:
         words = completed(args)
-        asked = words if words not in ([], ["jobs"]) else [*words, "--help"]
+        asked = words if words not in ([], ["jobs"], ["rules"]) else [*words, "--help"]
         code = command.main(asked, prog_name="reshard", standalone_mode=False)
     except ReshardError as error:
         return refused(error, as_json)

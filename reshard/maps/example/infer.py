@@ -17,6 +17,7 @@ from reshard.maps.example.naming import Naming
 from reshard.maps.example.probes import Numbering, read_origins
 from reshard.maps.example.prove import complaints
 from reshard.maps.example.spell import Spelled, spell
+from reshard.record import Record, counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +39,7 @@ class Example(Struct, frozen=True):
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-class Inferred(Struct, frozen=True):
+class Inferred(Record, frozen=True):
     """What was learned.
 
     Attributes:
@@ -52,6 +53,15 @@ class Inferred(Struct, frozen=True):
     questions: tuple[str, ...]
     problems: tuple[str, ...]
     asked: Mapping[str, int]
+
+    def __repr__(self) -> str:
+        open_ = f", {counted(len(self.questions), 'question')}" if self.questions else ""
+        left = (
+            f", {counted(len(self.problems), 'problem')}"
+            if self.problems
+            else ", proved on the examples"
+        )
+        return f"Inferred({counted(self.text.count(chr(10) + '- '), 'rule')}{left}{open_})"
 
 
 class _Learned(Struct, frozen=True):

@@ -37,9 +37,7 @@ class Naming:
         self._hints = {name: tuple(each[name] for each in hints) for name in every}
         self._by_values: dict[Values, str] = {}
         for name, values in self._hints.items():
-            other = self._by_values.setdefault(values, name)
-            if other != name:
-                self._open(f"{other} and {name} are both {_text(values)}: choose sizes that differ")
+            self._by_values.setdefault(values, name)
         self._letters = iter(
             [*(c for c in _LETTERS if c not in every), *(f"n{i}" for i in range(10_000))]
         )
@@ -86,6 +84,11 @@ class Naming:
         names: list[str] = []
         for values, within in zip(sizes, first.within, strict=True):
             name = self._by_values.get(values)
+            alike = [hint for hint, v in self._hints.items() if v == values]
+            if len(alike) > 1:
+                self._open(
+                    f"{alike[0]} and {alike[1]} are both {_text(values)}: choose sizes that differ"
+                )
             if name is None:
                 name = self._by_values[values] = next(self._letters)
             taken = {n for n, places in zip(names, first.within, strict=False) if places & within}

@@ -1,0 +1,119 @@
+"""The public functions that learn a map from examples, and that hold one against them: ``reshard.rules``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reshard.arguments import changes_of, path_of
+from reshard.engine.limits import limits_of
+from reshard.errors import PlanError
+
+if TYPE_CHECKING:
+    from reshard.arguments import Path, Rules
+    from reshard.conversion.options import MapLike
+    from reshard.formats.choose import Step
+    from reshard.maps.example.infer import Inferred
+    from reshard.verification.verify_report import Verification
+
+
+def probe(
+    source: Path,
+    probes: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    select: Rules = (),
+    drop: Rules = (),
+) -> tuple[str, ...]:
+    """Writes copies of a tiny checkpoint whose values say where each element is from; returns their paths.
+
+    A script that is run on each of them tells ``infer`` what it does. The copies have the names, shapes, dtypes and format of the
+    checkpoint; files beside safetensors are copied. Some seven runs are made of ten million elements.
+
+    Args:
+        source: a checkpoint of the model's kind with few layers and small sizes, each of which differs from the others.
+        probes: the folder that they are put into, which must not exist.
+        step, item: as for ``inspect``.
+        select, drop: which tensors are probed; as in ``reshard.ConvertOptions``.
+
+    Raises TargetExistsError where the folder exists; PlanError for dtypes that hold no probe, such as float8, and for checkpoints that
+    are not tiny.
+
+    >>> probe("tiny", "probes")  # doctest: +SKIP
+    """
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.rules.probe_files import write_probes
+
+    chosen = choose_checkpoint(source, step, item)
+    return write_probes(
+        chosen, path_of("folder of probes", probes), changes_of(select, drop, None, None)
+    )
+
+
+def infer(
+    probes: Path, outputs: Path, *more: Path, sizes: Sequence[Mapping[str, int]] = ()
+) -> Inferred:
+    """Learns the map that a script follows, from what it made of probes.
+
+    A second example with other sizes tells which sizes are constants, and gives the others names. The map is proved on the
+    examples, bit by bit. What they leave open is a question; what no rule explains is a problem, and then the map is not complete.
+
+    Args:
+        probes: the folder that ``probe`` wrote.
+        outputs: a folder with what the script made of each, under the name of the probe: a checkpoint of any format that is read.
+        more: probes and outputs of further examples, by turns.
+        sizes: sizes by name of each example, such as numbers of its config.json; rules then use these names.
+
+    Raises MissingError where an output is not there, PlanError for outputs that do not have the same tensors.
+
+    >>> print(infer("probes", "out").text)  # doctest: +SKIP
+    """
+    from reshard.maps.example.infer import infer as infer_map
+    from reshard.rules.probe_files import read_example
+
+    pairs = _pairs(probes, outputs, *more)
+    given = [*sizes, *({} for _ in pairs[len(sizes) :])]
+    return infer_map([read_example(*pair, names) for pair, names in zip(pairs, given, strict=True)])
+
+
+def check(
+    map: MapLike,  # noqa: A002  the name of the option
+    probes: Path,
+    outputs: Path,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    reverse: bool = False,
+) -> tuple[Verification, ...]:
+    """Compares what a map makes of each probe with what the script made of it, bit by bit.
+
+    Of two maps that fit by shape it tells which is right: gate for up, or query for key.
+
+    Args:
+        map, sizes, reverse: as in ``reshard.ConvertOptions``.
+        probes, outputs: as for ``infer``.
+
+    >>> [found.differences for found in check("llama.yaml", "probes", "out")]  # doctest: +SKIP
+    [0, 0, 0, 0]
+    """
+    from reshard.formats.checkpoint_path import CheckpointPath
+    from reshard.maps.given_map import map_of
+    from reshard.rules.probe_files import example_files
+    from reshard.verification.verify import verify_checkpoints
+
+    given = map_of(map, sizes, reverse)
+    limits = limits_of(None, None, probes, outputs)
+    ((folder, made),) = _pairs(probes, outputs)
+    return tuple(
+        verify_checkpoints(CheckpointPath.at(a), CheckpointPath.at(b), limits, given_map=given)
+        for a, b in example_files(folder, made)
+    )
+
+
+def _pairs(*folders: Any) -> list[tuple[str, str]]:
+    if len(folders) % 2:
+        raise PlanError(
+            "each folder of probes needs one with what the script made of them; name both"
+        )
+    named = [path_of("folder of examples", folder) for folder in folders]
+    return list(zip(named[::2], named[1::2], strict=True))
