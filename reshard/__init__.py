@@ -73,6 +73,7 @@ from reshard.version import __version__
 if TYPE_CHECKING:
     from reshard.api.progress_lines import progress_bar
     from reshard.checkpoint import OpenedCheckpoint
+    from reshard.conversion.map_summary import MapSummary
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import (
         ConversionReport,
@@ -153,6 +154,7 @@ __all__ = [
     "LeafDiff",
     "Leftovers",
     "Limits",
+    "MapSummary",
     "MaxSizePartitioner",
     "MemoryBudgetError",
     "MinSizePartitioner",
@@ -259,6 +261,7 @@ _LAZY = {
     "LeafDiff": "reshard.verification.diff_report",
     "Leftovers": "reshard.storage.leftovers",
     "Limits": "reshard.engine.limits",
+    "MapSummary": "reshard.conversion.map_summary",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",

@@ -42,7 +42,7 @@ PATH_CALLS = frozenset(
 
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
-        "cli.commands.demo", "cli.commands.layout", "cli.commands.serve", "cli.remote", "cli.server_options",
+        "cli.commands.demo", "cli.commands.layout", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.server_options",
         "cli.streams", "cli.targets", "layout.layout_text",
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
@@ -56,6 +56,7 @@ EXCEPTIONS = {
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
+    "makes probes in a folder of their own, and looks for what a script made of each": ("rules.probe_files",),
     "asks how wide the terminal is": ("api.progress_lines",),
     "lets TensorStore write databases": ("formats.ocdbt.databases",),
 }  # fmt: skip

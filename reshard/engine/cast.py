@@ -56,7 +56,7 @@ def _cast_slab(out: Array, slab: Array, saturate: bool, arithmetic: Arithmetic |
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
         if arithmetic is not None:  # the error is the one against the exact result
-            source = source * arithmetic.multiply + arithmetic.add
+            source = source * arithmetic.multiply / arithmetic.divide + arithmetic.add
         nans = int(np.count_nonzero(np.isnan(source)))
         overflow = _overflows(cast, source, result)
         beyond = _beyond(source, out.dtype) if saturate else (np.zeros_like(overflow),)
@@ -107,6 +107,8 @@ def _computed(slab: Array, arithmetic: Arithmetic) -> Array:
     found: Array = slab.astype(wide)
     if arithmetic.multiply != 1:
         found *= wide(arithmetic.multiply)
+    if arithmetic.divide != 1:
+        found /= wide(arithmetic.divide)
     if arithmetic.add:
         found += wide(arithmetic.add)
     return found

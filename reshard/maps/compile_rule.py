@@ -203,12 +203,15 @@ def _counted(count: int) -> str:
 
 def arithmetic_of(rule: MapRule, sizes: Mapping[str, int]) -> Arithmetic | None:
     """The arithmetic of a rule with these sizes; PlanError for a size that is not known, and for a factor of 0."""
-    multiply = 1.0 if rule.multiply is None else _number(rule, rule.multiply, sizes)
-    if not multiply:
+    multiply, divide = (
+        1.0 if each is None else _number(rule, each, sizes) for each in (rule.multiply, rule.divide)
+    )
+    if not multiply or not divide:
         raise PlanError(
-            f"{rule.label}: it multiplies by 0, which loses every element; write a fill"
+            f"{rule.label}: it multiplies or divides by 0, which loses every element; write a fill"
         )
-    found = Arithmetic(multiply, 0.0 if rule.add is None else _number(rule, rule.add, sizes))
+    add = 0.0 if rule.add is None else _number(rule, rule.add, sizes)
+    found = Arithmetic(multiply, divide, add)
     return None if found == Arithmetic() else found
 
 

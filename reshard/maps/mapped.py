@@ -132,7 +132,7 @@ class _Applying:
 
     def _check_source(self, name: str, rule: MapRule) -> None:
         dtype = self._specs[name].dtype
-        changes = rule.multiply is not None or rule.add is not None
+        changes = any(each is not None for each in (rule.multiply, rule.divide, rule.add))
         if name in self._keys and (rule.shape is not None or changes or rule.cast is not None):
             raise PlanError(
                 f"{rule.label}: {name!r} is a PRNG key, which is only moved as it is; give it a rule with 'from' and 'to' alone"

@@ -38,7 +38,19 @@ from reshard.maps.template import Template, parse_template
 T = TypeVar("T")
 
 KEYS = ("sizes", "map", "drop", "cast")
-_RULE_KEYS = ("from", "to", "shape", "multiply", "add", "pad", "crop", "fill", "cast", "same_as")
+_RULE_KEYS = (
+    "from",
+    "to",
+    "shape",
+    "multiply",
+    "divide",
+    "add",
+    "pad",
+    "crop",
+    "fill",
+    "cast",
+    "same_as",
+)
 _GROUP_KEYS = ("under", "into", "map")
 
 MAX_SIZE = 1 << 40
@@ -120,6 +132,7 @@ def _rule(value: Value, under: str, into: str) -> MapRule:
         targets,
         _read(parts, "shape", "the dimensions, such as 'e v -> v e'", parse_shape),
         _arithmetic(parts, "multiply"),
+        _arithmetic(parts, "divide"),
         _arithmetic(parts, "add"),
         _lengths(parts, "pad"),
         _lengths(parts, "crop"),

@@ -50,7 +50,8 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
         sources=rule.targets,
         targets=rule.sources,
         shape=shape,
-        multiply=None if rule.multiply is None else parse_expression(f"1/({rule.multiply.text})"),
+        multiply=rule.divide,
+        divide=rule.multiply,
         add=_undone(rule),
         pad={},
         crop=crop,
@@ -80,8 +81,9 @@ def _refuse_repeats(rule: MapRule) -> None:
 def _undone(rule: MapRule) -> Expression | None:
     if rule.add is None:
         return None
-    factor = "" if rule.multiply is None else f"/({rule.multiply.text})"
-    return parse_expression(f"-({rule.add.text}){factor}")
+    times = "" if rule.divide is None else f"*({rule.divide.text})"
+    over = "" if rule.multiply is None else f"/({rule.multiply.text})"
+    return parse_expression(f"-({rule.add.text}){times}{over}")
 
 
 def _renamed(shape: Shape, name: str) -> Shape:

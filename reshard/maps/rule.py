@@ -22,7 +22,7 @@ class MapRule(Struct, frozen=True):
         sources: the names of the sources; none where an element fills the targets.
         targets: of the targets; none for ``same_as`` of a source.
         shape: how their dimensions belong together; None where they stay as they are.
-        multiply, add: arithmetic that each element passes through.
+        multiply, divide, add: arithmetic that each element passes through, in this order.
         pad: on the right side a dimension is so long, and what no source fills has ``fill``.
         crop: of a dimension only so much is taken.
         fill: the number that fills what no source does; None for 0, and where everything is filled.
@@ -35,6 +35,7 @@ class MapRule(Struct, frozen=True):
     targets: tuple[Template, ...] = ()
     shape: Shape | None = None
     multiply: Expression | None = None
+    divide: Expression | None = None
     add: Expression | None = None
     pad: Lengths = field(default_factory=dict)
     crop: Lengths = field(default_factory=dict)

@@ -48,9 +48,10 @@ def write_probes(chosen: CheckpointPath, folder: str, changes: Changes) -> tuple
     arrays = _read(reader, kept)
     source = Path(chosen.path)
     suffix = ".safetensors" if source.suffix == ".safetensors" and source.is_file() else ""
+    runs = make_probes(arrays)
     place.mkdir(parents=True)
     paths = []
-    for number, run in enumerate(make_probes(arrays)):
+    for number, run in enumerate(runs):
         path = place / f"run{number}{suffix}"
         _write(reader, run, path)
         if source.is_dir() and reader.format == "safetensors":

@@ -8,7 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from reshard import PartReport, RequestPlan, RequestReport, Requests, TimePlan, TimeReport
+from reshard import (
+    ConversionPlan,
+    MapSummary,
+    PartReport,
+    RequestPlan,
+    RequestReport,
+    Requests,
+    TimePlan,
+    TimeReport,
+)
 from reshard.cli.console import print_json
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.documents.buckets import DoctorAnswer
@@ -51,16 +60,30 @@ LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
 
 TIME = TimePlan(16, 8, 12.5e9, 42.0, 20.0, 3.0)
 
+MAP = MapSummary(2, 1, 0, 0, 1, (("b", "a"),), ("a",))
+
+
+def by_map(plan: ConversionPlan) -> ConversionPlan:
+    """The plan as a map has it."""
+    tensors = tuple(replace(t, sources=("a", "c"), change="exact") for t in plan.tensors)
+    return replace(plan, tensors=tensors)
+
+
 ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
     "plan": conversion_plan(
-        replace(planned(PAIR), requests=RequestPlan()), with_shares=True, time=TIME
+        by_map(replace(planned(PAIR), requests=RequestPlan(), map=MAP)),
+        with_shares=True,
+        time=TIME,
     ),
     "convert": conversion_report(
         replace(
-            report(tensor_report("a", "int8", CastStats())),
+            report(
+                replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
+            ),
+            map=MAP,
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
         )
@@ -73,6 +96,7 @@ DOCUMENTS = {
             (FileVerdict("_METADATA", "recorded", "0", "0"),),
             rules=Changes(select=("^x$",)),
             rules_from="recorded",
+            map_from="recorded",
         )
     ),
     "diff": diff_document(
@@ -174,6 +198,8 @@ def test_every_documented_key_is_there(command: str) -> None:
         "None",
         "Dict",
         "exact",
+        "computed",
+        "rounded",
         "given",
     }
     assert set(documented(command)) - statuses <= keys_of(DOCUMENTS[command])

@@ -53,7 +53,7 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "jobs", "demo", "doctor", "clean", "commit")
+    if command not in ("serve", "jobs", "rules", "demo", "doctor", "clean", "commit")
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -228,6 +228,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
         "serve",
         "jobs",
+        "rules",
         "demo",
         "doctor",
         "clean",

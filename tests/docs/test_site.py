@@ -18,6 +18,7 @@ from docs.site.links import BrokenLinkError, moved
 from docs.site.lists import four_spaces
 from docs.site.navigation import listed, missing
 from docs.site.stage import MADE, ROOT, configuration, places_of_files
+from reshard import rules
 from tests.server.pages.chromium import chromium
 
 GENERATOR = ROOT / ".oracles" / "docs" / "bin" / "zensical"
@@ -42,6 +43,7 @@ def test_every_public_name_is_on_one_page_of_the_reference() -> None:
     names |= {
         "reshard.executors.ray.RayExecutor"
     }  # needs an extra, so that it is no name at the top
+    names |= {f"reshard.rules.{name}" for name in rules.__all__}
     assert named == dict.fromkeys(names, 1)
 
 

@@ -61,6 +61,7 @@ def _elements(piece: Piece, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -
     seen = source if piece.source_view is None else source.reshape(piece.source_view.shape)
     found: Array = seen[piece.source_box.slices].transpose(piece.axis_order)
     if piece.arithmetic is not None:
-        factor, more = piece.arithmetic.multiply, piece.arithmetic.add
-        found = found.astype(np.float32) * np.float32(factor) + np.float32(more)
+        by = piece.arithmetic
+        found = found.astype(np.float32) * np.float32(by.multiply)
+        found = found / np.float32(by.divide) + np.float32(by.add)
     return found.astype(dtype)

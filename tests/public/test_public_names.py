@@ -22,7 +22,7 @@ PUBLIC = [
     "ConversionReport", "ConvertOptions", "CorruptError", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
     "FilesOf", "Fingerprint", "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid",
     "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
-    "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MaxSizePartitioner", "MemoryBudgetError",
+    "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MapSummary", "MaxSizePartitioner", "MemoryBudgetError",
     "MinSizePartitioner", "MissingAxes", "MissingChunks", "MissingChunksWarning", "MissingError", "MissingPackageError", "MultiConversionPlan",
     "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress",
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",

@@ -18,6 +18,7 @@ EXAMPLES = examples(
     "mkdir out; for p in probes/*; do ./their_script $p out/$(basename $p); done",
     "reshard rules infer probes out > llama.yaml",
     "reshard rules check llama.yaml probes out",
+    "reshard rules infer probes out --json | jq '.questions[]'",
 )
 
 Probes = Annotated[

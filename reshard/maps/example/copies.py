@@ -114,7 +114,7 @@ def copies_of(
         off += fitted.off
         text, own = split_name(name)
         kind = Named(text, source[name].shape, source[name].dtype.name)
-        key_fit = Fit(fitted.factor, fitted.addend)
+        key_fit = Fit(fitted.factor, fitted.addend, fitted.divides)
         for start, from_, loops in found:
             refined = tuple(refine(loops, kind.shape, "source"))
             grouped[kind, key_fit, refined].append((*own, start, from_))

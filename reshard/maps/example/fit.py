@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
+_SLACK = 4.01
+"""In half units in the last place."""
+
+
 class UnexplainedError(ValueError):
     """What no rule says; the text says why."""
 
@@ -23,11 +27,13 @@ class Fit(Struct, frozen=True):
     """``x * factor + addend``, in float32 and rounded once.
 
     Attributes:
+        divides: whether the script divides by ``1 / factor``, which rounds otherwise.
         off: elements that the script rounds otherwise, by one unit in the last place.
     """
 
     factor: float = 1.0
     addend: float = 0.0
+    divides: bool = False
     off: int = 0
 
 
@@ -79,10 +85,18 @@ def _tidy(factor: float) -> Iterator[float]:
 def _tried(x: Array, y: Array, factor: float, addend: float, unit: float) -> Fit | None:
     import numpy as np
 
-    made = (x.astype(np.float32) * np.float32(factor) + np.float32(addend)).astype(y.dtype)
-    wanted = y.astype(np.float64)
-    is_near = np.abs(made.astype(np.float64) - wanted) <= 2.01 * unit * np.abs(wanted)
-    return Fit(factor, addend, int((made != y).sum())) if is_near.all() else None
+    wide, wanted, best = x.astype(np.float32), y.astype(np.float64), None
+    for divides in (False, True):
+        if divides and (not factor or (best is not None and not best.off)):
+            break
+        scaled = wide / np.float32(1 / factor) if divides else wide * np.float32(factor)
+        made = (scaled + np.float32(addend)).astype(y.dtype)
+        # A product and a quotient may differ by two units in the last place.
+        is_near = np.abs(made.astype(np.float64) - wanted) <= _SLACK * unit * np.abs(wanted)
+        off = int((made != y).sum())
+        if is_near.all() and (best is None or off < best.off):
+            best = Fit(factor, addend, divides, off)
+    return best
 
 
 def _unit(dtype: Any) -> float:

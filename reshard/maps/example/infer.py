@@ -99,7 +99,7 @@ def infer(examples: Sequence[Example]) -> Inferred:
     asked = {name: values[0] for name, values in naming.asked.items()}
     for example, number in zip(examples, range(len(examples)), strict=True):
         sizes = {name: values[number] for name, values in naming.asked.items()}
-        is_rounded = any("multiply" in rule or "add" in rule for rule in rules)
+        is_rounded = any({"multiply", "divide", "add"} & rule.keys() for rule in rules)
         if rules and not problems:
             problems += complaints(
                 text, example.sources[-1], example.targets[-1], sizes, is_rounded=is_rounded

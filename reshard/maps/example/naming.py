@@ -76,7 +76,7 @@ class Naming:
         off = sum(one.off for one in group)
         if off:
             self._open(
-                f"{targets[0]}: the script rounds {off:,} elements otherwise, by a unit in the last place"
+                f"{targets[0]}: the script rounds {off:,} elements otherwise, by up to two units in the last place"
             )
         return rule
 
@@ -138,14 +138,15 @@ class Naming:
         shape: Shape,
         known: Mapping[str, Values],
     ) -> None:
-        factors = [one.fit.factor for one in group]
+        divides = group[0].fit.divides
+        factors = [1 / one.fit.factor if divides else one.fit.factor for one in group]
         if any(abs(f - 1) > 1e-12 for f in factors):
             words = laws(factors, list(_groups(shape)), known, self._hints)
             if not words:
                 raise ValueError(
                     f"its factors are {factors} in the examples, which no sizes explain"
                 )
-            rule["multiply"] = words[0]
+            rule["divide" if divides else "multiply"] = words[0]
             if len(words) > 1:
                 self._open(
                     f"{rule['to']}: its factor {factors[0]:.6g} may be {' or '.join(words[:4])}"

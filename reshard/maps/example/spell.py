@@ -49,7 +49,16 @@ class Spelled(Struct, frozen=True):
         """What it has in common with the same rule of another example."""
         pads = tuple(length.mark for length in self.pads)
         crops = tuple(length.mark for length in self.crops)
-        return self.sources, self.targets, self.shape, pads, crops, self.cast, self.fit.addend
+        return (
+            self.sources,
+            self.targets,
+            self.shape,
+            pads,
+            crops,
+            self.cast,
+            self.fit.addend,
+            self.fit.divides,
+        )
 
 
 def spell(draft: Draft) -> Spelled:
