@@ -395,3 +395,48 @@ def test_checkpoints_are_browsed(
     root = signed_in("root")
     assert "Root data other" in root.go("/checkpoints").text
     assert "No checkpoint was found here" in root.go("/checkpoints?root=other").text
+
+
+MAPPED = "drop: ['^step$']\r\nmap:\r\n- {from: params/kernel, to: 'k.{h}', shape: (h d) e -> e d}\r\n- {from: params/bias, to: b}"
+
+
+def test_a_map_is_previewed_with_the_sources_of_each_target(
+    served: Served, ann: Browser, run_of: Path
+) -> None:
+    assert run_of
+    ann.go(FORM)
+    page = ann.submit(FORM, {**GOOD, "map": MAPPED, "sizes": "h=4"}, do="preview")
+    assert ann.status == 200, page.text
+    for words in (
+        "2 tensors → 5, every element used and written once: 5 exact, 0 rounded, 0 cast",
+        "k.3",
+        "exact, of params/kernel",
+        "1 tensors",
+    ):
+        assert words in page.text, words
+    ann.submit(FORM, do="start")
+    found = made(served, ann)
+    assert found["sizes"] == {"h": 4}
+    assert str(found["map"]).splitlines() == MAPPED.splitlines()
+
+
+@pytest.mark.usefixtures("run_of")
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"map": "map: [{from: a, to: b, shape: e}]"}, "map", "map:1: map[0].shape: 'e' must have one arrow"),
+        ({"map": MAPPED, "sizes": "four"}, "sizes", "'four' is no size; write NAME=N, one per line"),
+        ({"sizes": "h=4"}, "sizes", "sizes are for a map, but no map is given"),
+    ],
+)  # fmt: skip
+def test_the_line_of_an_error_in_a_map_stands_beside_its_field(
+    ann: Browser, fields: dict[str, str], field: str, said: str
+) -> None:
+    ann.go(FORM)
+    page = ann.submit(FORM, {**GOOD, **fields}, do="preview")
+    assert ann.status == 422
+    assert said in page.text
+    assert (
+        f'aria-describedby="{field}-error' in ann.answer.text
+        or f'id="{field}-error"' in ann.answer.text
+    )
