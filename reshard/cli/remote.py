@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import UnsetType, structs
 
 from reshard import ConversionReport, FileVerdict, LeafDiff, TensorVerdict, Verification
 from reshard.cli.failures import Detached, Stopped
@@ -17,6 +17,7 @@ from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
+from reshard.maps.read_map import load_map
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -73,11 +74,20 @@ def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]
 def goals_there(targets: Sequence[NamedTarget], options: Mapping[str, Any]) -> dict[str, Any]:
     """The targets in the form of a request to the server."""
     # Options at their default are left out: an older server refuses members that it does not know.
+    options = {**options, **map_there(options.get("map"))}
     goals = [
         {"target": one.dst, "layout": layout_there(one.layout), "mesh": one.mesh, **options}
         for one in targets
     ]
     return goals[0] if len(goals) == 1 else {"targets": goals}
+
+
+def map_there(file: str | None) -> dict[str, str]:
+    """The member with the text of a local map file, which the server reads; none without one."""
+    if file is None:
+        return {}
+    load_map(file)  # an error in it is said here, with its line
+    return {"map": f"{Path(file).read_text('utf-8-sig')}\n"}
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:
@@ -102,6 +112,7 @@ def verification_of(answer: VerificationAnswer) -> Verification:
         None if rules is None else rules.from_,
         tuple(LeafDiff(**structs.asdict(leaf)) for leaf in answer.leaves),
         answer.missing_chunks,
+        None if isinstance(answer.map, UnsetType) else answer.map,
     )
 
 

@@ -83,7 +83,7 @@ class PlannedTensor(Record, frozen=True):
             task_bytes=price.task_bytes,
             source_largest_chunk=source.storage.largest,
             target_largest_chunk=target.storage.largest,
-            shares=_shares(self.plan) if shares else UNSET,
+            shares=UNSET if not shares else () if self.sources is not None else _shares(self.plan),
             sources=UNSET if self.sources is None else self.sources,
             change=UNSET if self.change is None else self.change,
         )

@@ -89,8 +89,15 @@ def _combined(operator: str, first: Number, second: Number) -> Number:
     return _checked(found)
 
 
+_LARGEST = 10**300
+
+
 def _checked(found: Number) -> Number:
-    if isinstance(found, float) and not math.isfinite(found):
+    if isinstance(found, float):
+        is_large = not math.isfinite(found)
+    else:  # an exact fraction, whose digits would grow without end
+        is_large = not -_LARGEST < found < _LARGEST
+    if is_large:
         raise ValueError("a number that is too large")
     return found
 

@@ -320,7 +320,7 @@ def _band_extents(piece: Piece, source: Side, band_bytes: int) -> tuple[int, ...
         ]
     nbytes = source.spec.itemsize
     for dim in reversed(range(len(shape))):
-        rows = min(shape[dim], max(1, band_bytes // nbytes))
+        rows = min(shape[dim], max(1, band_bytes // max(1, nbytes)))  # of an empty tensor 0
         nbytes *= shape[dim]
         shape[dim] = rows
     return tuple(shape)

@@ -118,10 +118,12 @@ def verify(
         "max_memory": max_memory,
     }
     if (asked := asked_server(server, token_file)) is not None:
-        from reshard.cli.remote import verify_there
+        from reshard.cli.remote import map_there, verify_there
 
-        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers, "--map": map})
-        found = verify_there(asked, a, b, {**choice_there(step, item, unlisted), **options})
+        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
+        mapped = {**map_there(map), "sizes": sizes(size) or None, "reverse": reverse or None}
+        chosen = choice_there(step, item, unlisted)
+        found = verify_there(asked, a, b, {**chosen, **options, **mapped})
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {

@@ -13,6 +13,7 @@ import httpx
 from reshard import (
     CastStats,
     ConversionReport,
+    MapSummary,
     Progress,
     RequestReport,
     Requests,
@@ -213,6 +214,7 @@ def report_of(document: Mapping[str, Any]) -> ConversionReport:
         warnings=tuple(document["warnings"]),
         missing_chunks=document.get("missing_chunks", {}),  # a server of an older version has none,
         requests=_requests(document.get("requests")),  # and no requests
+        map=_map(document.get("map")),
         **{name: document[name] for name in fields},
     )
 
@@ -227,14 +229,22 @@ def _requests(document: Mapping[str, Any] | None) -> RequestReport | None:
     return RequestReport(planned, actual)
 
 
+def _map(document: Mapping[str, Any] | None) -> MapSummary | None:
+    if document is None:
+        return None
+    tied = tuple((first, second) for first, second in document["tied"])
+    return MapSummary(**{**document, "tied": tied, "cropped": tuple(document["cropped"])})
+
+
 def _tensor(document: Mapping[str, Any]) -> TensorReport:
     names = (name for name in TensorReport.__struct_fields__ if name in document)
     members = {name: document[name] for name in names}
     cast = document["cast"]
-    shape = tuple(document["shape"])
-    return TensorReport(
-        **{**members, "shape": shape, "cast": None if cast is None else _cast(cast)}
-    )
+    members["shape"] = tuple(document["shape"])
+    members["cast"] = None if cast is None else _cast(cast)
+    if "sources" in members:
+        members["sources"] = tuple(members["sources"])
+    return TensorReport(**members)
 
 
 def _cast(document: Mapping[str, Any]) -> CastStats:

@@ -117,7 +117,7 @@ def _check_target(
         where = {name: getattr(requested, name) for name in _LAYOUT} | {"layout": layout}
         if layout is not None:
             check_arguments(**where, max_memory=ceiling)
-    _refuse_path(requested.map, f"{place}/map")
+    refuse_path(requested.map, f"{place}/map")
     members = {name: getattr(requested, name) for name in CHECKED}
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))
@@ -126,7 +126,7 @@ def _check_target(
     check_limits(serving, request.max_memory, request.workers)
 
 
-def _refuse_path(given: str | dict[str, Any] | None, field: str) -> None:
+def refuse_path(given: str | dict[str, Any] | None, field: str) -> None:
     """The library would take one line for the path of a file of this host."""
     if isinstance(given, str) and "\n" not in given:
         raise ProblemError(

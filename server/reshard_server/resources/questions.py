@@ -16,6 +16,7 @@ from reshard_server.jobs.check_request import (
     check_limits,
     content_of,
     for_field,
+    refuse_path,
 )
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.jobs.choose_step import choose_step, resolve_step
@@ -150,11 +151,14 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
 
 def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
     """The rules for the child. Raises ProblemError for rules that fit no checkpoint."""
+    refuse_path(body.map, "/map")
     rules = body.model_dump(include={"select", "drop", "rename", "cast"}, exclude_none=True)
-    for kind, given in rules.items():
+    mapped = body.model_dump(include={"map", "sizes", "reverse"}, exclude_defaults=True)
+    for kind, given in {**rules, **mapped}.items():
         with for_field(f"/{kind}"):
-            check_arguments(max_memory=ceiling, **{kind: given})
-    return rules
+            beside = {"map": body.map} if kind in mapped else {}
+            check_arguments(max_memory=ceiling, **{**beside, kind: given})
+    return {**rules, **mapped}
 
 
 async def fingerprint(serving: Services, caller: Caller, body: FingerprintRequest) -> Question:

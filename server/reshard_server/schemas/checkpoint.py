@@ -16,7 +16,7 @@ from reshard_server.schemas.base import (
     RootedPath,
     UnlistedChoice,
 )
-from reshard_server.schemas.conversion import Pairs, Pattern, Patterns, Size
+from reshard_server.schemas.conversion import MapContent, Pairs, Pattern, Patterns, Size, Sizes
 
 
 class CheckpointQuery(Page):
@@ -55,6 +55,11 @@ class VerifyRequest(CheckpointRequest):
     drop: Patterns | None = None
     rename: Pairs | None = Field(None, description="[pattern, replacement] each.")
     cast: Pairs | None = Field(None, description="[pattern, dtype] each.")
+    map: MapContent = Field(
+        None, description="The map by which other was made: an object, or text of several lines."
+    )
+    sizes: Sizes | None = None
+    reverse: Flag = False
     max_memory: Size | None = None
 
 

@@ -34,6 +34,7 @@ Sizes = Annotated[
     Field(max_length=1000),
     at_most(1000),
 ]
+MapContent = str | dict[str, Any] | None
 Size = Annotated[
     str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
 ]
@@ -57,7 +58,7 @@ _TYPES: Mapping[str, Any] = {
     "pairs": Pairs,
     "sizes": Sizes | None,
     "layout": str | dict[str, Any] | None,
-    "map": str | dict[str, Any] | None,
+    "map": MapContent,
 }
 
 
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
 
         target: RootedPath
         layout: str | dict[str, Any] | None = None
-        map: str | dict[str, Any] | None = None
+        map: MapContent = None
         mesh: str | None = None
         overwrite: bool = False
         restart: bool = False

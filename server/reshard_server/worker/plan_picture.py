@@ -50,8 +50,9 @@ def picture(planned: Planned, name: str | None) -> Document:
     """
     whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
     sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
-    chosen = chosen_of(planned.tensors, name)
-    resplit = [t for t in planned.tensors if is_resplit(t)]
+    is_mapped = planned.map is not None  # then shards of source and target have other shapes
+    chosen = None if is_mapped else chosen_of(planned.tensors, name)
+    resplit = [] if is_mapped else [t for t in planned.tensors if is_resplit(t)]
     return {
         **whole,
         "command": "picture",
