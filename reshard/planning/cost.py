@@ -348,7 +348,7 @@ def _scattered_writes(
     run = 1
     for dim in piece.axis_order[::-1]:
         whole = max(1, refined.largest[dim])
-        run *= min(whole, extents[dim])
+        run *= max(1, min(whole, extents[dim]))
         if (
             refined.parts[dim] != target_grid.parts[dim]
             or extents[dim] < whole

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from reshard.maps.example.infer import Example, infer
+from reshard.maps.example.probes import make_probes
 from reshard.maps.example.prove import made_by
 from tests.maps.example.learning import Tree, learned, zeros
 
@@ -319,3 +321,11 @@ def test_quantisation_is_no_factor() -> None:
         return {"t": np.round(s["a"] / scale).astype(np.int8)}
 
     assert learned(zeros({"a": (6, 8)}), quantised).problems
+
+
+def test_what_the_proof_finds_is_a_problem() -> None:
+    """An element that is almost right: the digits of probes say nothing of it."""
+    probes = make_probes(zeros({"a": (4, 5)}))
+    made = [{"t": np.ascontiguousarray(probe["a"].T)} for probe in probes]
+    made[-1]["t"][0, 0] += made[-1]["t"][0, 0] * np.float32(2**-22)
+    assert infer([Example(probes, made)]).problems

@@ -121,7 +121,8 @@ class Moving:
         # One task to a batch, so that several workers have something to do.
         tasks = [(t,) for b in batches(plan, self.store, output) for t in b]
         (result,) = run(plan, tasks, output)
-        check_recorded(plan, self.store, [result], Limits(64 << 20, 1))
+        seen = {(0, "w"): result.source_digest} if result.source_digest else {}
+        check_recorded(plan, self.store, seen, Limits(64 << 20, 1))
         return result
 
     def found(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sabotage.listed import arrays, conversion, engine, formats, storage
+from tests.sabotage.listed import arrays, conversion, engine, formats, maps, storage
 from tests.sabotage.sabotage import Sabotage
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -11,4 +11,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *storage.SABOTAGES,
     *formats.SABOTAGES,
     *arrays.SABOTAGES,
+    *maps.SABOTAGES,
 )

@@ -115,7 +115,7 @@ SABOTAGES = (
         "recorded-digest-uncompared",
         "what was read is not compared with the digest that the source recorded",
         "reshard/conversion/source_digests.py",
-        "        if recorded and recorded != found:",
+        "        if recorded and recorded != digest:",
         "        if False:",
         ("tests/conversion/test_source_digests.py::test_a_source_that_changed_since",),
     ),

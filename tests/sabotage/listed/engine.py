@@ -181,7 +181,7 @@ SABOTAGES = (
         "copied-despite-cast",
         "chunks are copied encoded although the target has another dtype",
         "reshard/planning/strategies.py",
-        "        not piece.is_cast\n        and source.storage",
+        "        not piece.is_computed\n        and source.storage",
         "        source.storage",
         ("tests/planning/test_planner.py::test_a_cast_never_moves_whole",),
     ),
