@@ -18,6 +18,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
 from reshard.maps.read_map import load_map
+from reshard.maps.recipes import recipe_names
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def map_there(file: str | None) -> dict[str, str]:
     """The member with the text of a local map file, which the server reads; none without one."""
     if file is None:
         return {}
+    if file in recipe_names():
+        return {"map": file}
     load_map(file)  # an error in it is said here, with its line
     return {"map": f"{Path(file).read_text('utf-8-sig')}\n"}
 

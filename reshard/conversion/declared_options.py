@@ -132,14 +132,14 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         group=CHANGES,
         metavar="FILE",
         help=(
-            "Map file, YAML or JSON: which tensors of SRC become which of DST, by rules that rename, turn, stack, split, fuse and scale "
+            "Map file, YAML or JSON, or the name of a recipe (reshard recipes): which tensors of SRC become which of DST, by rules that rename, turn, stack, split, fuse and scale "
             "them. Then --select and --drop search names of SRC, and --rename, --cast and the layout names of DST. "
             "docs/reference/maps.md describes it."
         ),
-        description="The content of a map file, as an object or as its text of several lines.",
+        description="The content of a map file, as an object or as its text of several lines, or the name of a recipe.",
         examples=({"map": [{"from": "params/kernel", "to": "weight", "shape": "e f -> f e"}]},),
         label="Map",
-        hint="The text of a map file: which tensors become which. Empty keeps names and shapes.",
+        hint="The text of a map file, or the name of a recipe: which tensors become which. Empty keeps names and shapes.",
     ),
     "sizes": Option(
         kind="sizes",

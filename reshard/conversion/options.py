@@ -56,7 +56,7 @@ class ConvertOptions(TypedDict, total=False):
             dtype and a dtype, or a mapping: every tensor of the first becomes the second. A dtype is a name, a short name
             such as ``"bf16"``, or one of numpy, ml_dtypes or jax.
             ``"float8_e4m3fn:saturate"`` clips values that are too large to the largest one. The first that applies counts.
-        map: a map file's path, content or text: which tensors of the source become which of the target. It comes after ``select`` and
+        map: a map file's path, content or text, or the name of a recipe (``reshard.rules.recipes``): which tensors of the source become which of the target. It comes after ``select`` and
             ``drop``, which then search names of the source alone, and before ``rename``, ``cast`` and the layout, which then
             search names of the target. docs/reference/maps.md describes it.
         sizes: of dimensions of the map that no shape tells, by name.

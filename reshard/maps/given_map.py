@@ -14,6 +14,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, apply_rules
 from reshard.maps.read_map import MAX_SIZE, load_map, parse_map
+from reshard.maps.recipes import recipe, recipe_names
 from reshard.maps.reverse import reversed_rules
 from reshard.maps.rule import MapFile, MapRule
 
@@ -51,7 +52,7 @@ class GivenMap(Struct, frozen=True):
 
 
 def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | None:
-    """The map that was asked for: the path of a file, its content as a mapping, or its text of several lines.
+    """The map that was asked for: a recipe's name, the path of a file, its content as a mapping, or its text of several lines.
 
     Raises LayoutError or StorageError for a file that is wrong, PlanError for other arguments that make no sense.
     """
@@ -72,6 +73,8 @@ def _file(given: Any) -> MapFile:
         return given
     if isinstance(given, Mapping) or (isinstance(given, str) and "\n" in given):
         return parse_map(given)
+    if isinstance(given, str) and given in recipe_names():
+        return recipe(given)
     if isinstance(given, str | os.PathLike):
         return load_map(given)
     raise PlanError(

@@ -14,6 +14,7 @@
         map: [...]
     drop: ["^opt_state/"]                        # as in layout files
     cast: [{match: "weight$", dtype: bfloat16}]
+    about: what the map is for, in words
 
 Every error names file, line and key, what was expected and what was found.
 """
@@ -37,7 +38,7 @@ from reshard.maps.template import Template, parse_template
 
 T = TypeVar("T")
 
-KEYS = ("sizes", "map", "drop", "cast")
+KEYS = ("about", "sizes", "map", "drop", "cast")
 _RULE_KEYS = (
     "from",
     "to",
@@ -83,7 +84,8 @@ def _map_file(document: Document) -> MapFile:
         sections["map"].expect("a list of at least one rule")
     sizes = _sizes(sections["sizes"]) if "sizes" in sections else {}
     changes = read_changes({key: sections[key] for key in ("drop", "cast") if key in sections})
-    return MapFile(rules, sizes, changes, document.data, document.where)
+    about = sections["about"].text("what the map is for") if "about" in sections else ""
+    return MapFile(rules, sizes, changes, document.data, about, document.where)
 
 
 def _sizes(value: Value) -> dict[str, int]:

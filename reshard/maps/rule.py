@@ -52,6 +52,7 @@ class MapFile(Struct, frozen=True):
         sizes: that no shape tells.
         changes: the map's own drop and cast rules.
         plain: the same as plain data, as ``parse_map`` reads it.
+        about: what it is for, in words.
         where: its name in messages.
     """
 
@@ -59,4 +60,5 @@ class MapFile(Struct, frozen=True):
     sizes: Mapping[str, int] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     plain: Mapping[str, object] = field(default_factory=dict)
+    about: str = ""
     where: str = "map"

@@ -8,6 +8,6 @@
 
 from __future__ import annotations
 
-from reshard.rules.by_example import check, infer, probe
+from reshard.rules.by_example import check, infer, probe, recipe, recipes
 
-__all__ = ["check", "infer", "probe"]
+__all__ = ["check", "infer", "probe", "recipe", "recipes"]

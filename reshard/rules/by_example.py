@@ -110,6 +110,32 @@ def check(
     )
 
 
+def recipes() -> dict[str, str]:
+    """The maps that come with this package, by name, and what each is for; ``map=`` takes their names."""
+    from reshard.maps.recipes import recipe as read
+    from reshard.maps.recipes import recipe_names
+
+    return {name: read(name).about for name in recipe_names()}
+
+
+def recipe(name: str) -> str:
+    """The text of a recipe, which is a map file. PlanError for a name that none has.
+
+    >>> recipe("maxtext-llama3.1").splitlines()[0]
+    'about: >-'
+    """
+    import difflib
+
+    from reshard.maps.recipes import recipe_names, recipe_text
+
+    names = recipe_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}? known" if near else "known"
+        raise PlanError(f"there is no recipe {name!r}; {hint}: {', '.join(names)}")
+    return recipe_text(name)
+
+
 def _pairs(*folders: Any) -> list[tuple[str, str]]:
     if len(folders) % 2:
         raise PlanError(

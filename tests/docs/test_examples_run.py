@@ -53,7 +53,7 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "jobs", "rules", "demo", "doctor", "clean", "commit")
+    if command not in ("serve", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit")
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -229,6 +229,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
         "serve",
         "jobs",
         "rules",
+        "recipes",
         "demo",
         "doctor",
         "clean",

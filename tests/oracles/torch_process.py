@@ -62,6 +62,17 @@ def load_model(folder: str, variant: str | None = None) -> Any:
     return {"logits": _logits(model), **names}
 
 
+def logit_values(folder: str) -> Any:
+    """The logits of a saved model as numbers, and the names that were missing from its files or of no use."""
+    from transformers import AutoModelForCausalLM
+
+    model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    with torch.no_grad():
+        values = model(torch.arange(32).reshape(2, 16)).logits.tolist()
+    names = {key: sorted(map(str, found[key])) for key in ("missing_keys", "unexpected_keys")}
+    return {"logits": values, **names}
+
+
 def _logits(model: Any) -> Any:
     with torch.no_grad():
         return described(model(torch.arange(32).reshape(2, 16)).logits)
@@ -95,7 +106,7 @@ def group(action: str, folders: list[str]) -> Any:
 
 
 FUNCTIONS: dict[str, Any] = {
-    f.__name__: f for f in (save_model, load_model, stored, dcp_sizes, group)
+    f.__name__: f for f in (save_model, load_model, logit_values, stored, dcp_sizes, group)
 }
 
 

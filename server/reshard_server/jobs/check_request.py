@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
+from reshard.surface.options import recipe_names
 from reshard.surface.places import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
@@ -128,10 +129,10 @@ def _check_target(
 
 def refuse_path(given: str | dict[str, Any] | None, field: str) -> None:
     """The library would take one line for the path of a file of this host."""
-    if isinstance(given, str) and "\n" not in given:
+    if isinstance(given, str) and "\n" not in given and given not in recipe_names():
         raise ProblemError(
             INVALID,
-            f"map is {given[:100]!r}; send the content of a map file: an object, or text of several lines",
+            f"map is {given[:100]!r}; send the content of a map file: an object, or text of several lines, or the name of a recipe",
             field,
         )
 

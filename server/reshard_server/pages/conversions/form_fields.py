@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from reshard.surface.options import CHANGES, OUTPUT
+from reshard.surface.options import CHANGES, OUTPUT, recipe_names
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
@@ -112,8 +112,14 @@ def _map_text(value: Any) -> str:
 
 _TEXT = TextField(lambda _, text: text or None, str)
 _NUMBER = TextField(number_of, str)
-_MAP = TextField(lambda _, text: f"{text}\n" if text else None, _map_text)
-"""With a line end, by which the text of a map is told from a name."""
+
+
+def _map(_: str, text: str) -> str | None:
+    """A recipe's name, or text with a line end, by which a map is told from a name."""
+    return text if not text or text in recipe_names() else f"{text}\n"
+
+
+_MAP = TextField(lambda name, text: _map(name, text) or None, _map_text)
 
 _SIZES = TextField(
     lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())

@@ -1,0 +1,193 @@
+"""Makes ``maxtext_pairs.npz``: what MaxText's own hooks make of probes of tiny models; run by hand.
+
+::
+
+    pip download --no-deps maxtext==0.2.5 && unzip maxtext-*.whl
+    python -m tests.maps.maxtext_pairs maxtext/checkpoint_conversion/utils/param_mapping.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reshard.maps.example.probes import make_probes
+
+Array = npt.NDArray[Any]
+FILE = Path(__file__).with_name("maxtext_pairs.npz")
+VERSION = "0.2.5"
+LAYERS, EMBED, HEADS, GROUPS, HEAD, MLP, WORDS, EXPERTS = 3, 7, 4, 2, 6, 9, 13, 5
+VOCAB = 11
+"""Of Gemma 2 in Hugging Face's form; MaxText pads it."""
+
+_ATTENTION = {
+    "query/kernel": (EMBED, LAYERS, HEADS, HEAD),
+    "key/kernel": (EMBED, LAYERS, GROUPS, HEAD),
+    "value/kernel": (EMBED, LAYERS, GROUPS, HEAD),
+    "out/kernel": (HEADS, LAYERS, HEAD, EMBED),
+}
+_MLP = {"wi_0/kernel": (EMBED, LAYERS, MLP), "wi_1/kernel": (EMBED, LAYERS, MLP), "wo/kernel": (MLP, LAYERS, EMBED)}  # fmt: skip
+_EXPERTS = {
+    "gate/kernel": (EMBED, LAYERS, EXPERTS),
+    "wi_0": (EXPERTS, LAYERS, EMBED, MLP),
+    "wi_1": (EXPERTS, LAYERS, EMBED, MLP),
+    "wo": (EXPERTS, LAYERS, MLP, EMBED),
+}
+_NORMS = {f"{name}_layer_norm/scale": (EMBED, LAYERS) for name in ("pre_self_attention", "post_self_attention")}  # fmt: skip
+_TOP = {"token_embedder/embedding": (WORDS, EMBED), "decoder/decoder_norm/scale": (EMBED,)}
+_HEAD = {"decoder/logits_dense/kernel": (EMBED, WORDS)}
+
+
+def _below(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {f"{prefix}{name}": shape for name, shape in shapes.items()}
+
+
+def _stack(layers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return _below("params/params/", {**_TOP, **_HEAD, **_below("decoder/layers/", layers)})
+
+
+_QK = {"self_attention/query_norm/scale": (HEAD, LAYERS), "self_attention/key_norm/scale": (HEAD, LAYERS)}  # fmt: skip
+_DENSE = {**_below("self_attention/", _ATTENTION), **_below("mlp/", _MLP), **_NORMS}
+_GEMMA = {
+    name: shape
+    for kind in ("local", "global")
+    for part in (
+        _below(f"self_attention_{kind}/", _ATTENTION),
+        _below(f"mlp_{kind}/", _MLP),
+        {f"{norm}_{kind}/scale": (EMBED, LAYERS) for norm in ("pre_self_attention_norm", "post_self_attention_norm", "pre_ffw_norm", "post_ffw_norm")},
+    )
+    for name, shape in part.items()
+}  # fmt: skip
+SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "maxtext-llama3.1": _stack(_DENSE),
+    "maxtext-qwen3": _stack({**_DENSE, **_QK}),
+    "maxtext-qwen3-moe": _stack(
+        {**_below("self_attention/", _ATTENTION), **_QK, **_below("moe_block/", _EXPERTS), **_NORMS}
+    ),
+    "maxtext-mixtral": _stack(
+        {**_below("self_attention/", _ATTENTION), **_below("MoeBlock_0/", _EXPERTS), **_NORMS}
+    ),
+    "maxtext-gemma2": _below("params/params/", {**_TOP, **_below("decoder/layers/", _GEMMA)}),
+}
+# The hooks of Mixtral are right only where the heads are as wide as the model, as they are in all of its sizes.
+SHAPES = {
+    **SHAPES,
+    "maxtext-mixtral": {
+        name: tuple(HEADS * HEAD if n == EMBED else n for n in shape)
+        for name, shape in SHAPES["maxtext-mixtral"].items()
+    },
+}
+"""The shapes of a tiny model of each recipe, as MaxText stacks them."""
+
+_FUNCTIONS = {
+    "maxtext-llama3.1": "LLAMA31",
+    "maxtext-qwen3": "QWEN",
+    "maxtext-qwen3-moe": "QWEN",
+    "maxtext-mixtral": "MIXTRAL",
+    "maxtext-gemma2": "GEMMA2",
+}
+
+
+def source(recipe: str) -> dict[str, Array]:
+    """The tree of a tiny model."""
+    return {name: np.zeros(shape, np.float32) for name, shape in SHAPES[recipe].items()}
+
+
+def hugging_face(
+    module: Any, recipe: str, tree: Mapping[str, Array]
+) -> Iterator[tuple[str, Array]]:
+    """What the hooks make of a tree."""
+    config = {
+        "num_hidden_layers": 2 * LAYERS if recipe == "maxtext-gemma2" else LAYERS,
+        "head_dim": HEAD,
+        "hidden_size": HEADS * HEAD if recipe == "maxtext-mixtral" else EMBED,
+        "num_experts": EXPERTS if recipe == "maxtext-qwen3-moe" else 0,
+    }
+    own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD)
+    name = _FUNCTIONS[recipe]
+    names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, True)
+    hooks = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_HOOK_FN")(config, own, True, True)
+    for path, array in tree.items():
+        key = path.removeprefix("params/").replace("/", "-")
+        if recipe == "maxtext-gemma2" and "embed" in path:
+            yield names[key], _hooked(hooks[key], array, (VOCAB, EMBED))
+        else:
+            yield from _tensors(names[key], array, hooks.get(key))
+
+
+def _tensors(names: Any, array: Array, hook: Any) -> Iterator[tuple[str, Array]]:
+    if isinstance(names, str):
+        yield names, _hooked(hook, array, _shape(names, array))
+        return
+    if isinstance(names[0], list):  # experts, then layers
+        for of_expert, expert in zip(names, array, strict=True):
+            for name, layer in zip(of_expert, expert, strict=True):
+                yield name, _hooked(hook, layer, _shape(name, layer))
+        return
+    for number, name in enumerate(names):
+        layer = array.take(number, axis=1)
+        yield name, _hooked(hook, layer, _shape(name, layer))
+
+
+def _shape(name: str, array: Array) -> tuple[int, ...]:
+    """The shape in Hugging Face's form: kernels have the heads merged, and are turned."""
+    if name == "model.embed_tokens.weight":
+        return array.shape
+    if "o_proj" in name:
+        return (array.shape[-1], array.size // array.shape[-1])
+    if array.ndim > 1:
+        return (array.size // array.shape[0], array.shape[0])
+    return array.shape
+
+
+def _hooked(hook: Callable[..., Any] | list[Callable[..., Any]] | None, array: Array, shape: tuple[int, ...]) -> Array:  # fmt: skip
+    for each in hook if isinstance(hook, list) else [hook] if hook else []:
+        array = np.asarray(each(array, shape))
+    return np.ascontiguousarray(array)
+
+
+def main() -> None:
+    """Writes the file."""
+    spec = importlib.util.spec_from_file_location("param_mapping", sys.argv[1])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, Array] = {}
+    for recipe in SHAPES:
+        runs = [dict(hugging_face(module, recipe, p)) for p in make_probes(source(recipe))]
+        shapes = {name: array.shape for name, array in runs[0].items()}
+        found[f"{recipe} shapes"] = np.frombuffer(json.dumps(shapes).encode(), np.uint8)
+        found[recipe] = np.stack(
+            [np.concatenate([a.ravel() for a in run.values()]) for run in runs]
+        )
+    np.savez_compressed(FILE, **found)
+
+
+def pairs(recipe: str) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
+    """The probes of a tiny model, and what the hooks made of each."""
+    with np.load(FILE) as file:
+        shapes = json.loads(file[f"{recipe} shapes"].tobytes())
+        runs = file[recipe]
+    return make_probes(source(recipe)), [_apart(run, shapes) for run in runs]
+
+
+def _apart(run: Array, shapes: Mapping[str, list[int]]) -> dict[str, Array]:
+    found, at = {}, 0
+    for name, shape in shapes.items():
+        count = int(np.prod(shape))
+        found[name] = run[at : at + count].reshape(shape)
+        at += count
+    return found
+
+
+if __name__ == "__main__":
+    main()
