@@ -248,7 +248,7 @@ def test_infinity_is_a_string(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_shares_only_when_asked_for() -> None:
     assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
-    shares = DOCUMENTS["plan"]["tensors"][0]["shares"]
+    shares = conversion_plan(planned(PAIR), with_shares=True)["tensors"][0]["shares"]
     assert shares[:4] == [[0, 0, 0.25], [0, 2, 0.25], [0, 4, 0.25], [0, 6, 0.25]]
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reshard.checksums.crc import CRC64NVME
-from reshard.errors import StorageError
+from reshard.errors import MissingError, SourceChangedError, StorageError
 from reshard.storage.buckets.file import RANGE_BYTES
 
 if TYPE_CHECKING:
@@ -40,12 +40,16 @@ class Sent:
 def is_stored(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
     """Whether Google Cloud received what was put whole: its ETag of such an object is most often its MD5.
 
-    Where it is something else (the object has a key of the customer), the object is read back.
+    Where it is something else (the object has a key of the customer), the object is read back. One that another run
+    has replaced or deleted since counts as stored: nothing is left that could be wrong.
     """
     found = _MD5.fullmatch(version)
     if found is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() == found[1]:
         return True
-    return store.open(path, version).read(0, len(data) + 1) == data
+    try:
+        return store.open(path, version).read(0, len(data) + 1) == data
+    except (SourceChangedError, MissingError):
+        return True
 
 
 def has_parts(store: BucketStore, path: str, version: str, sent: Sent) -> bool:

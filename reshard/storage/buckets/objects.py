@@ -89,7 +89,11 @@ def put_new(
         found = store.status(path)
         if found is None or found.nbytes != len(data):
             raise
-        if store.open(path, found.version).read(0, found.nbytes) != data:
+        try:
+            is_ours = store.open(path, found.version).read(0, found.nbytes) == data
+        except (SourceChangedError, MissingError):  # another run has replaced or deleted it
+            is_ours = False
+        if not is_ours:
             raise
         return found.version
 

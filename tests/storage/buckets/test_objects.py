@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reshard.errors import CorruptError, SourceChangedError, StorageError, TargetExistsError
+from reshard.storage.base import OpenFile
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
 from tests.emulators.apis import error_answers as answers
@@ -61,6 +62,36 @@ def test_only_where_nothing_is(store: BucketStore) -> None:
         ):
             objects.put_new(store, "commit_success.txt", other)
     assert read(store, "commit_success.txt") == b"mine"
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run replaces each object just before it is read back in its version."""
+    before = BucketStore.open
+
+    def open_late(store: BucketStore, path: str, version: str = "", what: str = "") -> OpenFile:
+        if version:
+            store.client(path).put(path, b"hers")
+        return before(store, path, version, what)
+
+    monkeypatch.setattr(BucketStore, "open", open_late)
+
+
+@pytest.mark.usefixtures("overtaken")
+def test_an_object_that_another_run_replaces_meanwhile_is_there_already(store: BucketStore) -> None:
+    store.client("lease").put("lease", b"mine")
+    with pytest.raises(TargetExistsError, match=r"cannot write .*/lease: an object is there"):
+        objects.put_new(store, "lease", b"mine")
+
+
+@pytest.mark.usefixtures("overtaken")
+def test_an_object_that_another_run_replaces_before_it_is_proved_was_put(
+    gcs_bucket: Bucket,
+) -> None:
+    store = BucketStore("gs", gcs_bucket.name)
+    gcs_bucket.emulator.faults.add(Flip(1, upload=True), operation="put")  # its MD5 is another one
+    assert objects.put(store, "lease", b"mine")
+    assert read(store, "lease") == b"hers"
 
 
 def test_only_the_version_that_was_named_is_replaced(store: BucketStore) -> None:
