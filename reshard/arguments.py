@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Path = str | os.PathLike[str]
+    MapLike = Path | Mapping[str, Any] | None
     Rules = Sequence[str]
     PairRules = Sequence[tuple[str, str]] | Mapping[str, str]
     DTypeLike = str | type[Any] | np.dtype[Any]

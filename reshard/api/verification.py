@@ -10,8 +10,15 @@ from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules, Unlisted
-    from reshard.conversion.options import MapLike
+    from reshard.arguments import (
+        CastRules,
+        MapLike,
+        MissingChunks,
+        PairRules,
+        Path,
+        Rules,
+        Unlisted,
+    )
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.verification.diff_report import DiffReport

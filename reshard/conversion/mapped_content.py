@@ -11,12 +11,11 @@ from reshard.conversion.target_tensors import request_of, target_tensor
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
-from reshard.formats.leaf_paths import renamed
 from reshard.formats.slices.origin import Made
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, MappedTensor
-from reshard.maps.mapped_checkpoint import mapped_tensors
+from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
 from reshard.planning.pairing import tree_digest
 from reshard.planning.planner import Request
 from reshard.planning.target_layouts import look_up
@@ -67,7 +66,7 @@ class _Making(Struct):
     def add(self, made: MappedTensor) -> None:
         """A target tensor, with a request for each of its pieces."""
         first = next((p.source for p in made.pieces if p.fill is None), None)
-        leaf = self._leaf(made.spec.name, first)
+        leaf = leaf_of(self.reader, made)
         like = self._like(made.spec, None if first is None else self.reader.tensors[first])
         tensor = target_tensor(like, leaf, made.spec.dtype, self.options.layout, self.form)
         self.tensors[leaf.name] = tensor
@@ -80,14 +79,6 @@ class _Making(Struct):
                 known = request_of(piece, stored, tensor, self.form, self.traits)
                 sides[piece.source] = known
             self.requests.append(replace(known, piece=piece))
-
-    def _leaf(self, name: str, source: str | None) -> Leaf:
-        """A new leaf; that of a PRNG key keeps what makes it one."""
-        trees = [item.name for item in self.reader.container.items if item.is_tree]
-        is_key = source is not None and self.reader.tensors[source].is_key
-        meta = next((x.meta for x in self.reader.leaves if is_key and x.name == source), {})
-        blank = Leaf("", (), trees[0] if trees else "", meta=meta)
-        return renamed(blank, name, self.reader.container.naming_items)
 
     def _like(self, spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
         """The target tensor as if it were stored whole, encoded as its source is."""

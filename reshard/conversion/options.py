@@ -16,7 +16,7 @@ from reshard.signatures import OptionsMeta
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reshard.arguments import CastRules, MissingChunks, PairRules, Path, Rules
+    from reshard.arguments import CastRules, MapLike, MissingChunks, PairRules, Path, Rules
     from reshard.formats.contents import Style
     from reshard.formats.safetensors.options import FilesOf
     from reshard.layout.device_mesh import MeshLike
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
-
-    MapLike = Path | Mapping[str, Any] | None
 
 FormatName = Literal["orbax", "safetensors"]
 """The formats that are written: those of ``formats.registry``."""

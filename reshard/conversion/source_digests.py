@@ -12,6 +12,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.read_digests import check_memory, tensor_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
+from reshard.maps.mapped_checkpoint import unequal
 from reshard.planning.tensor_plan import Plan
 
 
@@ -71,15 +72,11 @@ def check_equal(
     What was not moved is read for its digest alone.
     """
     known = {name: digest for (_, name), digest in seen.items()}
-    unread = {name for pair in pairs for name in pair if name not in known}
-    if unread:
-        known |= tensor_digests(reader, limits, unread)
-    for first, second in pairs:
-        if known[first] != known[second]:
-            raise VerificationError(
-                f"the map says that {first!r} equals {second!r} (same_as), but their digests are {known[first]} and {known[second]}; the "
-                "output was discarded; give the first a rule of its own"
-            )
+    for first, second in unequal(reader, pairs, known, limits):
+        raise VerificationError(
+            f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; the output was discarded; give the "
+            "first a rule of its own"
+        )
 
 
 def check_unseen_memory(

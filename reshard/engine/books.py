@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.task import Result, StoredChunk
+from reshard.engine.task import CastStats, Result, StoredChunk
 from reshard.engine.tensor_book import (
     SourceBook,
     TensorBook,
@@ -137,10 +137,16 @@ class Books:
 
     def results(self) -> list[TensorResult]:
         """What became of each tensor; raises VerificationError where a chunk is not complete or digests differ."""
-        return [
-            proved(tensor, book, self._source_of(tensor))
-            for tensor, book in zip(self._plan.tensors, self._tensors, strict=True)
-        ]
+        return [self.result(number) for number in range(len(self._tensors))]
+
+    def result(self, number: int) -> TensorResult:
+        """What became of one tensor; raises as ``results``."""
+        tensor = self._plan.tensors[number]
+        return proved(tensor, self._tensors[number], self._source_of(tensor))
+
+    def casts(self) -> list[CastStats]:
+        """What casts and arithmetic lost of each tensor so far."""
+        return [book.cast for book in self._tensors]
 
     def source_digests(self) -> dict[tuple[int, str], str]:
         """The digest of each source tensor that was read whole and once, by checkpoint and name."""

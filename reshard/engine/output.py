@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.contents import Encoding
 from reshard.formats.file_map import FileMap, Place
+from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.storage.base import Traits
 from reshard.storage.target import TargetPlace, traits_at
 from reshard.storage.transaction import Elsewhere
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 """Stores a whole chunk: tensor, index, and the encoded bytes."""
+
+Keep = Callable[[str, Box, "npt.NDArray[Any]"], None]
+"""Takes elements of a raw target in memory: tensor, box of it, and its elements, which change after the call."""
 
 
 class TaskOutput(Struct, frozen=True):
@@ -28,6 +36,7 @@ class TaskOutput(Struct, frozen=True):
         uploads: writes the files that chunks share where the store does not write in place.
         elsewhere: for tasks that do not run in this process; None for those that do.
         is_attempt: whether ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
+        keep: takes what is made, where the target is no files at all; only in this process.
     """
 
     root: str
@@ -36,6 +45,7 @@ class TaskOutput(Struct, frozen=True):
     uploads: Uploads | None = None
     elsewhere: Elsewhere | None = None
     is_attempt: bool = False
+    keep: Keep | None = None
 
     @property
     def place(self) -> TargetPlace:
@@ -51,7 +61,7 @@ class TargetOutput(Struct, frozen=True):
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
         name: of the target in errors, where a run has several; None where it has one.
-        uploads, elsewhere: as in TaskOutput.
+        uploads, elsewhere, keep: as in TaskOutput.
     """
 
     files: FileMap
@@ -60,6 +70,7 @@ class TargetOutput(Struct, frozen=True):
     name: str | None = None
     uploads: Uploads | None = None
     elsewhere: Elsewhere | None = None
+    keep: Keep | None = None
 
     @property
     def traits(self) -> Traits:
@@ -74,4 +85,4 @@ class TargetOutput(Struct, frozen=True):
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
         put = None if self.files.database is None else self.files.database.put
-        return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere)
+        return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere, keep=self.keep)

@@ -5,9 +5,15 @@ Select and drop rules apply to names of the source, then the map, then rename an
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from msgspec.structs import replace
 
+from reshard.engine.limits import Limits
+from reshard.engine.read_digests import tensor_digests
 from reshard.formats.base import Reader
+from reshard.formats.contents import Leaf
+from reshard.formats.leaf_paths import renamed
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
@@ -35,19 +41,48 @@ def mapped_tensors(
     return replace(mapping, tensors=tensors), dropped
 
 
+def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:
+    """The leaf of a tensor that a map makes: a new one; that of a PRNG key keeps what makes it one."""
+    source = next((p.source for p in made.pieces if p.fill is None), None)
+    trees = [item.name for item in reader.container.items if item.is_tree]
+    is_key = source is not None and reader.tensors[source].is_key
+    meta = next((x.meta for x in reader.leaves if is_key and x.name == source), {})
+    blank = Leaf("", (), trees[0] if trees else "", meta=meta)
+    return renamed(blank, made.spec.name, reader.container.naming_items)
+
+
+def unequal(
+    reader: Reader, pairs: Sequence[tuple[str, str]], seen: Mapping[str, str], limits: Limits
+) -> Iterator[tuple[str, str]]:
+    """The pairs of source tensors that a map says are equal (``same_as``), and are not.
+
+    ``seen``: digests that are known; what lacks one is read for its digest alone.
+    """
+    names = {name for pair in pairs for name in pair if name not in seen}
+    known = {**seen, **(tensor_digests(reader, limits, names) if names else {})}
+    return (pair for pair in pairs if known[pair[0]] != known[pair[1]])
+
+
 def _rewritten(made: MappedTensor, rewrite: Rewrite) -> MappedTensor:
     if rewrite.target == made.spec.name and rewrite.dtype is None:
         return made
     dtype = rewrite.dtype or made.spec.dtype
-    spec = replace(made.spec, name=rewrite.target, dtype=dtype)
-    if rewrite.dtype is not None and any(piece.fill is not None for piece in made.pieces):
+    return in_dtype(made, dtype, rewrite.target, saturate=rewrite.saturate)
+
+
+def in_dtype(
+    made: MappedTensor, dtype: str, name: str | None = None, *, saturate: bool = False
+) -> MappedTensor:
+    """The same tensor in another dtype, perhaps under another name; casts round once, together with arithmetic."""
+    spec = replace(made.spec, name=name or made.spec.name, dtype=dtype)
+    if dtype != made.spec.dtype and any(piece.fill is not None for piece in made.pieces):
         made = replace(made, pieces=tuple(_cast_fill(piece, dtype) for piece in made.pieces))
     pieces = tuple(
         replace(
             piece,
             target=spec.name,
             target_dtype=dtype,
-            saturate=rewrite.saturate,
+            saturate=saturate,
             source_dtype=dtype if piece.fill is not None else piece.source_dtype,
         )
         for piece in made.pieces

@@ -13,9 +13,9 @@ from msgspec import Struct
 from reshard.signatures import OptionsMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from reshard.arguments import MissingChunks, PairRules, Rules
+    from reshard.arguments import MapLike, MissingChunks, PairRules, Rules
     from reshard.engine.progress import Progress
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
@@ -33,6 +33,9 @@ class RestoreOptions(TypedDict, total=False):
     Attributes:
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
         rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
+        map, sizes, reverse: as in ``reshard.ConvertOptions``: the names, shapes and dtypes that are restored are those that the map
+            makes. ``select`` and ``drop`` search names of the checkpoint; ``rename``, ``cast``, the layout and ``like`` have the
+            map's.
         mesh: as in ``reshard.ConvertOptions``: a mesh without a layout keeps the axes by which each tensor was split, over
             this mesh and its devices; the mesh of a layout file, or of a tree of PartitionSpecs, is this one.
         missing_axes: ``"replicate"`` replicates the dimensions that axes split which ``mesh`` lacks; ``"error"``, the default,
@@ -61,6 +64,9 @@ class RestoreOptions(TypedDict, total=False):
 
     drop: Rules | None
     rename: PairRules | None
+    map: MapLike
+    sizes: Mapping[str, int] | None
+    reverse: bool
     mesh: str | MeshLike | None
     missing_axes: MissingAxes
     axis: int | None
@@ -82,6 +88,9 @@ class RestoreArguments(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta)
 
     drop: Rules | None = None
     rename: PairRules | None = None
+    map: MapLike = None
+    sizes: Mapping[str, int] | None = None
+    reverse: bool = False
     mesh: str | MeshLike | None = None
     missing_axes: MissingAxes = "error"
     axis: int | None = None

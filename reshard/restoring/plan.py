@@ -15,8 +15,10 @@ from reshard.formats.leaf_paths import renamed_leaves
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
+from reshard.maps.mapped import Mapped
 from reshard.planning.rules import rewrites
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
+from reshard.restoring.mapped import mapped_leaves
 from reshard.restoring.match import (
     SourceLeaf,
     check_fit,
@@ -44,11 +46,19 @@ class RestorePlan(Struct, frozen=True):
     Attributes:
         leaves: leaves of the checkpoint that the rules keep, in its order.
         values: the values of leaves that are not tensors, and of those taken from ``like``.
+        mapping: the map that makes the tensors; None where they are those of the checkpoint.
     """
 
     leaves: tuple[SourceLeaf, ...]
     reads: tuple[TensorRead, ...]
     values: Mapping[str, Any]
+    mapping: Mapped | None = None
+
+    @property
+    def computed(self) -> set[str]:
+        """The tensors that a map casts, or makes by arithmetic."""
+        made = () if self.mapping is None else self.mapping.tensors
+        return {m.spec.name for m in made if any(piece.is_computed for piece in m.pieces)}
 
 
 def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
@@ -57,7 +67,10 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     Raises one TreeError for everything that does not fit, PlanError for rules that make no sense,
     LayoutError, naming the tensor, for a layout or partition that cannot split it.
     """
-    leaves = _source_leaves(reader, request.changes)
+    if request.given_map is None:
+        leaves, mapping = _source_leaves(reader, request.changes), None
+    else:
+        leaves, mapping = mapped_leaves(reader, request.given_map, request.changes)
     wanted = [f for f in leaves if request.like is None or _is_asked_for(f, request.like)]
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
@@ -68,7 +81,7 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
         names = {f.name for f in wanted}
         values |= {n: target.leaf for n, target in request.like.leaves.items() if n not in names}
     reads = tuple(_read(f, f.stored, request) for f in wanted if f.stored is not None)
-    return RestorePlan(leaves, reads, values)
+    return RestorePlan(leaves, reads, values, mapping)
 
 
 def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:

@@ -25,7 +25,7 @@ class RestoreReport(Record, frozen=True):
         read_bytes: stored bytes that were read.
         needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, and every other needed chunk
             once.
-        casts: how many elements each cast changed, by name of the tensor.
+        casts: how many elements each cast or arithmetic of a map changed, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
         warnings: one sentence for each part of the checkpoint that was left out, each rule of the layout that matches no
             tensor, and each tensor that several match; and one about missing chunks.
@@ -64,7 +64,10 @@ def make_report(
     missing_chunks: Mapping[str, int],
 ) -> RestoreReport:
     """The report of a restore that is done."""
-    casts = {r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast}
+    computed = plan.computed
+    casts = {
+        r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast or r.name in computed
+    }  # fmt: skip
     return RestoreReport(
         len(restored),
         sum(done.is_verified for done in restored),

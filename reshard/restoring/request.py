@@ -9,6 +9,7 @@ from msgspec import Struct
 from reshard.arguments import changes_of, check_choice, check_missing_chunks
 from reshard.engine.limits import Limits, limits_of
 from reshard.layout.changes import Changes
+from reshard.maps.given_map import GivenMap, map_of
 from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax
 from reshard.restoring.options import Missing, RestoreArguments, Unexpected
@@ -25,6 +26,7 @@ class RestoreRequest(Struct, frozen=True):
 
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.
+        given_map: the map whose tensors are restored; None where those of the checkpoint are.
         like: the leaves of ``like`` or ``into``; None for every tensor, in dicts and lists.
         shardings: None without a layout and a mesh.
         missing: ``"keep"`` keeps leaves of ``like`` that the checkpoint lacks.
@@ -33,6 +35,7 @@ class RestoreRequest(Struct, frozen=True):
 
     limits: Limits
     changes: Changes
+    given_map: GivenMap | None
     like: TargetTree | None
     shardings: Shardings | None
     partitions: Partitions
@@ -76,6 +79,7 @@ def restore_request(
     return RestoreRequest(
         limits,
         changes + changes_of(select, options.drop, options.rename, cast),
+        map_of(options.map, options.sizes, options.reverse),
         _target_tree(like, options.into),
         shardings,
         partitions_of(partition, options.axis, options.partition_strategy, options.devices),

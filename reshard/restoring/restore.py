@@ -36,6 +36,7 @@ from reshard.formats.missing_chunks import (
 )
 from reshard.log import log, warn_caller
 from reshard.restoring.into import filling
+from reshard.restoring.mapped import restore_mapped
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
 from reshard.restoring.report import make_report
@@ -88,7 +89,11 @@ def _read(
     check_unchanged: Callable[[], None],
 ) -> list[Restored]:
     try:
-        restored = run(plan.reads, reader, request.limits, options.verify, options.progress)
+        own = request.limits, options.verify, options.progress
+        if plan.mapping is None:
+            restored = run(plan.reads, reader, *own)
+        else:
+            restored = restore_mapped(plan.reads, plan.mapping, reader, *own)
     except (FormatError, StorageError):
         check_unchanged()
         raise
@@ -108,7 +113,11 @@ def _missing(reader: Reader, plan: RestorePlan, asked: MissingChunks | None) -> 
 
     Where they are refused only since every chunk is recorded to be there, this is left to reading, which needs no listing.
     """
-    stored = [read.stored for read in plan.reads]
+    if plan.mapping is None:
+        stored = [read.stored for read in plan.reads]
+    else:
+        taken = {name for made in plan.mapping.tensors for name in made.sources}
+        stored = [reader.tensors[name] for name in reader.tensors if name in taken]
     names = [s.spec.name for s in stored if s.may_be_missing or asked is not None]
     return check_missing(reader, names, asked)
 

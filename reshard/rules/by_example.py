@@ -10,8 +10,7 @@ from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path, Rules
-    from reshard.conversion.options import MapLike
+    from reshard.arguments import MapLike, Path, Rules
     from reshard.formats.choose import Step
     from reshard.maps.example.infer import Inferred
     from reshard.verification.verify_report import Verification

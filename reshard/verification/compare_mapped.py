@@ -12,7 +12,7 @@ from reshard.formats.base import Reader
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
-from reshard.maps.mapped_checkpoint import mapped_tensors
+from reshard.maps.mapped_checkpoint import mapped_tensors, unequal
 from reshard.planning.pairing import RulesFrom
 from reshard.verification.made_digests import MadeDigests, made_digests
 from reshard.verification.verify_report import Comparison, TensorVerdict, Verification
@@ -74,11 +74,8 @@ def _changed(a: Reader, seen: Mapping[str, str]) -> Iterator[str]:
 
 def _untied(a: Reader, mapping: Mapped, seen: Mapping[str, str], limits: Limits) -> Iterator[str]:
     """Pairs of tensors of A that must be equal and are not."""
-    names = {name for pair in mapping.equal for name in pair if name not in seen}
-    known = {**seen, **(tensor_digests(a, limits, names) if names else {})}
-    for first, second in mapping.equal:
-        if known[first] != known[second]:
-            yield f"A: the map says that {first!r} equals {second!r} (same_as), but their digests differ"
+    for first, second in unequal(a, mapping.equal, seen, limits):
+        yield f"A: the map says that {first!r} equals {second!r} (same_as), but their digests differ"
 
 
 def _verdicts(

@@ -60,6 +60,12 @@ CODE = """
         }
         table = reshard.restore(root / kind, partition={"rows": 3}, select=["rows"])["rows"]
         found[kind]["table"] = bool(np.array_equal(table.numpy(), expected))
+    rules = {"map": [{"from": "columns", "to": "rows", "shape": "a b -> b a"}]}
+    turned = restore(root / "raw", select=["columns"], map=rules)["rows"]
+    found["turned"] = {
+        "read": reports[-1].read_bytes,
+        "right": all(np.array_equal(s.data, expected.T[s.index]) for s in turned.addressable_shards),
+    }
     print(json.dumps(found))
     if count > 1:
         jax.distributed.shutdown()
@@ -107,5 +113,8 @@ def test_each_process_reads_what_its_devices_need(count, root):
         # Rows are held twice by each pair of devices, the columns and both once, the replicated by all.
         needed = whole // count * 3 + whole
         assert abs(process["raw"]["needed"] - needed) <= 4096
+        # What a map turns: the target's rows are columns of the source, in two of its chunks.
+        assert process["turned"]["right"]
+        assert process["turned"]["read"] <= whole // min(count, 4) + 4096
     if count == 4:
         assert all(p["zstd"]["needed"] < found[0]["raw"]["needed"] * 2 for p in found)

@@ -221,7 +221,9 @@ def _transfer(
                 sink = ChunkSink(unit, output, digest, arena)
             else:
                 files = stack.enter_context(_open_files(task, unit, outputs))
-                sink = PieceSink(unit, files, digest, scratch, is_stored=is_stored)
+                sink = PieceSink(
+                    unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
+                )
             fillings.append(Filling(unit, sink, output.target, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:

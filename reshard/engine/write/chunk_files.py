@@ -12,7 +12,7 @@ from reshard.checksums.tensor_digest import CRC32C, finish
 from reshard.engine.buffers import MAPPED_BYTES, aligned_empty
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
-from reshard.engine.task import StoredChunk, TargetChunk, Unit
+from reshard.engine.task import StoredChunk, TargetChunk, Unit, target_element_type
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
@@ -52,6 +52,10 @@ def store_chunk(unit: Unit, target: TargetChunk, data: Bytes, output: TaskOutput
             encoded = (b"".join(encoded),)  # one call for a small one and its checksum
         if not target.places and output.put is not None:
             output.put(unit.name, target.index, encoded[0])
+        if output.keep is not None:
+            elements = data.view(target_element_type(unit.pieces[0])).reshape(target.stored_shape)
+            inside = elements[tuple(map(slice, target.box.shape))]  # without the padding of an edge
+            output.keep(unit.name, target.box, inside)
         versions = tuple(write_chunk(output, place, encoded) for place in target.places)
     moved, linear = (
         target.box.size * storage_bytes(unit.dtype),

@@ -18,7 +18,7 @@ from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_tensor
-from reshard.engine.output import TaskOutput
+from reshard.engine.output import Keep, TaskOutput
 from reshard.engine.task import CastStats, StoredChunk, TargetChunk, Unit, target_element_type
 from reshard.engine.write.chunk_files import (
     end_chunk,
@@ -104,7 +104,8 @@ class _Slots:
 class PieceSink(_Slots):
     """Writes each slot straight to its place in a raw target chunk.
 
-    ``is_stored``: the bytes are there already, from where they were read (``movers.share_blocks``).
+    ``is_stored``: the bytes are there already, from where they were read (``movers.share_blocks``). ``keep``: takes each slot
+    where the target is no files.
     """
 
     def __init__(
@@ -115,9 +116,11 @@ class PieceSink(_Slots):
         scratch: Bytes,
         *,
         is_stored: bool = False,
+        keep: Keep | None = None,
     ) -> None:
         super().__init__(unit, target_digest)
         self._files = files
+        self._keep = keep
         self._scratch = scratch
         self._is_stored = is_stored
         self._itemsize = self.dtype.itemsize
@@ -178,6 +181,8 @@ class PieceSink(_Slots):
             self._check_places(places, slot, target)
             for where in () if self._is_stored else target.places:
                 write_runs(self._files, where, data, places)
+            if self._keep is not None:
+                self._keep(self.unit.name, place, elements)
         self._nbytes[slot.number] += len(data)
         self._crc[slot.number] ^= self._chunk_crc(elements, slot, target, places)
         self._written.append((elements, place))

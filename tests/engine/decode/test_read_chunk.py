@@ -95,9 +95,10 @@ def test_places_get_their_elements(data):
     memory = data.draw(
         st.sampled_from((stream_memory, lambda *of: quickest_memory(*of, 64 * MIB)))
     )(encoding, values.nbytes)
+    shortest = data.draw(st.sampled_from((1, 1 << 10)))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chunk_reader, read_chunk):
-            patch.setattr(module, "MIN_RUN_BYTES", data.draw(st.sampled_from((1, 1 << 10))))
+        for module in (chunk_reader, read_chunk):  # which share the constant
+            patch.setattr(module, "MIN_RUN_BYTES", shortest)
         result = read_chunk.read_chunk(read, memory.buffers(Arena(memory.arena)))
     for place in places:
         inside = place.box.relative_to(origin).slices

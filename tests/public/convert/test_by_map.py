@@ -338,7 +338,7 @@ def test_tied_tensors_must_be_equal(tmp_path: Path) -> None:
     save_file({"embed": embed, "head": embed + 1}, tmp_path / "c.safetensors")
     with pytest.raises(
         reshard.VerificationError,
-        match=r"^the map says that 'head' equals 'embed' \(same_as\), but their digests are \w{16} and \w{16}; ",
+        match=r"^the map says that 'head' equals 'embed' \(same_as\), but their digests differ; the output was discarded; ",
     ):
         reshard.convert(tmp_path / "c.safetensors", tmp_path / "d.safetensors", map=tied)
     assert not (tmp_path / "d.safetensors").exists()
