@@ -33,9 +33,10 @@ class RestoreOptions(TypedDict, total=False):
     Attributes:
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
         rename: pairs of a pattern and a replacement, or a mapping; the first that matches counts.
-        map, sizes, reverse: as in ``reshard.ConvertOptions``: the names, shapes and dtypes that are restored are those that the map
-            makes. ``select`` and ``drop`` search names of the checkpoint; ``rename``, ``cast``, the layout and ``like`` have the
-            map's.
+        map: as in ``reshard.ConvertOptions``: the names, shapes and dtypes that are restored are those that the map makes. ``select``
+            and ``drop`` search names of the checkpoint; ``rename``, ``cast``, the layout and ``like`` have the map's.
+        sizes: of dimensions of the map that no shape tells, by name.
+        reverse: read the map from right to left.
         mesh: as in ``reshard.ConvertOptions``: a mesh without a layout keeps the axes by which each tensor was split, over
             this mesh and its devices; the mesh of a layout file, or of a tree of PartitionSpecs, is this one.
         missing_axes: ``"replicate"`` replicates the dimensions that axes split which ``mesh`` lacks; ``"error"``, the default,
