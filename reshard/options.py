@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from reshard.arguments import bytes_of, check_choice, check_positive
+from reshard.arguments import bytes_of, check_choice, check_positive, path_of
 
-Kind = Literal["flag", "choice", "size", "text", "patterns", "pairs", "sizes", "layout", "map"]
+Kind = Literal[
+    "flag", "choice", "size", "text", "patterns", "pairs", "sizes", "layout", "map", "place"
+]
 """What a value is: a truth value, one of several words, bytes as a number or as text, text, a list of patterns, pairs of a pattern
-and text, sizes by name, or the content of a layout file or a map file. Each surface has one way to ask for a kind."""
+and text, sizes by name, the content of a layout file or a map file, or the path or URL of something that is read. Each surface has one way to ask for a kind."""
 
 LAYOUT, CHANGES, OUTPUT = "Layout", "Changes on the way", "Output"
 """The groups of the help."""
@@ -81,6 +83,8 @@ class Option(Struct, frozen=True, kw_only=True):
             check_choice(name, value, self.choices)
         if self.kind == "size":
             return self._size(name, value)
+        if self.kind == "place":
+            return None if value is None else path_of(name, value)
         return value if self.read is None else self.read(value)
 
     def _size(self, name: str, value: Any) -> int | None:

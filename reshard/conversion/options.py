@@ -66,7 +66,7 @@ class ConvertOptions(TypedDict, total=False):
         style: Orbax's form of the target, ``"v0"`` or ``"v1"``; None, the default, keeps the source's.
         to: the target's format, ``"orbax"`` or ``"safetensors"``. None, the default, takes safetensors for a target
             whose name ends in ``.safetensors``, else the source's format. ``ocdbt``, ``style``, ``compression`` and
-            ``chunk_bytes`` are options of Orbax, the next four of safetensors.
+            ``chunk_bytes`` are options of Orbax, the next five of safetensors.
         files: the files of a safetensors target. ``"shards"``, the default of a folder, is Hugging Face's form: whole
             tensors, and an index. ``"one"`` is a single file, the default of a target whose name ends in
             ``.safetensors``. ``"ranks"`` is a file for each device of the target mesh, with that device's slices.
@@ -77,6 +77,8 @@ class ConvertOptions(TypedDict, total=False):
             ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
         carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
             to the target, and folders of at most 64 MiB; a warning names larger ones.
+        config: a folder with ``config.json``, from which it and the tokenizer's and other small files are copied. The config is held
+            against names and shapes of the target first.
         missing_chunks: what to do where chunks of the source's tensors are not stored. ``"refuse"`` raises CorruptError;
             ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default, refuses
             them where the checkpoint records that it stores every chunk, and else warns: older versions of Orbax leave out
@@ -111,6 +113,7 @@ class ConvertOptions(TypedDict, total=False):
     file_bytes: int | str | None
     file_names: str | None
     carry: bool
+    config: Path | None
     missing_chunks: MissingChunks | None
     check: Check
     overwrite: bool
@@ -141,6 +144,7 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     file_bytes: int | str | None = None
     file_names: str | None = None
     carry: bool = False
+    config: Path | None = None
     missing_chunks: MissingChunks | None = None
     check: Check = "written"
     overwrite: bool = False

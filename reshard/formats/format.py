@@ -142,7 +142,7 @@ class Format(Protocol):
         ...
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
-        """What a person should know about a target, one sentence each."""
+        """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

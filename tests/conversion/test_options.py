@@ -128,7 +128,7 @@ def test_the_page_has_a_field_for_every_option_that_has_no_place_of_its_own() ->
 def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
     in_layout, in_a_map, of_the_target_alone = (
         {"mesh", "missing_axes"},
-        {"map", "sizes", "reverse"},
+        {"map", "sizes", "reverse", "config"},  # in the identity where they are given
         {"missing_chunks", "overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))

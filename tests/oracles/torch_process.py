@@ -51,6 +51,15 @@ def save_model(kind: str, folders: dict[str, str]) -> Any:
     return _logits(model)
 
 
+def save_described(configs: dict[str, dict[str, Any]], folder: str) -> Any:
+    """Saves a random model for each config, by the name of its folder, with the files that go with it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    for name, values in configs.items():
+        config = AutoConfig.for_model(**values)
+        AutoModelForCausalLM.from_config(config).save_pretrained(f"{folder}/{name}")
+
+
 def load_model(folder: str, variant: str | None = None) -> Any:
     """The logits of a saved model, or of a variant of it, and the names that were missing from its files or of no use."""
     from transformers import AutoModelForCausalLM
@@ -106,7 +115,8 @@ def group(action: str, folders: list[str]) -> Any:
 
 
 FUNCTIONS: dict[str, Any] = {
-    f.__name__: f for f in (save_model, load_model, logit_values, stored, dcp_sizes, group)
+    f.__name__: f
+    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group)
 }
 
 

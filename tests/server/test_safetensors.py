@@ -154,6 +154,27 @@ def test_what_an_index_does_not_list_is_told_and_can_be_included(
     assert refused.status_code == 422
 
 
+def test_the_files_of_a_model_are_read_below_a_root(client: httpx.Client, server: Live) -> None:
+    model = server.log.parent / "data" / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 1}')
+    asked = {"source": "data/sharded", "target": "data/made/model", "config": "data/model"}
+    answer = client.post("/v1/plans", json=asked)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(
+        "data/model/config.json does not fit the target: model type 'llama' asks for"
+    )
+    (model / "config.json").write_text('{"model_type": "own"}')
+    ended = end_of(client, client.post("/v1/conversions", json=asked).headers["Location"])
+    assert (ended["state"], ended["error"]) == ("succeeded", None)
+    assert "data/model/config.json is of model type 'own'" in ended["result"][0]["warnings"][0]
+    made = server.log.parent / "data" / "made" / "model"
+    assert (made / "config.json").read_text() == '{"model_type": "own"}'
+    for config in ("/etc", "nowhere/model", "data/../model"):
+        answer = client.post("/v1/conversions", json={**asked, "config": config})
+        assert (answer.status_code, answer.json()["field"]) in ((422, "/config"), (404, "/config"), (403, "/config")), answer.text  # fmt: skip
+
+
 def test_an_option_of_another_format_is_refused(client: httpx.Client) -> None:
     asked = {"source": "data/sharded", "target": "data/made/other", "compression": "zstd"}
     answer = client.post("/v1/plans", json=asked)

@@ -105,8 +105,12 @@ def _settings(options: CheckedOptions) -> dict[str, str]:
     mapped = {} if options.given_map is None else {"map": repr(options.given_map)}
     return {
         "layout": _layout_text(options.layout),
-        **mapped,  # left out without one, so that the identities of earlier versions stay what they are
-        **{name: option.show(parsed[name]) for name, option in declared.items() if option.show},
+        **mapped,  # left out without one, as places are, so that the identities of earlier versions stay what they are
+        **{
+            name: option.show(parsed[name])
+            for name, option in declared.items()
+            if option.show and not (option.kind == "place" and parsed[name] is None)
+        },
         "max_memory": exact_bytes(options.max_memory),
         "workers": str(options.workers),
         "reshard": __version__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, PlanError
 from reshard.formats.safetensors.index import is_weights
 from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.sizes import exact_bytes
@@ -19,6 +19,11 @@ would double the target; the largest tokenizers take 40 MB."""
 
 _OF_THE_RUN = frozenset({FILE_NAME, PARTIAL_NAME, COMMIT_MARKER, UNFINISHED_MARK})
 """What reshard wrote about the checkpoint itself. A marker that is carried would say that its copy is complete."""
+
+
+CONFIG_NAME = "config.json"
+_OF_A_MODEL = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
+"""Endings of config, generation and tokenizer files, chat templates, and model code that a config names."""
 
 
 class Beside(Struct, frozen=True):
@@ -62,6 +67,24 @@ def beside(folder: Location) -> Beside:
             files += inner or ()
             left_out += [name] if inner is None else []
     return Beside(str(folder), tuple(files), tuple(left_out))
+
+
+def model_files(folder: Location) -> Beside:
+    """The config.json, tokenizer and other small files at the top of the folder of a model, by name.
+
+    Raises PlanError for a place that is no folder with a config.json, FormatError as ``beside``.
+    """
+    if not folder.is_folder() or not (folder / CONFIG_NAME).is_file():
+        raise PlanError(
+            f"config is {str(folder)!r}, which is no folder with a {CONFIG_NAME}; name the folder of a Hugging Face model (config)"
+        )
+    found = beside(folder)
+    files = [
+        name
+        for name in found.files
+        if name.endswith(_OF_A_MODEL) and "/" not in name and not name.endswith(".index.json")
+    ]
+    return Beside(found.folder, tuple(files))
 
 
 def left_out_text(folders: tuple[str, ...]) -> str:

@@ -13,10 +13,11 @@ from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Encoding, StoredTensor
 from reshard.formats.format import OneFile
-from reshard.formats.safetensors.beside import Beside, beside
+from reshard.formats.safetensors.beside import CONFIG_NAME, Beside, beside, model_files
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.index import ENDING
+from reshard.formats.safetensors.model_config import ModelConfig, read_config
 from reshard.formats.safetensors.model_name import ModelName
 from reshard.formats.safetensors.options import FilesOf
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
@@ -44,7 +45,8 @@ class SafetensorsForm(Form, frozen=True):
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
         name: how the files of a model are called.
-        carried: files of the source that are copied as they are.
+        carried: files that are copied as they are, from beside the source or from the folder of a model.
+        config: the config.json among them that is held against the target; None where it is the source's own.
     """
 
     format: ClassVar[str] = "safetensors"
@@ -54,6 +56,7 @@ class SafetensorsForm(Form, frozen=True):
     file_names: str | None = None
     carried: Beside = Beside()
     name: ModelName = ModelName()
+    config: ModelConfig | None = None
 
     @property
     def file(self) -> str:
@@ -99,14 +102,26 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
         raise PlanError(
             f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
         )
-    if files == "one" and (file_names is not None or options["carry"]):
-        name = "carry" if options["carry"] else "file_names"
+    of_a_folder = {"file_names": file_names, "carry": options["carry"], "config": options["config"]}
+    name = next((name for name, value in reversed(of_a_folder.items()) if value), "")
+    if files == "one" and name:
         raise PlanError(
             f"{name} is for a folder of files, but the target is a single file; leave it out ({name}), or ask for "
             "other files (files)"
         )
+    if options["carry"] and options["config"] is not None:
+        raise PlanError(
+            "carry takes the files beside the weights of the source, and config those of another model; leave one of them out (carry, "
+            "config)"
+        )
     carried = _carried(source) if options["carry"] else Beside()
-    return SafetensorsForm(files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source))
+    config = None
+    if options["config"] is not None:
+        carried = model_files(locate(options["config"]))
+        config = read_config(locate(carried.folder) / CONFIG_NAME)
+    return SafetensorsForm(
+        files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source), config
+    )
 
 
 def _name_of(source: Reader) -> ModelName:

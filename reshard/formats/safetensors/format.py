@@ -116,8 +116,7 @@ class Safetensors(Format):
         return arrange(cast("SafetensorsForm", form), tensor, source)
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
-        form = cast("SafetensorsForm", target.form)
-        return target_warnings(target, form.files, form.carried)
+        return target_warnings(target, cast("SafetensorsForm", target.form))
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
         from reshard.formats.safetensors.write.file_map import plan_files

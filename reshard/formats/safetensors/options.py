@@ -73,4 +73,18 @@ OPTIONS: Mapping[str, Option] = {
         description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
         label="Copy the files beside the weights of a safetensors source",
     ),
+    "config": Option(
+        kind="place",
+        show=str,
+        metavar="DIR",
+        help=(
+            "Folder of a model from which config.json, its tokenizer and the other small files at its top are copied. The config is "
+            "held against the names and shapes of DST first."
+        ),
+        description="Folder from which config.json, the tokenizer and other small files are copied, after the config was held against the target.",
+        examples=("models/llama",),
+        max_length=4096,
+        label="Model files",
+        hint="A folder with config.json and a tokenizer. They are copied, and the config is held against the target.",
+    ),
 }

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from reshard.errors import ReshardError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.json.safe_json import read_json
-from reshard.formats.safetensors.beside import Beside, left_out_text
+from reshard.formats.safetensors.beside import CONFIG_NAME, left_out_text
+from reshard.formats.safetensors.form import SafetensorsForm
+from reshard.formats.safetensors.model_config import ModelConfig, check_config, config_warnings
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import kind_of
 from reshard.storage.location import Location, locate
@@ -17,8 +19,9 @@ _NAMES_SHOWN = 3
 _UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu", *PACKED})
 
 
-def target_warnings(target: TargetCheckpoint, files: str, carried: Beside) -> Iterator[str]:
-    """The warnings about a target of the form ``files``, to which the files ``carried`` are copied."""
+def target_warnings(target: TargetCheckpoint, form: SafetensorsForm) -> Iterator[str]:
+    """The warnings about a target of this form; PlanError where the config of a model does not fit it."""
+    files, carried = form.files, form.carried
     if target.copied:
         yield (
             f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
@@ -27,8 +30,13 @@ def target_warnings(target: TargetCheckpoint, files: str, carried: Beside) -> It
         yield from _torch_warning(target)
     if target.container.style is not None:
         yield from _kernel_warning(target)
-    if "config.json" in carried.files:
-        yield from _dtype_warning(locate(carried.folder) / "config.json", target)
+    if form.config is not None:
+        shapes = {name: tensor.spec.shape for name, tensor in target.tensors.items()}
+        check_config(form.config, files, shapes)
+        yield from config_warnings(form.config, files)
+        yield from _config_dtype_warning(form.config, target)
+    elif CONFIG_NAME in carried.files:
+        yield from _dtype_warning(locate(carried.folder) / CONFIG_NAME, target)
     if carried.left_out:
         yield left_out_text(carried.left_out)
 
@@ -62,6 +70,16 @@ def _kernel_warning(target: TargetCheckpoint) -> Iterator[str]:
             f"{len(named)} renamed tensor{'s' if named[1:] else ''} of two or more dimensions end{'' if named[1:] else 's'} in .weight "
             f"({some}) and kept the order of dimensions: where one is a kernel [in, out], torch expects [out, in], and a square one "
             "loads without an error and computes nonsense; transpose kernels before you load them"
+        )
+
+
+def _config_dtype_warning(config: ModelConfig, target: TargetCheckpoint) -> Iterator[str]:
+    asked = config.values.get("dtype", config.values.get("torch_dtype"))
+    made = {t.spec.dtype for t in target.tensors.values() if kind_of(t.spec.dtype) == "float"}
+    if isinstance(asked, str) and made - {asked}:
+        yield (
+            f"{config.where} says {asked}, but the target has {', '.join(sorted(made))}: transformers casts them when it loads them; cast to "
+            f"{asked} here (cast), or change the config's dtype"
         )
 
 

@@ -71,7 +71,7 @@ def check_conversion(
                 field,
             )
         seen[requested.target] = field
-        _check_target(serving, request, requested, place)
+        _check_target(serving, caller, request, requested, place)
     _check_seconds(serving.settings, request)
 
 
@@ -105,6 +105,7 @@ def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, Targ
 
 def _check_target(
     serving: Checking,
+    caller: Caller,
     request: ConversionRequest | AnyPlanRequest,
     requested: TargetRequest,
     place: str,
@@ -119,6 +120,9 @@ def _check_target(
         if layout is not None:
             check_arguments(**where, max_memory=ceiling)
     refuse_path(requested.map, f"{place}/map")
+    if requested.config is not None:
+        with for_field(f"{place}/config"):
+            serving.roots.readable(caller, requested.config)
     members = {name: getattr(requested, name) for name in CHECKED}
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))

@@ -81,6 +81,8 @@ def _target(
     document = requested.model_dump(mode="json")
     document["target"] = str(roots.recheck(requested.target, target=True))
     document["restart"] = requested.restart and not begun
+    if requested.config is not None:
+        document["config"] = str(roots.recheck(requested.config))
     if isinstance(requested.layout, str):  # the library would take text for a path
         document["layout"] = stored_layout(db, requested.layout, as_of)
     return library_options(document)

@@ -32,6 +32,7 @@ from reshard_server.schemas.conversion import (
     AnyPlanRequest,
     MultiPlanRequest,
     TargetRequest,
+    paths_of,
     targets_of,
 )
 from reshard_server.schemas.layout import PreviewRequest
@@ -116,7 +117,7 @@ def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
         "link": body.model_dump(include=_LINK, exclude_none=True),
     }
     targets = [_target(serving, caller, requested) for requested in targets_of(body)]
-    paths = (body.source, *(requested.target for requested in targets_of(body)))
+    paths = paths_of(body)
     shown = {"source": body.source}
     if isinstance(body, MultiPlanRequest):
         several = {**arguments, "targets": targets}
@@ -126,8 +127,10 @@ def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
 
 
 def _target(serving: Services, caller: Caller, requested: TargetRequest) -> dict[str, Any]:
+    config = requested.config
     return {
-        **requested.model_dump(mode="json", exclude={"target", "layout", *_OF_THE_RUN}),
+        **requested.model_dump(mode="json", exclude={"target", "layout", "config", *_OF_THE_RUN}),
+        "config": config if config is None else str(serving.roots.readable(caller, config)),
         "target": str(serving.roots.writable(caller, requested.target)),
         "layout": content_of(serving, requested.layout),
     }

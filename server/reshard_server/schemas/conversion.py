@@ -59,6 +59,7 @@ _TYPES: Mapping[str, Any] = {
     "sizes": Sizes | None,
     "layout": str | dict[str, Any] | None,
     "map": MapContent,
+    "place": RootedPath | None,
 }
 
 
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
         layout: str | dict[str, Any] | None = None
         map: MapContent = None
         mesh: str | None = None
+        config: RootedPath | None = None
         overwrite: bool = False
         restart: bool = False
 
@@ -222,6 +224,12 @@ def targets_of(request: ConversionRequest | AnyPlanRequest) -> tuple[TargetReque
     if isinstance(request, SeveralTargets | MultiPlanRequest):
         return request.targets
     return (TargetRequest(**{name: getattr(request, name) for name in TargetRequest.model_fields}),)
+
+
+def paths_of(request: ConversionRequest | AnyPlanRequest) -> tuple[str, ...]:
+    """Every path that a request names: the source, and each target with what it reads besides."""
+    named = [(each.target, each.config) for each in targets_of(request)]
+    return (request.source, *(path for pair in named for path in pair if path is not None))
 
 
 class ProgressState(Answer):

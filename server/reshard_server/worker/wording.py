@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.surface.places import Location, locate
-from reshard_server.schemas.conversion import ConversionRequest, targets_of
+from reshard_server.schemas.conversion import ConversionRequest, paths_of, targets_of
 
 HIDDEN = "(a folder of the server)"
 """Replaces a folder that has no name for the client."""
@@ -117,8 +117,7 @@ class Wording:
             links: the folder of hard links that is read instead of the source, if any; the client knows only
                 the source.
         """
-        targets = (requested.target for requested in targets_of(request))
-        names = RootNames.of(roots).only(request.source, *targets)
+        names = RootNames.of(roots).only(*paths_of(request))
         if links is not None:
             names = names.before(locate(links), request.source)
         return cls(request, names)

@@ -1,0 +1,252 @@
+"""Holds a Hugging Face config.json against the tensors of a target: names, shapes, number of layers and experts.
+
+The tables say what the model code of transformers 5 makes of a config, for decoders that share the modules of Llama. A config of
+another model type is copied unchecked, with a warning. No value is made up: a size that the config lacks is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct, field
+
+from reshard.errors import PlanError, ReshardError
+from reshard.formats.json.safe_json import read_json
+from reshard.formats.safetensors.options import FilesOf
+from reshard.storage.location import Location
+
+_SHOWN = 3
+MOST_TENSORS = 4_000_000
+"""Of a model that a config describes: a hostile one could ask for a list without end."""
+
+Shapes = Mapping[str, tuple[str, ...]]
+"""By name below a layer or at the top: each dimension is a product of sizes of the config."""
+
+_TOP: Shapes = {
+    "model.embed_tokens.weight": ("vocab_size", "hidden_size"),
+    "model.norm.weight": ("hidden_size",),
+    "lm_head.weight": ("vocab_size", "hidden_size"),
+}
+_ATTENTION: Shapes = {
+    "input_layernorm.weight": ("hidden_size",),
+    "post_attention_layernorm.weight": ("hidden_size",),
+    "self_attn.q_proj.weight": ("num_attention_heads * head_dim", "hidden_size"),
+    "self_attn.k_proj.weight": ("num_key_value_heads * head_dim", "hidden_size"),
+    "self_attn.v_proj.weight": ("num_key_value_heads * head_dim", "hidden_size"),
+    "self_attn.o_proj.weight": ("hidden_size", "num_attention_heads * head_dim"),
+}
+_MLP: Shapes = {
+    "mlp.gate_proj.weight": ("intermediate_size", "hidden_size"),
+    "mlp.up_proj.weight": ("intermediate_size", "hidden_size"),
+    "mlp.down_proj.weight": ("hidden_size", "intermediate_size"),
+}
+_QKV_BIAS: Shapes = {
+    f"{name.removesuffix('weight')}bias": shape[:1]
+    for name, shape in _ATTENTION.items()
+    if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+}
+_O_BIAS: Shapes = {"self_attn.o_proj.bias": ("hidden_size",)}
+_MLP_BIAS: Shapes = {f"{name.removesuffix('weight')}bias": shape[:1] for name, shape in _MLP.items()}  # fmt: skip
+_QK_NORM: Shapes = {"self_attn.q_norm.weight": ("head_dim",), "self_attn.k_norm.weight": ("head_dim",)}  # fmt: skip
+_FFN_NORM: Shapes = {
+    "pre_feedforward_layernorm.weight": ("hidden_size",),
+    "post_feedforward_layernorm.weight": ("hidden_size",),
+}
+_MIXTRAL: Shapes = {
+    "block_sparse_moe.gate.weight": ("num_local_experts", "hidden_size"),
+    "block_sparse_moe.experts.{x}.w1.weight": ("intermediate_size", "hidden_size"),
+    "block_sparse_moe.experts.{x}.w2.weight": ("hidden_size", "intermediate_size"),
+    "block_sparse_moe.experts.{x}.w3.weight": ("intermediate_size", "hidden_size"),
+}
+_QWEN_MOE: Shapes = {
+    "mlp.gate.weight": ("num_experts", "hidden_size"),
+    "mlp.experts.{x}.gate_proj.weight": ("moe_intermediate_size", "hidden_size"),
+    "mlp.experts.{x}.up_proj.weight": ("moe_intermediate_size", "hidden_size"),
+    "mlp.experts.{x}.down_proj.weight": ("hidden_size", "moe_intermediate_size"),
+}
+
+
+class _Family(Struct, frozen=True):
+    """What the model code of one model type has in each layer.
+
+    Attributes:
+        experts: in place of the dense ``mlp``, in layers that have experts.
+        count: the size that says how many experts there are.
+        is_tied: whether the output layer is the embedding where the config does not say.
+    """
+
+    layer: Shapes
+    mlp: Shapes = field(default_factory=lambda: _MLP)
+    experts: Shapes = field(default_factory=dict)
+    count: str = ""
+    is_tied: bool = False
+
+
+FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(_ATTENTION),
+    "mistral": _Family(_ATTENTION),
+    "qwen2": _Family({**_ATTENTION, **_QKV_BIAS}),
+    "qwen3": _Family({**_ATTENTION, **_QK_NORM}),
+    "qwen3_moe": _Family(
+        {**_ATTENTION, **_QK_NORM}, experts=_QWEN_MOE, count="num_experts"
+    ),
+    "mixtral": _Family(_ATTENTION, {}, _MIXTRAL, "num_local_experts"),
+    "gemma": _Family(_ATTENTION, is_tied=True),
+    "gemma2": _Family({**_ATTENTION, **_FFN_NORM}, is_tied=True),
+    "gemma3_text": _Family({**_ATTENTION, **_FFN_NORM, **_QK_NORM}, is_tied=True),
+}  # fmt: skip
+"""The model types whose tensors are known."""
+
+
+class ModelConfig(Struct, frozen=True):
+    """A config.json.
+
+    Attributes:
+        where: its text, for messages.
+        values: what it says.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    @property
+    def model_type(self) -> str:
+        """The word by which transformers chooses the model code; "" where there is none."""
+        found = self.values.get("model_type")
+        return found if isinstance(found, str) else ""
+
+    def size(self, name: str) -> int:
+        """A size; PlanError where the config has none, or what is no size."""
+        value = self.values.get(name)
+        if value is None and name == "num_experts":  # transformers 5 writes the other name
+            return self.size("num_local_experts")
+        if value is None and name == "num_key_value_heads":
+            return self.size("num_attention_heads")
+        if value is None and name == "head_dim":
+            return self.size("hidden_size") // max(1, self.size("num_attention_heads"))
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
+            found = "has none" if value is None else f"says {value!r}"
+            raise PlanError(
+                f"{self.where}: {self.model_type} needs {name}, a whole number, but the config {found}; take the config of this model"
+            )
+        return value
+
+    def product(self, text: str) -> int:
+        """The product of sizes that a text names."""
+        return math.prod(self.size(name) for name in text.split(" * "))
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A truth value."""
+        return bool(self.values.get(name, default))
+
+
+def read_config(file: Location) -> ModelConfig:
+    """A config.json; PlanError for what is none."""
+    try:
+        document = read_json(file)
+    except ReshardError as error:
+        raise PlanError(f"{file} cannot be read as the config of a model: {error}") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"{file} is no config of a model; expected a JSON object with its sizes")
+    return ModelConfig(str(file), document)
+
+
+def check_config(
+    config: ModelConfig, files: FilesOf, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raises PlanError where the target lacks a tensor that the model code asks for, has one more, or one of another shape.
+
+    Only whole tensors of a model type that is known are checked.
+    """
+    family = FAMILIES.get(config.model_type)
+    if family is None or files != "shards":
+        return
+    wanted = dict(_wanted(config, family))
+    tied = config.flag("tie_word_embeddings", family.is_tied)
+    missing = [n for n in wanted if n not in shapes and not (tied and n == "lm_head.weight")]
+    if missing:
+        raise PlanError(_names(config, "asks for {} that the target does not have", missing))
+    other = [name for name in shapes if name not in wanted]
+    if other:
+        raise PlanError(_names(config, "has no place for {} of the target", other))
+    for name, dimensions in wanted.items():
+        if name in shapes:
+            _check_shape(config, name, dimensions, shapes[name])
+
+
+def config_warnings(config: ModelConfig, files: FilesOf) -> Iterator[str]:
+    """A sentence where a config was not held against a target of the form ``files``."""
+    if files != "shards":
+        yield (
+            f"{config.where} was copied unchecked: it describes whole tensors under the names of transformers, and files is {files!r}"
+        )
+    elif config.model_type not in FAMILIES:
+        yield (
+            f"{config.where} is of model type {config.model_type!r}, whose tensors are not known here, and was copied unchecked; known are "
+            f"{', '.join(FAMILIES)}"
+        )
+
+
+def _wanted(config: ModelConfig, family: _Family) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every tensor of the model, with its shape in words."""
+    layers = config.size("num_hidden_layers")
+    experts = config.size(family.count) if family.count else 0
+    if layers * (experts + 1) * 4 > MOST_TENSORS:
+        raise PlanError(
+            f"{config.where} describes {layers:,} layers of {experts:,} experts, more than {MOST_TENSORS:,} tensors; take the config of this "
+            "model"
+        )
+    yield from _TOP.items()
+    for layer in range(layers):
+        for name, shape in _of_layer(config, family, layer, experts):
+            yield f"model.layers.{layer}.{name}", shape
+
+
+def _of_layer(
+    config: ModelConfig, family: _Family, layer: int, experts: int
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from family.layer.items()
+    if config.flag("attention_bias", False):
+        yield from _QKV_BIAS.items()
+        yield from _O_BIAS.items()
+    if experts and not _is_dense(config, layer):
+        for name, shape in family.experts.items():
+            numbers = range(experts) if "{x}" in name else range(1)
+            yield from ((name.replace("{x}", str(number)), shape) for number in numbers)
+        return
+    yield from family.mlp.items()
+    if config.flag("mlp_bias", False):
+        yield from _MLP_BIAS.items()
+
+
+def _is_dense(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer of a model with experts has none, by Qwen's two keys."""
+    dense, step = config.values.get("mlp_only_layers"), config.values.get("decoder_sparse_step", 1)
+    listed = isinstance(dense, list) and layer in dense
+    return listed or (isinstance(step, int) and step > 1 and (layer + 1) % step != 0)
+
+
+def _check_shape(
+    config: ModelConfig, name: str, dimensions: tuple[str, ...], found: tuple[int, ...]
+) -> None:
+    wanted = tuple(map(config.product, dimensions))
+    if wanted != found:
+        words = " × ".join(
+            f"{text} = {size}" for text, size in zip(dimensions, wanted, strict=True)
+        )
+        raise PlanError(
+            f"{config.where} does not fit the target: {name!r} has shape {list(found)}, but the config says {words}; take the config of "
+            "this model, or correct the map"
+        )
+
+
+def _names(config: ModelConfig, what: str, names: list[str]) -> str:
+    some = ", ".join(map(repr, islice(names, _SHOWN))) + (", …" if len(names) > _SHOWN else "")
+    count = f"{len(names):,} tensor{'s' if names[1:] else ''} ({some})"
+    return (
+        f"{config.where} does not fit the target: model type {config.model_type!r} {what.format(count)}; take the config of this model, "
+        "or correct the map"
+    )
