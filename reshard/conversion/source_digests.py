@@ -74,8 +74,8 @@ def check_equal(
     known = {name: digest for (_, name), digest in seen.items()}
     for first, second in unequal(reader, pairs, known, limits):
         raise VerificationError(
-            f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; the output was discarded; give the "
-            "first a rule of its own"
+            f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; "
+            "the output was discarded; give the first a rule of its own"
         )
 
 
