@@ -15,8 +15,7 @@ from reshard.errors import PlanError
 from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.read_layout import given_layout
-from reshard.maps.given_map import GivenMap, map_of
+from reshard.maps.given_map import GivenMap, map_and_layout
 from reshard.planning.target_layouts import Layout, layout_of
 from reshard.storage.target import traits_at
 
@@ -83,7 +82,10 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     a target that is no path.
     """
     changes = changes_of(asked.select, asked.drop, asked.rename, asked.cast)
-    layout = layout_of(given_layout(asked.layout), asked.mesh, asked.missing_axes)
+    given_map, own = map_and_layout(asked.map, asked.sizes, asked.reverse, asked.layout)
+    if own is None and given_map is not None:
+        own = given_map.layout
+    layout = layout_of(own, asked.mesh, asked.missing_axes)
     path = path_of("target", asked.target)
     to, given = named_options(path, asked.to, parsed_options(asked))
     options = CheckedOptions(
@@ -91,7 +93,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         workers=limits.workers,
         layout=layout,
         changes=layout.changes + changes if isinstance(layout, LayoutFile) else changes,
-        given_map=map_of(asked.map, asked.sizes, asked.reverse),
+        given_map=given_map,
         to=to,
         format_options=given,
         **{name: getattr(asked, name) for name in AS_ASKED},

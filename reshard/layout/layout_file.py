@@ -15,6 +15,7 @@ from reshard.errors import LayoutError
 from reshard.layout.axes import Axis, known_axes, used_axes
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.layout_text import Document
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
@@ -36,7 +37,9 @@ REPLICATE_THEM = 'replicate the dimensions that they split (missing_axes="replic
 T = TypeVar("T")
 
 CHANGE_KEYS = ("select", "drop", "rename", "cast")
-KEYS = ("mesh", "rules", "partitions", "unmatched", *CHANGE_KEYS)
+LAYOUT_KEYS = ("mesh", "rules", "partitions", "unmatched")
+MAP_KEYS = ("about", "sizes", "map")
+KEYS = (*LAYOUT_KEYS, *CHANGE_KEYS, *MAP_KEYS)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class LayoutFile:
     Making one with a mesh checks the axes of every rule against it.
 
     Attributes:
+        map: the part that says which tensors become which (``maps.read_map``), if it has one; not read yet, not compared.
         where: its name in messages; not compared.
         replicated: axes that were removed from its rules because its mesh lacks them; for a warning, not compared.
     """
@@ -116,6 +120,7 @@ class LayoutFile:
     partitions: tuple[PartitionRule, ...] = ()
     unmatched: Unmatched = "replicate"
     changes: Changes = field(default_factory=Changes)
+    map: Document | None = field(default=None, compare=False)
     where: str = field(default="layout", compare=False)
     replicated: tuple[str, ...] = field(default=(), compare=False)
 
@@ -172,6 +177,7 @@ def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
         "drop": list(layout.changes.drop),
         "rename": [{"match": m, "to": to} for m, to in layout.changes.rename],
         "cast": [{"match": m, "dtype": dtype} for m, dtype in layout.changes.cast],
+        **({} if layout.map is None else layout.map.data),
     }
     return {key: section for key, section in sections.items() if section}
 

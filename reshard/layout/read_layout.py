@@ -14,6 +14,7 @@
     drop: ["/mu$"]
     rename: [{match: "^params/", to: "model/"}]
     cast: [{match: "kernel$", dtype: bfloat16}]
+    map: [{from: params/w, to: w}]        # a map, with about and sizes; see maps.read_map
 
 Every error names file, line and key, what was expected and what was found.
 """
@@ -22,8 +23,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast, get_args
+
+from msgspec.structs import replace
 
 from reshard.geometry.dtypes import STORED_DTYPES, dtype_name
 from reshard.geometry.sizes import parse_bytes
@@ -32,6 +35,7 @@ from reshard.layout.changes import SATURATE, Changes, full_name, kind_of
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import (
     KEYS,
+    MAP_KEYS,
     LayoutFile,
     PartitionRule,
     Rule,
@@ -52,7 +56,7 @@ def load_layout(path: str | os.PathLike[str]) -> LayoutFile:
 
     Raises StorageError if it cannot be read, LayoutError with file and line if it is wrong.
     """
-    return _layout_file(read_document(os.fspath(path)))
+    return layout_of_document(read_document(os.fspath(path)))
 
 
 def given_layout(layout: Any) -> Any:
@@ -68,11 +72,15 @@ def parse_layout(
 ) -> LayoutFile:
     """The layout file in plain data, such as a JSON body; ``where`` names it in errors."""
     data = dict(mapping) if isinstance(mapping, Mapping) else mapping
-    return _layout_file(Document(data, where, lines or {}))
+    return layout_of_document(Document(data, where, lines or {}))
 
 
-def _layout_file(document: Document) -> LayoutFile:
+def layout_of_document(document: Document) -> LayoutFile:
+    """The layout file that a document is; LayoutError, with file and line, if it is wrong."""
     sections = Value(document.data, document).mapping(KEYS)
+    for key in MAP_KEYS:
+        if key in sections and "map" not in sections:
+            sections[key].refuse(f"{key} is for a map, but the file has none (map); remove it")
     mesh = _mesh(sections["mesh"]) if "mesh" in sections else None
     unmatched = (
         sections["unmatched"].choice("choice", get_args(Unmatched))
@@ -87,8 +95,14 @@ def _layout_file(document: Document) -> LayoutFile:
         ),
         unmatched=cast("Unmatched", unmatched),
         changes=read_changes(sections),
+        map=part_of(document, MAP_KEYS) if "map" in sections else None,
         where=document.where,
     )
+
+
+def part_of(document: Document, keys: Collection[str]) -> Document:
+    """The sections of a file with these names, at the same lines."""
+    return replace(document, data={k: v for k, v in document.data.items() if k in keys})
 
 
 def read_changes(sections: Mapping[str, Value]) -> Changes:

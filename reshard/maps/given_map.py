@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.errors import PlanError
+from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import Changes
+from reshard.layout.layout_file import KEYS, LayoutFile
+from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import given_layout, parse_layout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, apply_rules
-from reshard.maps.read_map import MAX_SIZE, load_map, parse_map
+from reshard.maps.read_map import MAX_SIZE, load_map, map_of_document, parse_map
 from reshard.maps.recipes import recipe, recipe_names
 from reshard.maps.reverse import reversed_rules
 from reshard.maps.rule import MapFile, MapRule
@@ -36,6 +41,11 @@ class GivenMap(Struct, frozen=True):
     def changes(self) -> Changes:
         """The drop and cast rules of the file; none backwards."""
         return Changes() if self.reverse else self.file.changes
+
+    @property
+    def layout(self) -> LayoutFile | None:
+        """How the file splits the targets, if it says so; None backwards."""
+        return None if self.reverse else self.file.layout
 
     def __repr__(self) -> str:
         """The map as one line, by which two are compared."""
@@ -66,6 +76,36 @@ def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | N
     every = {**file.sizes, **checked}
     rules = reversed_rules(file, every) if reverse else file.rules
     return GivenMap(file, rules, every, bool(reverse))
+
+
+def map_and_layout(
+    given: Any, sizes: Any, reverse: bool, layout: Any
+) -> tuple[GivenMap | None, Any]:
+    """The map and the layout that were asked for, where the layout's file may say both.
+
+    ``layout``: as for ``layout_of``, or a path. The file's changes stay with the layout. Raises as ``map_of`` and
+    ``load_layout``; PlanError for two maps, and for one in a layout file that is to be read backwards.
+    """
+    layout = given_layout(own_layout(layout))
+    if _is_content_with_map(layout):
+        layout = parse_layout(layout)
+    if not isinstance(layout, LayoutFile) or layout.map is None:
+        return map_of(given, sizes, reverse), layout
+    if given is not None:
+        raise PlanError(
+            f"{layout.where} has a map, and another one is given; leave one out (layout or map)"
+        )
+    if reverse:
+        raise PlanError(
+            f"{layout.where} says how the targets of its map are split, which backwards are its sources; give the file as "
+            "the map (map), of which nothing else counts backwards, and another layout"
+        )
+    return map_of(map_of_document(layout.map), sizes), replace(layout, map=None)
+
+
+def _is_content_with_map(layout: Any) -> bool:
+    is_content = isinstance(layout, Mapping) and not isinstance(layout, LayoutMap)
+    return is_content and "map" in layout and set(layout) <= set(KEYS)
 
 
 def _file(given: Any) -> MapFile:

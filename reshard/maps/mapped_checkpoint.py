@@ -25,8 +25,9 @@ def mapped_tensors(
     reader: Reader, given: GivenMap, changes: Changes
 ) -> tuple[Mapped, tuple[str, ...]]:
     """The targets of a map with the names and dtypes that they end up with, and the leaves that are left out."""
-    before = Changes(select=changes.select, drop=(*given.changes.drop, *changes.drop))
-    after = Changes(rename=changes.rename, cast=(*given.changes.cast, *changes.cast))
+    every = given.changes + changes
+    before = Changes(select=every.select, drop=every.drop)
+    after = Changes(rename=every.rename, cast=every.cast)
     keys = {name for name, tensor in reader.tensors.items() if tensor.is_key}
     specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
     names = [leaf.name for leaf in reader.leaves]

@@ -15,6 +15,7 @@
     drop: ["^opt_state/"]                        # as in layout files
     cast: [{match: "weight$", dtype: bfloat16}]
     about: what the map is for, in words
+    rules: [{match: "q_proj", axes: [model]}]    # and whatever else a layout file may say, of the targets
 
 Every error names file, line and key, what was expected and what was found.
 """
@@ -28,9 +29,10 @@ from typing import Any, TypeVar
 from reshard.errors import LayoutError
 from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.layout.changes import full_name
+from reshard.layout.layout_file import CHANGE_KEYS, KEYS, LAYOUT_KEYS, MAP_KEYS
 from reshard.layout.layout_text import Document, Steps, parse_json, parse_yaml, read_document
 from reshard.layout.layout_value import Value
-from reshard.layout.read_layout import read_changes
+from reshard.layout.read_layout import layout_of_document, part_of, read_changes
 from reshard.maps.expression import Expression, parse_expression
 from reshard.maps.rule import Lengths, MapFile, MapRule
 from reshard.maps.shape import names_of, parse_shape
@@ -38,7 +40,6 @@ from reshard.maps.template import Template, parse_template
 
 T = TypeVar("T")
 
-KEYS = ("about", "sizes", "map", "drop", "cast")
 _RULE_KEYS = (
     "from",
     "to",
@@ -63,7 +64,7 @@ def load_map(path: str | os.PathLike[str]) -> MapFile:
 
     Raises StorageError if it cannot be read, LayoutError with file and line if it is wrong.
     """
-    return _map_file(read_document(os.fspath(path), "map"))
+    return map_of_document(read_document(os.fspath(path), "map"))
 
 
 def parse_map(
@@ -72,20 +73,29 @@ def parse_map(
     """The map in plain data, or in the text of a file; ``where`` names it in errors."""
     if isinstance(given, str):
         is_json = given.lstrip().startswith("{")
-        return _map_file(parse_json(given, where) if is_json else parse_yaml(given, where))
+        return map_of_document(parse_json(given, where) if is_json else parse_yaml(given, where))
     data = dict(given) if isinstance(given, Mapping) else given
-    return _map_file(Document(data, where, lines or {}))
+    return map_of_document(Document(data, where, lines or {}))
 
 
-def _map_file(document: Document) -> MapFile:
+def map_of_document(document: Document) -> MapFile:
+    """The map that a document says; LayoutError, with file and line, if it is wrong."""
     sections = Value(document.data, document).mapping(KEYS, required=("map",))
+    layout = {key for key in LAYOUT_KEYS if key in sections}
     rules = tuple(_rules(sections["map"], "", ""))
     if not rules:
         sections["map"].expect("a list of at least one rule")
     sizes = _sizes(sections["sizes"]) if "sizes" in sections else {}
-    changes = read_changes({key: sections[key] for key in ("drop", "cast") if key in sections})
     about = sections["about"].text("what the map is for") if "about" in sections else ""
-    return MapFile(rules, sizes, changes, document.data, about, document.where)
+    return MapFile(
+        rules,
+        sizes,
+        read_changes(sections),
+        part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data,
+        about,
+        document.where,
+        layout_of_document(part_of(document, layout)) if layout else None,
+    )
 
 
 def _sizes(value: Value) -> dict[str, int]:

@@ -22,6 +22,11 @@ def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ..
             f"{file.where}: the map drops {file.changes.drop[0]!r}, which nothing gives back; take drop out of it (drop on the command line "
             "leaves tensors out as well), or read it forwards"
         )
+    for key in ("select", "rename"):
+        if getattr(file.changes, key):
+            raise PlanError(
+                f"{file.where}: the map has {key}, which nothing undoes; take it out of the map, or read it forwards"
+            )
     return tuple(_reversed(rule, sizes) for rule in file.rules)
 
 

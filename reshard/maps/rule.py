@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from reshard.layout.changes import Changes
+from reshard.layout.layout_file import LayoutFile
 from reshard.maps.expression import Expression
 from reshard.maps.shape import Shape
 from reshard.maps.template import Template
@@ -50,10 +51,11 @@ class MapFile(Struct, frozen=True):
 
     Attributes:
         sizes: that no shape tells.
-        changes: the map's own drop and cast rules.
+        changes: the map's own rules: select and drop for sources, rename and cast for targets.
         plain: the same as plain data, as ``parse_map`` reads it.
         about: what it is for, in words.
         where: its name in messages.
+        layout: how the targets are split, if the file says it.
     """
 
     rules: tuple[MapRule, ...]
@@ -62,3 +64,4 @@ class MapFile(Struct, frozen=True):
     plain: Mapping[str, object] = field(default_factory=dict)
     about: str = ""
     where: str = "map"
+    layout: LayoutFile | None = None

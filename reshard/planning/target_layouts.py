@@ -74,6 +74,11 @@ def layout_of(
     if is_layout_tree(layout):
         return layout_tree(layout, found, missing_axes)
     file = _file(layout)
+    if file.map is not None:
+        raise LayoutError(
+            f"{file.where} has a map, which only plan, convert, restore and verify apply; give the mesh and the rules in "
+            "a file of their own"
+        )
     return file if found is None else file.with_mesh(found, missing_axes)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from reshard.arguments import changes_of, check_choice, check_missing_chunks
 from reshard.engine.limits import Limits, limits_of
 from reshard.layout.changes import Changes
-from reshard.maps.given_map import GivenMap, map_of
+from reshard.maps.given_map import GivenMap, map_and_layout
 from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax
 from reshard.restoring.options import Missing, RestoreArguments, Unexpected
@@ -75,11 +75,12 @@ def restore_request(
     if not all(made is None for made in (like, layout, options.mesh, partition)):
         require_jax("like, a layout, a mesh and a partition make jax arrays")
     limits = limits_of(options.max_memory, options.workers, source)
+    given_map, layout = map_and_layout(options.map, options.sizes, options.reverse, layout)
     shardings, changes = shardings_of(layout, options.mesh, options.missing_axes)
     return RestoreRequest(
         limits,
         changes + changes_of(select, options.drop, options.rename, cast),
-        map_of(options.map, options.sizes, options.reverse),
+        given_map,
         _target_tree(like, options.into),
         shardings,
         partitions_of(partition, options.axis, options.partition_strategy, options.devices),

@@ -18,7 +18,7 @@ from tests.maps.by_numpy import mapped
 
 WORDS: list[tuple[str, str]] = [
     ("map: []", "map:1: map: expected a list of at least one rule, found []"),
-    ("maps: []", "map:1: maps: unknown key 'maps'; did you mean 'map'? known: about, sizes, map, drop, cast"),
+    ("maps: []", "map:1: maps: unknown key 'maps'; did you mean 'map'? known: mesh, rules, partitions, unmatched, select, drop, rename, cast, about, sizes, map"),
     ("sizes: {a: 0}\nmap: [{from: a, to: b}]", "map:1: sizes.a: expected a whole number of at least 1, found 0"),
     ("sizes: {a-b: 2}\nmap: [{from: a, to: b}]", "map:1: sizes: 'a-b' is no name of a size; write letters, digits and underscores"),
     ("map:\n- {from: a}", "map:2: map[0]: the key 'to' is missing; a tensor that is left out is named by drop"),
