@@ -80,7 +80,7 @@ def layout_of_document(document: Document) -> LayoutFile:
     sections = Value(document.data, document).mapping(KEYS)
     for key in MAP_KEYS:
         if key in sections and "map" not in sections:
-            sections[key].refuse(f"{key} is for a map, but the file has none (map); remove it")
+            sections[key].refuse("only a map has it, but the file has none (map); remove it")
     mesh = _mesh(sections["mesh"]) if "mesh" in sections else None
     unmatched = (
         sections["unmatched"].choice("choice", get_args(Unmatched))
