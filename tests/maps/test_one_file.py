@@ -70,7 +70,7 @@ def test_the_file_is_given_once(
 ) -> None:
     import yaml
 
-    given = {key: both if form == "path" else yaml.safe_load(BOTH)}
+    given: dict[str, Any] = {key: both if form == "path" else yaml.safe_load(BOTH)}
     report = reshard.convert(source, tmp_path / "b", **given)
     assert report.map is not None
     assert_made(tmp_path / "b")
