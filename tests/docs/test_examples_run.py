@@ -94,6 +94,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rules: dict[str, Any] = {"select": ["^params/"], "rename": {"^params/": "model/"}}
     reshard.convert(trained, made / "others", **rules)
     (made / "single" / "to_hf.yaml").write_text(TO_HF)
+    (made / "single" / "serve.yaml").write_text(f"mesh: {{model: 4}}\n{TO_HF}")
     reshard.convert(trained, made / "hf", map=made / "single" / "to_hf.yaml", to="safetensors")
     return made
 

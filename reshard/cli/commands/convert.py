@@ -294,9 +294,12 @@ def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())
-    without = "axes as in the source" if target.mesh else "layout as in the source"
+    kept = "axes as in the source" if target.mesh else "layout as in the source"
+    layout = f"layout {target.layout}" if target.layout else kept
     words = [
-        f"layout {target.layout}" if target.layout else without,
+        *([f"map {given['map']}"] if given["map"] else []),
+        # A map makes tensors that the source has no layout for.
+        *([layout] if target.layout or not given["map"] else []),
         *([f"mesh {target.mesh}"] if target.mesh else []),
         *([f"to {given['to']}"] if given["to"] else []),
         *([f"files {given['files']}"] if given["files"] else []),

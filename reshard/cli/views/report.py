@@ -105,7 +105,7 @@ def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Renderab
     casts.sort(
         key=lambda c: (c[1].overflows, c[1].saturated, c[1].largest_relative_error), reverse=True
     )
-    shown = capped(casts, show_all)
+    shown = capped(casts, show_all, MOST_DIGESTS)
     if casts:
         is_mapped = any(tensor.change is not None for tensor, _ in casts)
         saturate = any(stats.saturated for _, stats in casts)
