@@ -51,7 +51,11 @@ def probe(
 
 
 def infer(
-    probes: Path, outputs: Path, *more: Path, sizes: Sequence[Mapping[str, int]] = ()
+    probes: Path,
+    outputs: Path,
+    *more: Path,
+    sizes: Sequence[Mapping[str, int]] = (),
+    pair: bool = False,
 ) -> Inferred:
     """Learns the map that a script follows, from what it made of probes.
 
@@ -63,17 +67,21 @@ def infer(
         outputs: a folder with what the script made of each, under the name of the probe: a checkpoint of any format that is read.
         more: probes and outputs of further examples, by turns.
         sizes: sizes by name of each example, such as numbers of its config.json; rules then use these names.
+        pair: the two are no probes, but a real checkpoint and what was made of it, with at most 200 million elements. What they do not
+            tell apart, such as norms that are still all ones, is a problem: probes tell all. Of arithmetic only roots of sizes and
+            ± 1 are found.
 
     Raises MissingError where an output is not there, PlanError for outputs that do not have the same tensors.
 
     >>> print(infer("probes", "out").text)  # doctest: +SKIP
     """
     from reshard.maps.example.infer import infer as infer_map
-    from reshard.rules.probe_files import read_example
+    from reshard.rules.probe_files import read_example, read_pair
 
+    read = read_pair if pair else read_example
     pairs = _pairs(probes, outputs, *more)
     given = [*sizes, *({} for _ in pairs[len(sizes) :])]
-    return infer_map([read_example(*pair, names) for pair, names in zip(pairs, given, strict=True)])
+    return infer_map([read(*paths, names) for paths, names in zip(pairs, given, strict=True)])
 
 
 def check(

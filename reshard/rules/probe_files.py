@@ -22,7 +22,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.maps.example.infer import Example
-from reshard.maps.example.probes import MOST_ELEMENTS, make_probes
+from reshard.maps.example.probes import MOST_ELEMENTS, MOST_OF_A_PAIR, make_probes
 from reshard.planning.rules import rewrites
 from reshard.saving.save import save
 
@@ -60,15 +60,17 @@ def write_probes(chosen: CheckpointPath, folder: str, changes: Changes) -> tuple
     return tuple(paths)
 
 
-def _read(reader: Reader, names: Sequence[str]) -> dict[str, Array]:
-    """Tensors as arrays. Raises PlanError where they have too many elements to be of a tiny model."""
+def _read(
+    reader: Reader, names: Sequence[str], most: int = MOST_ELEMENTS, kind: str = "tiny models"
+) -> dict[str, Array]:
+    """Tensors as arrays. Raises PlanError where they have more elements than an example of this kind may have."""
     import numpy as np
 
     total = sum(math.prod(reader.tensors[name].spec.shape) for name in names)
-    if total > MOST_ELEMENTS:
+    if total > most:
         raise PlanError(
-            f"{reader.uri!r} has {total:,} elements, and examples are of tiny models with at most {MOST_ELEMENTS:,}; make one with fewer "
-            "layers and smaller sizes"
+            f"{reader.uri!r} has {total:,} elements, and examples are of {kind} with at most {most:,}; make one with fewer layers and "
+            "smaller sizes"
         )
     found = {}
     for name in names:
@@ -133,6 +135,12 @@ def read_example(probes: str, outputs: str, sizes: Mapping[str, int]) -> Example
     return Example(sources, targets, sizes)
 
 
+def read_pair(source: str, target: str, sizes: Mapping[str, int]) -> Example:
+    """The arrays of two real checkpoints, of which the second was made of the first."""
+    arrays = [_arrays(path, MOST_OF_A_PAIR, "pairs of checkpoints") for path in (source, target)]
+    return Example(arrays[:1], arrays[1:], sizes)
+
+
 def _check_alike(path: str, first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
     for name, array in other.items():
         if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
@@ -141,9 +149,9 @@ def _check_alike(path: str, first: Mapping[str, Array], other: Mapping[str, Arra
             )
 
 
-def _arrays(path: str) -> dict[str, Array]:
+def _arrays(path: str, *most: Any) -> dict[str, Array]:
     reader = open_reader(CheckpointPath.at(path))
-    return _read(reader, list(reader.tensors))
+    return _read(reader, list(reader.tensors), *most)
 
 
 def example_files(probes: str, outputs: str) -> list[tuple[str, str]]:

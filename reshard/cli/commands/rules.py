@@ -83,6 +83,7 @@ INFER_EXAMPLES = examples(
     "reshard rules infer probes out > llama.yaml",
     "reshard rules infer probes out probes2 out2 > llama.yaml",
     "reshard rules infer probes out --config tiny/config.json > llama.yaml",
+    "reshard rules infer --pair ckpt/1000 hf --config hf/config.json > llama.yaml",
 )
 
 
@@ -94,6 +95,13 @@ def infer(
             help="The folder of probes, and the one of what the script made of them; further pairs of both of models with other sizes.",
         ),
     ],
+    pair: Annotated[
+        bool,
+        typer.Option(
+            "--pair",
+            help="PROBES is a real checkpoint, and OUT what was made of it. No script is run, but probes tell more.",
+        ),
+    ] = False,
     config: Annotated[
         Texts,
         typer.Option(
@@ -123,7 +131,7 @@ def infer(
     if len(given) > len(folders) // 2:
         raise Misuse("there are more --config than pairs of PROBES and OUT; name one for each pair")
     first, second, *more = folders
-    found = by_example.infer(first, second, *more, sizes=given)
+    found = by_example.infer(first, second, *more, sizes=given, pair=pair)
     if as_json:
         print_json({"command": "rules infer", **found.to_dict()})
     else:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.maps.example.fit import Fit, UnexplainedError, fit
 from reshard.maps.example.nests import nests
-from reshard.maps.example.probes import CONSTANT, UNKNOWN, Numbering, Origins
+from reshard.maps.example.probes import CONSTANT, SEVERAL, UNKNOWN, Numbering, Origins
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,6 +104,12 @@ def copies_of(
     if unknown:
         raise UnexplainedError(
             f"{unknown} of {numbers.size} elements equal no single source element times a constant plus a constant"
+        )
+    several = int((numbers == SEVERAL).sum())
+    if several:
+        raise UnexplainedError(
+            f"several places of the source hold {several} of its {numbers.size} elements; take a pair whose values differ, or probe a "
+            "tiny model"
         )
     fill = _fill_of(runs[-1], numbers)
     grouped: dict[tuple[Named, Fit, tuple[Loop, ...]], list[tuple[int, ...]]] = defaultdict(list)

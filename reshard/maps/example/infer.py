@@ -14,7 +14,8 @@ from reshard.maps.example.copies import Named, TargetCopies, copies_of, split_na
 from reshard.maps.example.drafts import Draft, drafts_of
 from reshard.maps.example.fit import UnexplainedError
 from reshard.maps.example.naming import Naming
-from reshard.maps.example.probes import Numbering, read_origins
+from reshard.maps.example.pair import pair_origins
+from reshard.maps.example.probes import Numbering, Origins, read_origins
 from reshard.maps.example.prove import complaints
 from reshard.maps.example.spell import Spelled, spell
 from reshard.record import Record, counted
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Example(Struct, frozen=True):
-    """The probes of one tiny model, and what the script made of each.
+    """The probes of one tiny model, and what the script made of each; or a pair of real checkpoints.
 
     Attributes:
-        sources: as ``make_probes`` gives them; ``targets``: in the same order.
+        sources: as ``make_probes`` gives them, or the one of a pair; ``targets``: in the same order.
         sizes: of the model, by name, say from its config.json; rules use these names.
     """
 
@@ -118,9 +119,11 @@ def _learn(example: Example) -> _Learned:
     import numpy as np
 
     numbering = Numbering.of(example.sources[0])
-    origins = read_origins(numbering, example.targets)
+    origins = _origins(example, numbering)
+    wide = max((array.dtype.itemsize for array in example.sources[0].values()), default=0)
+    dtype = np.float64 if wide > np.dtype(np.float32).itemsize else np.float32
     flat = [
-        np.concatenate([source[n].astype(np.float32).ravel() for n in numbering.names])
+        np.concatenate([source[n].astype(dtype).ravel() for n in numbering.names])
         for source in example.sources
     ]
     used = np.zeros(numbering.total + 1, bool)
@@ -149,6 +152,13 @@ def _learn(example: Example) -> _Learned:
     rules = list(_spelled(found, kinds, problems))
     unused, partly = _unused(numbering, used)
     return _Learned(rules, problems, copies, unused, partly)
+
+
+def _origins(example: Example, numbering: Numbering) -> Mapping[str, Origins]:
+    if len(example.sources) > 1:
+        return read_origins(numbering, example.targets)
+    sizes = [*example.sizes.values()]
+    return pair_origins(numbering, example.sources[0], example.targets[0], sizes)
 
 
 def _spelled(

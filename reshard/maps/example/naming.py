@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.maps.example.law import laws
@@ -56,7 +56,7 @@ class Naming:
         known = dict(zip(names, sizes, strict=True))
         shape = parse_shape(_named(first.shape, names))
         asked = self._undetermined(shape, known, told, padded, is_whole=bool(first.sources))
-        names = [self._asked_size(n, known[n]) if n in asked else n for n in names]
+        names = [self._asked_size(n, known[n], {*names} - {n}) if n in asked else n for n in names]
         known = dict(zip(names, sizes, strict=True))
         sources = [self._template(text, names, numbers) for text in first.sources]
         targets = [self._template(text, names, numbers) for text in first.targets]
@@ -115,14 +115,14 @@ class Naming:
             return str(values[0])
         return self._asked_as("first", values)
 
-    def _asked_as(self, word: str, values: Values) -> str:
-        known = next((n for n, v in self.asked.items() if v == values and n.startswith(word)), None)
-        name = known or self._of_hint(values) or f"{word}_{len(self.asked)}"
+    def _asked_as(self, word: str, values: Values, taken: Collection[str] = ()) -> str:
+        """The name of a size that is given with the map; ``taken`` are those of other dimensions of the rule."""
+        known = [n for n, v in self.asked.items() if v == values and n.startswith(word)]
+        hints = [n for n, v in self._hints.items() if v == values]
+        free = [n for n in (*known, *hints) if n not in taken]
+        name = free[0] if free else f"{word}_{len(self.asked)}"
         self.asked[name] = values
         return name
-
-    def _of_hint(self, values: Values) -> str | None:
-        return next((name for name, v in self._hints.items() if v == values), None)
 
     def _lengths(self, key: str, lengths: Sequence[Any], names: Sequence[str]) -> dict[str, str]:
         found = {}
@@ -184,7 +184,7 @@ class Naming:
             given[name] = known[name][0]
             asked.add(name)
 
-    def _asked_size(self, name: str, values: Values) -> str:
+    def _asked_size(self, name: str, values: Values, taken: Collection[str]) -> str:
         """The name of a size that is given with the map. It is no other dimension's: those may be longer elsewhere."""
         if self._count > 1 and len(set(values)) == 1 and name not in self._hints:
             word = _WORDS.get(values[0], f"size_{values[0]}")
@@ -193,7 +193,7 @@ class Naming:
         if name in self._hints:
             self.asked[name] = values
             return name
-        return self._asked_as("size", values)
+        return self._asked_as("size", values, taken)
 
 
 def _named(text: str, names: Sequence[str]) -> str:

@@ -29,6 +29,8 @@ _SCATTER = 982_451_653
 
 MOST_ELEMENTS = 50_000_000
 """Of a source that is probed; a tiny model has some thousands."""
+MOST_OF_A_PAIR = 200_000_000
+"""Of either of two real checkpoints; some 30 bytes of memory are taken for each."""
 
 _PROBED = frozenset(
     {"float32", "float64", "bfloat16", "float16", "int8", "int16", "int32", "int64"}
@@ -113,13 +115,14 @@ def _check(source: Mapping[str, Array], numbering: Numbering) -> None:
 
 CONSTANT = -1
 UNKNOWN = -2
+SEVERAL = -3
 
 
 class Origins(Struct, frozen=True):
     """Where the elements of one target are from.
 
     Attributes:
-        numbers: of the source elements; CONSTANT or UNKNOWN where none is the origin.
+        numbers: of the source elements; CONSTANT or UNKNOWN where none is the origin, SEVERAL where any of several may be.
         factors: by which each was multiplied, as far as the runs tell.
     """
 

@@ -1,0 +1,260 @@
+"""Origins that are read off a pair of real checkpoints, where no probes were made.
+
+A line of a target along one axis is found among the lines of the source by a hash that does not depend on the order within it, and the
+order by a hash across lines. Then every value is compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.maps.example.probes import CONSTANT, SEVERAL, UNKNOWN, Numbering, Origins
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Arrays = Mapping[str, Array]
+
+SHORTEST = 8
+"""Of a line: shorter ones are alike by chance in bfloat16."""
+MOST_ROOTS = 24
+"""Sizes whose square roots are tried as factors."""
+
+Split = tuple[tuple[int, ...], int]
+"""A shape, of which an axis may be split in two, and the axis along which lines are taken."""
+
+
+class Arithmetic(Struct, frozen=True):
+    """What is done with each value, in float32, before it is rounded to the target's dtype."""
+
+    factor: float = 1.0
+    addend: float = 0.0
+    divides: bool = False
+
+    def __call__(self, x: Array, dtype: Any) -> Array:
+        """Values as they are in a target."""
+        import numpy as np
+
+        if self == SAME:
+            return x.astype(dtype)
+        wide, factor = x.astype(np.float32), np.float32(self.factor)
+        scaled = wide / factor if self.divides else wide * factor
+        made: Array = (scaled + np.float32(self.addend)).astype(dtype)
+        return made
+
+
+SAME = Arithmetic()
+
+
+class _Lines(Struct, frozen=True):
+    """The lines of one length of a source, in the order of their hashes.
+
+    Attributes:
+        first: the number of the first element of each; SEVERAL where lines elsewhere have the same hash.
+        step: from element to element.
+    """
+
+    hashes: Array
+    first: Array
+    step: Array
+
+    def find(self, hashes: Array) -> tuple[Array, Array]:
+        """First element and step of each line; UNKNOWN where the source has none."""
+        import numpy as np
+
+        if not self.hashes.size:
+            return np.full(hashes.shape, UNKNOWN), np.zeros(hashes.shape, np.int64)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), self.hashes.size - 1)
+        is_there = self.hashes[at] == hashes
+        return np.where(is_there, self.first[at], UNKNOWN), self.step[at]
+
+
+def pair_origins(
+    numbering: Numbering, source: Arrays, target: Arrays, sizes: Sequence[int] = ()
+) -> dict[str, Origins]:
+    """The origins of each target, from the values of both.
+
+    What several places of the source hold is SEVERAL there.
+
+    Args:
+        sizes: of the model, by which axes are split, and whose square roots may be factors.
+    """
+    return _Search(numbering, source, target, sizes).origins()
+
+
+class _Search:
+    """The lines of a source, made as they are asked for."""
+
+    def __init__(
+        self, numbering: Numbering, source: Arrays, target: Arrays, sizes: Sequence[int]
+    ) -> None:
+        self.numbering, self.source, self.target = numbering, source, target
+        axes = {n for side in (source, target) for array in side.values() for n in array.shape}
+        self.sizes = sorted({*sizes, *axes} - {0, 1})
+        roots = [math.sqrt(n) for n in dict.fromkeys((*sizes, *self.sizes))][:MOST_ROOTS]
+        scaled = [Arithmetic(root, divides=divides) for root in roots for divides in (False, True)]
+        inverse = [Arithmetic(1 / root) for root in roots]
+        self.arithmetic = (Arithmetic(addend=1.0), Arithmetic(addend=-1.0), *scaled, *inverse)
+        self.lines: dict[tuple[Arithmetic, Any, int, bool], _Lines] = {}
+
+    def origins(self) -> dict[str, Origins]:
+        found = {name: self._origin(array, (SAME,)) for name, array in self.target.items()}
+        for name, one in found.items():
+            if (one.numbers == UNKNOWN).any():
+                found[name] = self._origin(self.target[name], self.arithmetic)
+        return found
+
+    def _origin(self, y: Array, arithmetic: Sequence[Arithmetic]) -> Origins:
+        import numpy as np
+
+        is_several = False
+        for does in arithmetic:
+            for is_split in (False, True):
+                for shape, axis in _splits(y.shape, self.sizes if is_split else ()):
+                    found = self._along(y.reshape(shape), axis, does, is_split)
+                    if found is None:
+                        continue
+                    if (found == SEVERAL).any():
+                        is_several = True
+                        continue
+                    factor = 1 / does.factor if does.divides else does.factor
+                    return Origins(found.reshape(y.shape), np.full(y.shape, factor))
+        nothing = SEVERAL if is_several else UNKNOWN
+        return Origins(np.full(y.shape, nothing), np.ones(y.shape))
+
+    def _along(self, y: Array, axis: int, does: Arithmetic, is_split: bool) -> Array | None:
+        """The numbers of all elements, by lines along one axis; None where the source has not all of them."""
+        import numpy as np
+
+        turned = np.moveaxis(y, axis, -1)
+        lines = turned.reshape(-1, y.shape[axis])
+        n = lines.shape[1]
+        first, step = self._lines(does, y.dtype, n, is_split).find(_hashes(lines))
+        is_still = (_bits(lines) == _bits(lines[:, :1])).all(axis=1)
+        is_lost = (first == UNKNOWN) & ~is_still
+        # A line of one value may be from anywhere, if the source has such a line at all.
+        numbers = np.where(is_still & (first != UNKNOWN), SEVERAL, first)
+        rows = np.flatnonzero(numbers >= 0)
+        if is_lost.any() or (not rows.size and not (numbers == SEVERAL).any()):
+            return None
+        whole = np.repeat(np.where(numbers == UNKNOWN, CONSTANT, numbers)[:, None], n, axis=1)
+        if rows.size:
+            at = first[rows, None] + np.arange(n) * step[rows, None]
+            made = does(self._values(at), y.dtype)
+            order = _order(lines[rows], made)
+            if (_bits(made[:, order]) != _bits(lines[rows])).any():
+                return None
+            whole[rows] = at[:, order]
+        return np.moveaxis(whole.reshape(turned.shape), -1, axis)
+
+    def _values(self, numbers: Array) -> Array:
+        """The source's elements of these numbers; the lines of one target are of one dtype."""
+        import numpy as np
+
+        first = np.array(self.numbering.first)
+        owner = np.searchsorted(first, numbers, "right") - 1
+        owners = np.unique(owner)
+        names = [self.numbering.names[k] for k in owners]
+        found = np.empty(numbers.shape, np.result_type(*(self.source[n].dtype for n in names)))
+        for k, name in zip(owners, names, strict=True):
+            mine = owner == k
+            found[mine] = self.source[name].ravel()[numbers[mine] - first[k]]
+        return found
+
+    def _lines(self, does: Arithmetic, dtype: Any, n: int, is_split: bool) -> _Lines:
+        key = (does, dtype, n, is_split)
+        if key not in self.lines:
+            self.lines[key] = _sorted(list(self._each_line(does, dtype, n, is_split)))
+        return self.lines[key]
+
+    def _each_line(
+        self, does: Arithmetic, dtype: Any, n: int, is_split: bool
+    ) -> Iterator[tuple[Array, Array, int]]:
+        import numpy as np
+
+        for name, base in zip(self.numbering.names, self.numbering.first, strict=False):
+            array = self.source[name]
+            splits = [
+                (shape, axis)
+                for shape, axis in _splits(array.shape, self.sizes if is_split else ())
+                if shape[axis] == n
+            ]
+            if not splits:
+                continue
+            made = does(array, dtype)
+            for shape, axis in splits:
+                places = np.arange(base, base + array.size).reshape(shape)
+                starts = np.moveaxis(places, axis, -1)[..., 0].ravel()
+                hashes = _hashes(np.moveaxis(made.reshape(shape), axis, -1).reshape(-1, n))
+                yield hashes, starts, math.prod(shape[axis + 1 :])
+
+
+def _splits(shape: tuple[int, ...], sizes: Sequence[int]) -> Iterator[Split]:
+    """Every axis along which lines are long enough; with sizes also the parts of axes that are split in two."""
+    every = range(len(shape))
+    yield from ((shape, axis) for axis in every if _is_long(shape, axis))
+    for axis, size in itertools.product(every, sizes):
+        if size < shape[axis] and shape[axis] % size == 0:
+            parts = (*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
+            yield from ((parts, k) for k in (axis, axis + 1) if _is_long(parts, k))
+
+
+def _is_long(shape: Sequence[int], axis: int) -> bool:
+    return shape[axis] >= SHORTEST or 0 < shape[axis] == math.prod(shape)
+
+
+def _sorted(found: Sequence[tuple[Array, Array, int]]) -> _Lines:
+    import numpy as np
+
+    if not found:
+        none = np.zeros(0, np.int64)
+        return _Lines(none.astype(np.uint64), none, none)
+    hashes = np.concatenate([hashes for hashes, _, _ in found])
+    first = np.concatenate([starts for _, starts, _ in found])
+    step = np.concatenate([np.full(starts.size, step) for _, starts, step in found])
+    order = np.lexsort((step, first, hashes))
+    hashes, first, step = hashes[order], first[order], step[order]
+    starts = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]) != 0)
+    ends = np.append(starts[1:], hashes.size) - 1
+    # The same line may be met in several splits of an axis.
+    is_one = (first[starts] == first[ends]) & (step[starts] == step[ends])
+    return _Lines(hashes[starts], np.where(is_one, first[starts], SEVERAL), step[starts])
+
+
+def _bits(x: Array) -> Array:
+    import numpy as np
+
+    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
+
+
+def _scrambled(x: Array) -> Array:
+    """A 64-bit hash of each value: two rounds of multiplying by an odd number, and of shifting."""
+    import numpy as np
+
+    bits = (_bits(x).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    scrambled: Array = bits ^ (bits >> np.uint64(32))
+    return scrambled
+
+
+def _hashes(lines: Array) -> Array:
+    """Of each line, whatever the order of its values."""
+    hashes: Array = _scrambled(lines).sum(axis=1)
+    return hashes
+
+
+def _order(mine: Array, theirs: Array) -> Array:
+    """For each column of mine the equal column of theirs: the one of its own place where that is equal."""
+    import numpy as np
+
+    weights = np.arange(1, 2 * len(mine), 2, dtype=np.uint64)[:, None]
+    a, b = ((_scrambled(x) * weights).sum(axis=0) for x in (mine, theirs))
+    order = np.argsort(b, kind="stable")
+    at = order[np.minimum(np.searchsorted(b, a, sorter=order), b.size - 1)]
+    return np.where(a == b, np.arange(a.size), at)
