@@ -16,7 +16,7 @@ from reshard.formats.registry import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.maps.given_map import GivenMap, map_and_layout
-from reshard.planning.target_layouts import Layout, layout_of
+from reshard.planning.target_layouts import Layout, layout_of, mesh_over
 from reshard.storage.target import traits_at
 
 
@@ -86,6 +86,8 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     if own is None and given_map is not None:
         own = given_map.layout
     layout = layout_of(own, asked.mesh, asked.missing_axes)
+    if given_map is not None:
+        given_map = given_map.over(mesh_over(layout))
     path = path_of("target", asked.target)
     to, given = named_options(path, asked.to, parsed_options(asked))
     options = CheckedOptions(

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 CHANGE_KEYS = ("select", "drop", "rename", "cast")
 LAYOUT_KEYS = ("mesh", "rules", "partitions", "unmatched")
-MAP_KEYS = ("about", "sizes", "map")
+MAP_KEYS = ("about", "sizes", "map", "refuse")
 KEYS = (*LAYOUT_KEYS, *CHANGE_KEYS, *MAP_KEYS)
 
 

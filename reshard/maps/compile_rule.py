@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
@@ -130,9 +131,10 @@ def _with_lengths(
     """The sizes with other lengths for some dimensions, which are ``than`` ("more" or "fewer") what is allowed."""
     found = dict(sizes)
     for name, length in lengths.items():
-        if isinstance(length, str) and length not in known:
-            raise PlanError(f"{rule.label}: the size {length!r} is not known; give it (sizes)")
-        number = known[length] if isinstance(length, str) else length
+        lacking = [size for size in length.names if size not in known]
+        if lacking:
+            raise PlanError(f"{rule.label}: the size {lacking[0]!r} is not known; give it (sizes)")
+        number = _tried(rule, partial(length.whole, known))
         has = sizes.get(name, number)
         if (number > has) if than == "more" else (number < has):
             key = "crop" if than == "more" else "pad"

@@ -76,7 +76,9 @@ class Expression(Struct, frozen=True):
         if at[2] - at[1] != step or not step:
             raise ValueError(f"{self.text} does not grow in equal steps with {name}")
         found = (number - at[0]) / step
-        return int(found) if found >= 0 and found == int(found) else None
+        if found < 0 or found != int(found):
+            return None
+        return int(found) if self.value({**values, name: int(found)}) == number else None
 
 
 def _combined(operator: str, first: Number, second: Number) -> Number:
@@ -130,6 +132,7 @@ def _rounding(dtype: str) -> Callable[[Number], Number]:
 
 _FUNCTIONS: Mapping[str, Callable[[Number], Number]] = {
     "sqrt": _root,
+    "ceil": lambda x: Fraction(math.ceil(x)),
     **{dtype: _rounding(dtype) for dtype in ("float32", "bfloat16", "float16")},
 }
 

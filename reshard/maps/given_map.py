@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from reshard.errors import PlanError
+from reshard.errors import LayoutError, PlanError
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import Changes
+from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import KEYS, LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout, parse_layout
@@ -21,7 +22,8 @@ from reshard.maps.mapped import Mapped, apply_rules
 from reshard.maps.read_map import MAX_SIZE, load_map, map_of_document, parse_map
 from reshard.maps.recipes import recipe, recipe_names
 from reshard.maps.reverse import reversed_rules
-from reshard.maps.rule import MapFile, MapRule
+from reshard.maps.rule import MapFile, MapRule, Refusal
+from reshard.patterns.compile import compile_pattern
 
 
 class GivenMap(Struct, frozen=True):
@@ -56,9 +58,34 @@ class GivenMap(Struct, frozen=True):
         """The map, its sizes and its direction as plain data; ``map_of`` reads it back."""
         return {"map": self.file.plain, "sizes": dict(self.sizes), "reverse": self.reverse}
 
+    def over(self, mesh: DeviceMesh | None) -> GivenMap:
+        """The map with the sizes that its file takes from the target mesh; PlanError for one that was given otherwise."""
+        if mesh is None or self.reverse:
+            return self
+        axes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
+        found = {name: axes[name] for name in self.file.mesh_sizes if name in axes}
+        for name, size in found.items():
+            if self.sizes.get(name, size) != size:
+                raise PlanError(
+                    f"the size {name!r} is given as {self.sizes[name]}, but the mesh has {size} along {name!r}, which is this size in "
+                    f"{self.file.where}; leave the size out (sizes), or give another mesh"
+                )
+        return structs.replace(self, sizes={**self.sizes, **found})
+
     def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
-        """The targets that it makes of these tensors; see ``apply_rules``."""
+        """The targets that it makes of these tensors; see ``apply_rules``. PlanError for those that the file refuses."""
+        if not self.reverse:
+            _refuse(self.file.refusals, specs)
         return apply_rules(self.rules, self.sizes, specs, keys)
+
+
+def _refuse(refusals: Sequence[Refusal], names: Iterable[str]) -> None:
+    for refusal in refusals:
+        pattern = compile_pattern(refusal.match, refusal.label, LayoutError)
+        refused = [name for name in names if pattern.search(name)]
+        if refused:
+            more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+            raise PlanError(f"{refusal.label}: {refused[0]!r}{more}: {refusal.reason}")
 
 
 def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | None:

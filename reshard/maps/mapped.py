@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -80,9 +81,9 @@ def apply_rules(
     target that two rules make, sizes that contradict or do not follow, numbers that are left out, and elements that would be.
     """
     applying = _Applying(sizes, specs, frozenset(keys))
-    for rule in rules:
-        if rule.same_as is None:
-            applying.move(rule)
+    moves = [rule for rule in rules if rule.same_as is None]
+    for rule in sorted(moves, key=lambda rule: not rule.sources):
+        applying.move(rule)
     for rule in rules:
         if rule.same_as is not None:
             applying.tie(rule)
@@ -104,6 +105,7 @@ class _Applying:
         self._made: dict[str, MappedTensor] = {}
         self._equal: list[tuple[str, str]] = []
         self._cropped: list[str] = []
+        self._counts: dict[str, set[int]] = defaultdict(set)
         self._pieces = 0
 
     def move(self, rule: MapRule) -> None:
@@ -113,7 +115,9 @@ class _Applying:
             for name in matched.names.values():
                 self._take(name, rule)
                 self._check_source(name, rule)
-        counts = index_sizes(rule, found)
+        counts = index_sizes(rule, found) if rule.sources else self._counts_for(rule)
+        for index, count in counts.items():
+            self._counts[index].add(count)
         if rule.shape is None:
             self._move_whole(rule, found[0], counts)
             return
@@ -121,6 +125,11 @@ class _Applying:
         self._move_pieces(rule, found, compile_rule(rule, found, sizes))
         if rule.crop:
             self._cropped += [name for matched in found for name in matched.names.values()]
+
+    def _counts_for(self, rule: MapRule) -> dict[str, int]:
+        """Of a rule without sources: its indices have as many places as in the other rules, where these agree."""
+        names = {name for template in rule.targets for name in template.all_names()}
+        return {name: next(iter(self._counts[name])) for name in names if len(self._counts[name]) == 1}  # fmt: skip
 
     def _take(self, name: str, rule: MapRule) -> None:
         if name in self._taken:

@@ -15,6 +15,7 @@
     drop: ["^opt_state/"]                        # as in layout files
     cast: [{match: "weight$", dtype: bfloat16}]
     about: what the map is for, in words
+    refuse: [{match: "experts", reason: why}]    # sources that the map cannot convert
     rules: [{match: "q_proj", axes: [model]}]    # and whatever else a layout file may say, of the targets
 
 Every error names file, line and key, what was expected and what was found.
@@ -34,7 +35,7 @@ from reshard.layout.layout_text import Document, Steps, parse_json, parse_yaml, 
 from reshard.layout.layout_value import Value
 from reshard.layout.read_layout import layout_of_document, part_of, read_changes
 from reshard.maps.expression import Expression, parse_expression
-from reshard.maps.rule import Lengths, MapFile, MapRule
+from reshard.maps.rule import Lengths, MapFile, MapRule, Refusal
 from reshard.maps.shape import names_of, parse_shape
 from reshard.maps.template import Template, parse_template
 
@@ -85,11 +86,14 @@ def map_of_document(document: Document) -> MapFile:
     rules = tuple(_rules(sections["map"], "", ""))
     if not rules:
         sections["map"].expect("a list of at least one rule")
-    sizes = _sizes(sections["sizes"]) if "sizes" in sections else {}
+    sizes, mesh_sizes = _sizes(sections["sizes"]) if "sizes" in sections else ({}, ())
+    refused = sections["refuse"].items("a list of mappings") if "refuse" in sections else []
     about = sections["about"].text("what the map is for") if "about" in sections else ""
     return MapFile(
         rules,
         sizes,
+        mesh_sizes,
+        tuple(map(_refusal, refused)),
         read_changes(sections),
         part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data,
         about,
@@ -98,10 +102,19 @@ def map_of_document(document: Document) -> MapFile:
     )
 
 
-def _sizes(value: Value) -> dict[str, int]:
+def _refusal(value: Value) -> Refusal:
+    parts = value.mapping(("match", "reason"), required=("match", "reason"))
+    reason = parts["reason"].text("why these tensors cannot be converted")
+    return Refusal(parts["match"].regex(), reason, f"{value.key} ({value.place})")
+
+
+def _sizes(value: Value) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The sizes that are numbers, and the names of those of mesh axes."""
     if not isinstance(value.data, dict):
         value.expect("a mapping of names and sizes, such as {two: 2}")
-    return {name: _size_of(value.at(_name(value, name))) for name in value.data}
+    each = {name: value.at(_name(value, name)) for name in value.data}
+    of_mesh = tuple(name for name, size in each.items() if size.data == "mesh")
+    return {n: _whole(s, "mesh") for n, s in each.items() if n not in of_mesh}, of_mesh
 
 
 def _name(value: Value, name: str) -> str:
@@ -110,8 +123,8 @@ def _name(value: Value, name: str) -> str:
     return name
 
 
-def _size_of(value: Value) -> int:
-    expected = "a whole number of at least 1"
+def _whole(value: Value, other: str) -> int:
+    expected = f"a whole number of at least 1, or {other}"
     size = value.whole(expected, least=1)
     return size if size <= MAX_SIZE else value.expect(f"{expected} and at most {MAX_SIZE}")
 
@@ -231,9 +244,9 @@ def _lengths(parts: Mapping[str, Value], key: str) -> Lengths:
     return {name: _length(value.at(name)) for name in value.data}
 
 
-def _length(value: Value) -> int | str:
-    is_name = isinstance(value.data, str) and value.data.isidentifier()
-    return str(value.data) if is_name else _size_of(value)
+def _length(value: Value) -> Expression:
+    text = value.data if isinstance(value.data, str) else str(_whole(value, "arithmetic"))
+    return _tried(value, lambda: parse_expression(text))
 
 
 def _check(value: Value, rule: MapRule) -> None:

@@ -49,7 +49,7 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
                 f"how long {name!r} was before it was padded is told by the source alone; give its size (sizes)",
             )
         if shape is not None:
-            shape, crop[f"{name}_padded"] = _renamed(shape, name), name
+            shape, crop[f"{name}_padded"] = _renamed(shape, name), parse_expression(name)
     turned = replace(
         rule,
         sources=rule.targets,

@@ -12,8 +12,21 @@ from reshard.maps.expression import Expression
 from reshard.maps.shape import Shape
 from reshard.maps.template import Template
 
-Lengths = Mapping[str, int | str]
-"""The length of a dimension, by its name: a number, or the name of a given size."""
+Lengths = Mapping[str, Expression]
+"""The length of a dimension, by its name: a number, or arithmetic with sizes."""
+
+
+class Refusal(Struct, frozen=True):
+    """Source tensors whose name matches cannot be converted by the map.
+
+    Attributes:
+        reason: why, for the error.
+        label: ``refuse[0] (llama.yaml:12)``, for messages.
+    """
+
+    match: str
+    reason: str
+    label: str = "refuse"
 
 
 class MapRule(Struct, frozen=True):
@@ -51,6 +64,8 @@ class MapFile(Struct, frozen=True):
 
     Attributes:
         sizes: that no shape tells.
+        mesh_sizes: names of sizes that are those of the target mesh's axes of the same name.
+        refusals: source tensors that it cannot convert, and why.
         changes: the map's own rules: select and drop for sources, rename and cast for targets.
         plain: the same as plain data, as ``parse_map`` reads it.
         about: what it is for, in words.
@@ -60,6 +75,8 @@ class MapFile(Struct, frozen=True):
 
     rules: tuple[MapRule, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    mesh_sizes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     changes: Changes = field(default_factory=Changes)
     plain: Mapping[str, object] = field(default_factory=dict)
     about: str = ""

@@ -82,6 +82,13 @@ def layout_of(
     return file if found is None else file.with_mesh(found, missing_axes)
 
 
+def mesh_over(layout: Layout | None) -> DeviceMesh | None:
+    """The one mesh of a layout; None for one that has none, and for a tree."""
+    if isinstance(layout, LayoutMap):
+        return layout.device_mesh
+    return layout.mesh if isinstance(layout, LayoutFile | SameAxes) else None
+
+
 def check_missing_axes(missing_axes: object) -> None:
     """Raises LayoutError unless it is one of the choices."""
     if missing_axes not in get_args(MissingAxes):
