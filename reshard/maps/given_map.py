@@ -59,10 +59,13 @@ class GivenMap(Struct, frozen=True):
         return {"map": self.file.plain, "sizes": dict(self.sizes), "reverse": self.reverse}
 
     def over(self, mesh: DeviceMesh | None) -> GivenMap:
-        """The map with the sizes that its file takes from the target mesh; PlanError for one that was given otherwise."""
-        if mesh is None or self.reverse:
+        """The map with the sizes that its file takes from the target mesh.
+
+        PlanError for a size that was given and is another, and for one that neither was given nor is an axis.
+        """
+        if self.reverse:
             return self
-        axes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
+        axes = {} if mesh is None else dict(zip(mesh.axis_names, mesh.shape, strict=True))
         found = {name: axes[name] for name in self.file.mesh_sizes if name in axes}
         for name, size in found.items():
             if self.sizes.get(name, size) != size:
@@ -70,7 +73,15 @@ class GivenMap(Struct, frozen=True):
                     f"the size {name!r} is given as {self.sizes[name]}, but the mesh has {size} along {name!r}, which is this size in "
                     f"{self.file.where}; leave the size out (sizes), or give another mesh"
                 )
-        return structs.replace(self, sizes={**self.sizes, **found})
+        sizes = {**self.sizes, **found}
+        lacking = [name for name in self.file.mesh_sizes if name not in sizes]
+        if lacking:
+            axes_text = ",".join(f"{name}=2" for name in self.file.mesh_sizes)
+            raise PlanError(
+                f"{self.file.where} takes the size {lacking[0]!r} from the mesh, which has no such axis; name a mesh with the axes "
+                f"{' and '.join(self.file.mesh_sizes)} (mesh), such as {axes_text}"
+            )
+        return structs.replace(self, sizes=sizes)
 
     def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
         """The targets that it makes of these tensors; see ``apply_rules``. PlanError for those that the file refuses."""
