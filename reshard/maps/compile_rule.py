@@ -119,7 +119,7 @@ def _check_known(rule: MapRule, shape: Shape, sizes: Mapping[str, int]) -> None:
     """Every dimension has a size; else the error names the one to give."""
     every = [name for side in (*shape.left, *shape.right) for name in names_of(side)]
     for name in dict.fromkeys(every):
-        if name not in sizes and name not in rule.pad:
+        if name not in sizes and (rule.sources or name not in rule.pad):
             raise PlanError(
                 f"{rule.label}: the size of {name!r} does not follow from the shapes; give it (sizes), such as {name}=2"
             )
@@ -174,21 +174,24 @@ def _patterns(
             for way in ways:
                 for place in places:
                     found[target] += joined(way, place, (source, target), joining)
+    padded = [n for n in rule.pad if sizes[1][n] != joining.sizes.get(n)]
     found_all = [
         (target, pattern)
         for target, places in right
         for place in places
-        for pattern in _filling(rule, place, target, joining)
+        for pattern in _filling(rule, padded, place, target, joining)
     ]
     for target, pattern in found_all:
         found[target].append(pattern)
     return tuple(map(tuple, found))
 
 
-def _filling(rule: MapRule, place: Strand, target: int, joining: Joining) -> Iterator[Pattern]:
+def _filling(
+    rule: MapRule, padded: Sequence[str], place: Strand, target: int, joining: Joining
+) -> Iterator[Pattern]:
     """What no source fills: the padding, or all of the target."""
     if rule.sources:
-        yield from padding(place, target, list(rule.pad), joining)
+        yield from padding(place, target, padded, joining)
         return
     sizes = [cell.stop - cell.start for axis in place.axes for cell in axis]
     if any(len(axis) != 1 for axis in place.axes):

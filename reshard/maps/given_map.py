@@ -59,13 +59,10 @@ class GivenMap(Struct, frozen=True):
         return {"map": self.file.plain, "sizes": dict(self.sizes), "reverse": self.reverse}
 
     def over(self, mesh: DeviceMesh | None) -> GivenMap:
-        """The map with the sizes that its file takes from the target mesh.
-
-        PlanError for a size that was given and is another, and for one that neither was given nor is an axis.
-        """
-        if self.reverse:
+        """The map with the sizes that its file takes from the target mesh; PlanError for one that was given otherwise."""
+        if self.reverse or mesh is None:
             return self
-        axes = {} if mesh is None else dict(zip(mesh.axis_names, mesh.shape, strict=True))
+        axes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
         found = {name: axes[name] for name in self.file.mesh_sizes if name in axes}
         for name, size in found.items():
             if self.sizes.get(name, size) != size:
@@ -73,21 +70,26 @@ class GivenMap(Struct, frozen=True):
                     f"the size {name!r} is given as {self.sizes[name]}, but the mesh has {size} along {name!r}, which is this size in "
                     f"{self.file.where}; leave the size out (sizes), or give another mesh"
                 )
-        sizes = {**self.sizes, **found}
-        lacking = [name for name in self.file.mesh_sizes if name not in sizes]
-        if lacking:
-            axes_text = ",".join(f"{name}=2" for name in self.file.mesh_sizes)
-            raise PlanError(
-                f"{self.file.where} takes the size {lacking[0]!r} from the mesh, which has no such axis; name a mesh with the axes "
-                f"{' and '.join(self.file.mesh_sizes)} (mesh), such as {axes_text}"
-            )
-        return structs.replace(self, sizes=sizes)
+        return structs.replace(self, sizes={**self.sizes, **found})
 
     def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
-        """The targets that it makes of these tensors; see ``apply_rules``. PlanError for those that the file refuses."""
+        """The targets that it makes of these tensors; see ``apply_rules``.
+
+        PlanError for tensors that the file refuses, and for sizes of a mesh that nobody gave.
+        """
         if not self.reverse:
             _refuse(self.file.refusals, specs)
+            _check_known(self)
         return apply_rules(self.rules, self.sizes, specs, keys)
+
+
+def _check_known(given: GivenMap) -> None:
+    of_mesh = given.file.mesh_sizes
+    if not set(of_mesh) <= given.sizes.keys():
+        raise PlanError(
+            f"{given.file.where}: the sizes {', '.join(of_mesh)} are those of the target's mesh; give a mesh with these axes (mesh), such as "
+            f"{','.join(f'{name}=2' for name in of_mesh)}, or, where nothing is written, the sizes (sizes)"
+        )
 
 
 def _refuse(refusals: Sequence[Refusal], names: Iterable[str]) -> None:
