@@ -172,7 +172,7 @@ MESH = "mesh: {axes: [data, model], shape: [4, 2]}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "l.yaml: expected a mapping with the keys mesh, rules, partitions, unmatched, select, drop, rename, cast, about, sizes, map, found null"),
+        ("", "l.yaml: expected a mapping with the keys mesh, rules, partitions, unmatched, select, drop, rename, cast, about, sizes, map, refuse, found null"),
         ("- 1", r"l.yaml:1: expected a mapping with the keys .*, found \[1\]"),
         ("a: 1\nrulez: []", "l.yaml:1: a: unknown key 'a'; known: mesh, rules"),
         ("\nrulez: []", r"l.yaml:2: rulez: unknown key 'rulez'; did you mean 'rules'\? known: mesh, rules, partitions"),

@@ -19,7 +19,7 @@ from tests.maps.by_numpy import mapped
 WORDS: list[tuple[str, str]] = [
     ("map: []", "map:1: map: expected a list of at least one rule, found []"),
     ("maps: []", "map:1: maps: unknown key 'maps'; did you mean 'map'? known: mesh, rules, partitions, unmatched, select, drop, rename, cast, about, sizes, map"),
-    ("sizes: {a: 0}\nmap: [{from: a, to: b}]", "map:1: sizes.a: expected a whole number of at least 1, found 0"),
+    ("sizes: {a: 0}\nmap: [{from: a, to: b}]", "map:1: sizes.a: expected a whole number of at least 1, or mesh, found 0"),
     ("sizes: {a-b: 2}\nmap: [{from: a, to: b}]", "map:1: sizes: 'a-b' is no name of a size; write letters, digits and underscores"),
     ("map:\n- {from: a}", "map:2: map[0]: the key 'to' is missing; a tensor that is left out is named by drop"),
     ("map:\n- {to: a}", "map:2: map[0]: the key 'from' is missing; targets that one number fills need a shape, such as '-> e', and a fill"),
@@ -38,7 +38,7 @@ WORDS: list[tuple[str, str]] = [
     ("map:\n- {from: a, to: 'b.{2}'}", "map:2: map[0].to: 'b.{2}' has {2}, which names no index; write the number itself"),
     ("map:\n- {from: 'a{i}{j}', to: b}", "map:2: map[0].from: 'a{i}{j}' has two indices side by side, whose digits cannot be told apart"),
     ("map:\n- {from: a, to: b, multiply: 'sqrt(d'}", "map:2: map[0].multiply: a closing parenthesis is missing in 'sqrt(d'"),
-    ("map:\n- {from: a, to: b, multiply: 'exp(d)'}", "map:2: map[0].multiply: 'exp' is no function; there are sqrt, float32, bfloat16, float16"),
+    ("map:\n- {from: a, to: b, multiply: 'exp(d)'}", "map:2: map[0].multiply: 'exp' is no function; there are sqrt, ceil, float32, bfloat16, float16"),
     ("map:\n- {from: a, to: b, multiply: '__import__(1)'}", "map:2: map[0].multiply: '__import__' is no function; there are "),
     ("map:\n- {from: a, to: b, multiply: '2 ** 9'}", "map:2: map[0].multiply: '*' is not expected there in '2 ** 9'"),
     ("map:\n- {from: a, to: b, add: 'd.x'}", "map:2: map[0].add: '.' in 'd.x' is no arithmetic; write + - * / ( ), numbers, names and "),

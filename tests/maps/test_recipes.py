@@ -24,9 +24,13 @@ Array = npt.NDArray[Any]
 SIZES = {"maxtext-gemma2": {"vocab": VOCAB}}
 
 
+VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}
+
+
 def test_each_is_here() -> None:
-    assert set(rules.recipes()) == set(SHAPES)
-    assert all("MaxText 0.2.5" in about for about in rules.recipes().values())
+    assert set(rules.recipes()) == set(SHAPES) | VLLM
+    for name, about in rules.recipes().items():
+        assert ("vLLM 0.33.0" if name in VLLM else "MaxText 0.2.5") in about
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -180,7 +184,7 @@ def test_the_list_and_a_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == rules.recipe("maxtext-qwen3")
     assert run(["recipes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in found["recipes"]] == sorted(SHAPES)
+    assert [one["name"] for one in found["recipes"]] == sorted([*SHAPES, *VLLM])
     assert run(["recipes", "maxtext-llama"]) == 1
     assert (
         "there is no recipe 'maxtext-llama'; did you mean maxtext-llama3.1?"
