@@ -13,7 +13,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.expression import Expression
 from reshard.maps.matching import Matched
 from reshard.maps.pattern import Bound, Joining, Pattern, joined, padding
-from reshard.maps.rule import Lengths, MapRule
+from reshard.maps.rule import MAX_SIZE, Lengths, MapRule
 from reshard.maps.shape import Shape, names_of, shape_text
 from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
 from reshard.maps.strand import Strand, strands
@@ -104,10 +104,9 @@ def _loops(rule: MapRule, known: set[str], sizes: Mapping[str, int]) -> dict[str
         known = {hole.names[0] for template in rule.targets for hole in template.holes}
     loops: dict[str, int] = {}
     for name in sorted(names):
-        if name in known:
-            if name in sizes:
-                loops[name] = sizes[name]
-        elif name not in sizes:
+        if name in known and name in sizes:
+            loops[name] = sizes[name]
+        elif name not in sizes and (name not in known or not rule.sources):
             raise PlanError(
                 f"{rule.label}: {name!r} in {rule.targets[0].text!r} is no index of 'from', no dimension of the left side, and no size "
                 "that is given (sizes)"
@@ -135,6 +134,8 @@ def _with_lengths(
         if lacking:
             raise PlanError(f"{rule.label}: the size {lacking[0]!r} is not known; give it (sizes)")
         number = _tried(rule, partial(length.whole, known))
+        if not 1 <= number <= MAX_SIZE:
+            raise PlanError(f"{rule.label}: {length.text} is {number}; a length is from 1 to 2^40")
         has = sizes.get(name, number)
         if (number > has) if than == "more" else (number < has):
             key = "crop" if than == "more" else "pad"

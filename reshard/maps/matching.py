@@ -74,7 +74,10 @@ def _match(
     sizes: Mapping[str, int],
 ) -> Matched:
     indices = _indices(rule, template, sizes)
-    found = table.matching(template, sizes)
+    try:
+        found = table.matching(template, sizes)
+    except ValueError as error:
+        raise PlanError(f"{rule.label}: {error}") from None
     if not found:
         raise PlanError(f"{rule.label}: {_no_match(template, table, len(specs))}")
     names = {tuple([values[i] for i in indices]): name for name, values in found.items()}

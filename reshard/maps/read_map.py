@@ -35,7 +35,7 @@ from reshard.layout.layout_text import Document, Steps, parse_json, parse_yaml, 
 from reshard.layout.layout_value import Value
 from reshard.layout.read_layout import layout_of_document, part_of, read_changes
 from reshard.maps.expression import Expression, parse_expression
-from reshard.maps.rule import Lengths, MapFile, MapRule, Refusal
+from reshard.maps.rule import MAX_SIZE, Lengths, MapFile, MapRule, Refusal
 from reshard.maps.shape import names_of, parse_shape
 from reshard.maps.template import Template, parse_template
 
@@ -55,9 +55,6 @@ _RULE_KEYS = (
     "same_as",
 )
 _GROUP_KEYS = ("under", "into", "map")
-
-MAX_SIZE = 1 << 40
-"""Longest dimension."""
 
 
 def load_map(path: str | os.PathLike[str]) -> MapFile:

@@ -12,6 +12,9 @@ from reshard.maps.expression import Expression
 from reshard.maps.shape import Shape
 from reshard.maps.template import Template
 
+MAX_SIZE = 1 << 40
+"""Longest dimension."""
+
 Lengths = Mapping[str, Expression]
 """The length of a dimension, by its name: a number, or arithmetic with sizes."""
 

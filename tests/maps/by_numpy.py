@@ -56,7 +56,7 @@ def _filled(made: MappedTensor, arrays: Mapping[str, Array]) -> Array:
 
 def _elements(piece: Piece, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -> Array:
     if piece.fill is not None:
-        return np.broadcast_to(np.frombuffer(piece.fill, dtype), piece.target_box.shape)
+        return np.broadcast_to(np.frombuffer(piece.fill, dtype)[0], piece.target_box.shape)
     source = arrays[piece.source]
     seen = source if piece.source_view is None else source.reshape(piece.source_view.shape)
     found: Array = seen[piece.source_box.slices].transpose(piece.axis_order)

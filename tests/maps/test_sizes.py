@@ -1,0 +1,132 @@
+"""Sizes of a map: of the target's mesh, of indices that other rules count, and lengths that arithmetic gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.errors import PlanError
+from reshard.layout.layout_file import layout_to_mapping
+from reshard.layout.read_layout import parse_layout
+from reshard.maps.given_map import map_of
+from tests.maps.by_numpy import made_by
+
+RANKS = """
+rules: [{match: w, axes: [ranks]}]
+sizes: {ranks: mesh}
+map:
+- {from: [a, b], to: w, shape: '(ranks f) e, (ranks f) e -> (ranks [f | f]) e'}
+"""
+A = np.arange(24, dtype=np.float32).reshape(8, 3)
+SOURCE = {"a": A, "b": -A}
+
+
+def interleaved(ranks: int) -> np.ndarray:
+    return np.concatenate([x for r in range(ranks) for x in (np.split(A, ranks)[r], np.split(-A, ranks)[r])])  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    reshard.save(tmp_path / "source", SOURCE)
+    return tmp_path / "source"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("key", ["map", "layout"])
+def test_a_size_is_that_of_the_mesh(source: Path, tmp_path: Path, key: str, ranks: int) -> None:
+    (tmp_path / "ranks.yaml").write_text(RANKS)
+    given = {key: tmp_path / "ranks.yaml"}
+    reshard.convert(source, tmp_path / "target", mesh=f"ranks={ranks}", **given)
+    np.testing.assert_array_equal(reshard.restore(tmp_path / "target")["w"], interleaved(ranks))
+    assert reshard.verify(source, tmp_path / "target").differences == 0
+    again = reshard.convert(source, tmp_path / "target", mesh=f"ranks={ranks}", **given)
+    assert again.already_done
+
+
+def test_a_file_with_a_mesh_of_its_own_tells_the_size(source: Path, tmp_path: Path) -> None:
+    reshard.convert(source, tmp_path / "target", map=f"mesh: {{ranks: 4}}{RANKS}")
+    np.testing.assert_array_equal(reshard.restore(tmp_path / "target")["w"], interleaved(4))
+    other = {"mesh": {"ranks": 2}, "rules": [{"match": "w", "axes": [None]}]}
+    reshard.convert(source, tmp_path / "other", map=RANKS, layout=other)
+    np.testing.assert_array_equal(reshard.restore(tmp_path / "other")["w"], interleaved(2))
+
+
+def test_where_nothing_is_written_the_size_is_given(source: Path, tmp_path: Path) -> None:
+    reshard.convert(source, tmp_path / "target", map=RANKS, mesh="ranks=2")
+    assert (
+        reshard.verify(source, tmp_path / "target", map=RANKS, sizes={"ranks": 2}).differences == 0
+    )
+    assert (
+        reshard.verify(source, tmp_path / "target", map=RANKS, sizes={"ranks": 4}).differences == 1
+    )
+    np.testing.assert_array_equal(
+        reshard.restore(source, map=RANKS, sizes={"ranks": 4})["w"], interleaved(4)
+    )
+    with pytest.raises(PlanError) as caught:
+        reshard.verify(source, tmp_path / "target", map=RANKS)
+    assert str(caught.value) == (
+        "map: the sizes ranks are those of the target's mesh; give a mesh with these axes (mesh), such as ranks=2, or, where nothing is "
+        "written, the sizes (sizes)"
+    )
+
+
+def test_the_content_of_a_layout_keeps_every_section() -> None:
+    content = {
+        "sizes": {"ranks": "mesh"},
+        "map": [{"from": "a", "to": "w", "shape": "(ranks f) e -> (ranks f) e"}],
+        "refuse": [{"match": "experts", "reason": "why"}],
+    }
+    assert layout_to_mapping(parse_layout(content)) == {"unmatched": "replicate", **content}
+
+
+def test_a_rule_without_sources_counts_as_the_others_do() -> None:
+    text = """
+    map:
+    - {to: 'layers.{l}.scale', shape: '->', fill: 1}
+    - {from: 'layers.{l}.w', to: 'layers.{l}.w'}
+    """
+    found = made_by(text, {f"layers.{n}.w": A for n in range(3)})
+    assert {name for name in found if name.endswith("scale")} == {f"layers.{n}.scale" for n in range(3)}  # fmt: skip
+    scale = found["layers.2.scale"]
+    assert (scale.dtype, scale.shape, scale) == (np.float32, (), 1)
+
+
+@pytest.mark.parametrize(("rows", "padded"), [(8, 8), (7, 8), (9, 12), (1, 4)])
+def test_a_length_is_arithmetic(rows: int, padded: int) -> None:
+    text = "map: [{from: a, to: b, shape: v e -> v e, pad: {v: 4*ceil(v/4)}, fill: 7}]\n"
+    source = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+    found = made_by(text, {"a": source})["b"]
+    np.testing.assert_array_equal(found[:rows], source)
+    np.testing.assert_array_equal(found[rows:], np.full((padded - rows, 3), 7))
+    back = made_by(text, {"b": found}, {"v": rows}, reverse=True)["a"]
+    np.testing.assert_array_equal(back, source)
+
+
+def test_half_of_a_dimension_is_taken() -> None:
+    text = "map: [{from: a, to: b, shape: v e -> v e, crop: {v: v/2}}]\n"
+    np.testing.assert_array_equal(made_by(text, {"a": A})["b"], A[:4])
+
+
+def test_refused_tensors() -> None:
+    text = """
+    map: [{from: a, to: b}]
+    refuse: [{match: 'experts', reason: they are no dense weights}]
+    """
+    assert made_by(text, {"a": A}).keys() == {"b"}
+    with pytest.raises(PlanError) as caught:
+        made_by(text, {"a": A, "experts.0.w": A, "experts.1.w": A})
+    assert (
+        str(caught.value)
+        == "refuse[0] (map:3): 'experts.0.w' and 1 more: they are no dense weights"
+    )
+    assert map_of(text, reverse=True) is not None
+    assert made_by(
+        text,
+        {
+            "b": A,
+        },
+        reverse=True,
+    ).keys() == {"a"}
