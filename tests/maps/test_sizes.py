@@ -73,6 +73,14 @@ def test_where_nothing_is_written_the_size_is_given(source: Path, tmp_path: Path
     )
 
 
+def test_refused_tensors_may_be_dropped(source: Path, tmp_path: Path) -> None:
+    text = "map: [{from: a, to: w}]\nrefuse: [{match: b, reason: it is no a}]\n"
+    with pytest.raises(PlanError, match=r"refuse\[0\] \(map:2\): 'b': it is no a"):
+        reshard.convert(source, tmp_path / "target", map=text)
+    reshard.convert(source, tmp_path / "target", map=text, drop=["b"])
+    assert reshard.verify(source, tmp_path / "target").differences == 0
+
+
 def test_the_content_of_a_layout_keeps_every_section() -> None:
     content = {
         "sizes": {"ranks": "mesh"},

@@ -161,7 +161,7 @@ def test_the_data_of_another_rank_is_found(models: Path, tmp_path: Path) -> None
 
 
 REFUSED = (
-    ("experts", "vllm-qwen3", {}, "refuse[0] (recipe vllm-qwen3:11): 'model.layers.0.mlp.experts.0.down_proj.weight' and 23 more: vLLM stores experts as a kernel has rearranged them, and chooses the kernel where it runs; save such a model with vLLM"),
+    ("experts", "vllm-qwen3", {}, "refuse[0] (recipe vllm-qwen3:11): 'model.layers.0.mlp.experts.0.down_proj.weight' and 23 more: vLLM stores experts after a kernel has rearranged them, and chooses the kernel where it runs; let it load the Hugging Face files"),
     ("vllm-qwen3", "vllm-llama3", {}, "no rule of the map takes 4 of 25 tensors ('model.layers.0.self_attn.k_norm.weight'"),
     ("vllm-llama3", "vllm-llama3-tied", {}, "no rule of the map takes 1 of 21 tensors ('lm_head.weight')"),
     ("vllm-llama3", "vllm-llama3", {"sizes": {}}, "axis 0 of 'model.layers.0.self_attn.q_proj.weight' is 32, which is no multiple of (kv copies h d) with kv = 2, copies = 1, d = 128"),
@@ -193,8 +193,8 @@ def test_quantised_weights_are_refused(models: Path, tmp_path: Path) -> None:
             tmp_path / "model.safetensors", tmp_path / "served", **given("vllm-llama3", 2)
         )
     assert str(caught.value) == (
-        "refuse[1] (recipe vllm-llama3:15): 'model.layers.0.mlp.up_proj.weight_scale_inv': vLLM stores quantised weights as a kernel has "
-        "rearranged them, and chooses the kernel where it runs; save such a model with vLLM"
+        "refuse[1] (recipe vllm-llama3:15): 'model.layers.0.mlp.up_proj.weight_scale_inv': vLLM stores quantised weights after a "
+        "kernel has rearranged them, and chooses the kernel where it runs; let it load the Hugging Face files"
     )
 
 
