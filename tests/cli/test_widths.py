@@ -75,6 +75,7 @@ COMMANDS = (
     ("diff {0}/a {0}/b", 3),
     ("diff {0}/a {0}/c", 3),
     ("fingerprint {0}/a --overwrite", 0),
+    ("recipes", 0),
 )  # fmt: skip
 
 

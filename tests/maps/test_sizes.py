@@ -54,6 +54,15 @@ def test_a_file_with_a_mesh_of_its_own_tells_the_size(source: Path, tmp_path: Pa
     np.testing.assert_array_equal(reshard.restore(tmp_path / "other")["w"], interleaved(2))
 
 
+def test_a_given_size_that_the_mesh_contradicts(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        reshard.convert(source, tmp_path / "target", map=RANKS, mesh="ranks=2", sizes={"ranks": 4})
+    assert str(caught.value) == (
+        "the size 'ranks' is given as 4, but the mesh has 2 along 'ranks', which is this size in map; leave the size out (sizes), or give "
+        "another mesh"
+    )
+
+
 def test_where_nothing_is_written_the_size_is_given(source: Path, tmp_path: Path) -> None:
     reshard.convert(source, tmp_path / "target", map=RANKS, mesh="ranks=2")
     assert (

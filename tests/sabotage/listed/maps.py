@@ -62,6 +62,22 @@ SABOTAGES = (
         ("tests/public/convert/test_by_map.py::test_every_form_of_a_target",),
     ),
     Sabotage(
+        "map-other-mesh",
+        "a tensor is arranged for more ranks than the mesh has",
+        "reshard/maps/given_map.py",
+        "            if self.sizes.get(name, size) != size:",
+        "            if False:",
+        ("tests/maps/test_sizes.py::test_a_given_size_that_the_mesh_contradicts",),
+    ),
+    Sabotage(
+        "map-refusal-lost",
+        "tensors that a map refuses are converted as others",
+        "reshard/maps/given_map.py",
+        "        if refused:",
+        "        if False:",
+        ("tests/maps/test_sizes.py::test_refused_tensors",),
+    ),
+    Sabotage(
         "example-unproved",
         "a map that was learned is not proved on its examples",
         "reshard/maps/example/infer.py",
