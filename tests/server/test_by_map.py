@@ -72,6 +72,21 @@ def test_maps_that_are_refused_at_once(
     assert said in answer.text.replace('\\"', '"')
 
 
+def test_a_size_of_the_mesh(client: httpx.Client) -> None:
+    text = f"rules: [{{match: served, axes: [b]}}]\nsizes: {{b: mesh}}\n{TEXT}"
+    body = {"source": "data/a", "target": "data/b", "map": text, "mesh": "b=2"}
+    answer = client.post("/v1/plans", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["map"]["targets"] == 1
+    answer = client.post("/v1/plans", json={**body, "sizes": {"b": 3}})
+    assert answer.status_code == 422
+    assert "the size 'b' is given as 3, but the mesh has 2 along 'b'" in answer.json()["detail"]
+    del body["mesh"]
+    answer = client.post("/v1/plans", json=body)
+    assert answer.status_code == 422
+    assert "map: the sizes b are those of the target's mesh" in answer.json()["detail"]
+
+
 def test_a_map_that_does_not_fit_says_so_in_the_plan(client: httpx.Client) -> None:
     body = {"source": "data/a", "target": "data/b", "map": TEXT}
     answer = client.post("/v1/plans", json=body)
