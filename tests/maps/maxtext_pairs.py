@@ -85,7 +85,20 @@ SHAPES = {
         for name, shape in SHAPES["maxtext-mixtral"].items()
     },
 }
-"""The shapes of a tiny model of each recipe, as MaxText stacks them."""
+
+
+def _unscanned(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model whose layers are not stacked."""
+    found = {name: shape for name, shape in shapes.items() if "/layers/" not in name}
+    for name in shapes.keys() - found.keys():
+        first, _, *rest = shapes[name]
+        for layer in range(LAYERS):
+            found[name.replace("/layers/", f"/layers_{layer}/")] = (first, *rest)
+    return found
+
+
+SHAPES = {**SHAPES, **{f"{name}-unscanned": _unscanned(shapes) for name, shapes in SHAPES.items()}}
+"""The shapes of a tiny model of each recipe, as MaxText stores it."""
 
 _FUNCTIONS = {
     "maxtext-llama3.1": "LLAMA31",
@@ -105,25 +118,27 @@ def hugging_face(
     module: Any, recipe: str, tree: Mapping[str, Array]
 ) -> Iterator[tuple[str, Array]]:
     """What the hooks make of a tree."""
+    model = recipe.removesuffix("-unscanned")
+    scanned = model == recipe
     config = {
-        "num_hidden_layers": 2 * LAYERS if recipe == "maxtext-gemma2" else LAYERS,
+        "num_hidden_layers": 2 * LAYERS if model == "maxtext-gemma2" else LAYERS,
         "head_dim": HEAD,
-        "hidden_size": HEADS * HEAD if recipe == "maxtext-mixtral" else EMBED,
-        "num_experts": EXPERTS if recipe == "maxtext-qwen3-moe" else 0,
+        "hidden_size": HEADS * HEAD if model == "maxtext-mixtral" else EMBED,
+        "num_experts": EXPERTS if model == "maxtext-qwen3-moe" else 0,
     }
     own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD)
-    name = _FUNCTIONS[recipe]
-    names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, True)
-    hooks = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_HOOK_FN")(config, own, True, True)
+    name = _FUNCTIONS[model]
+    names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, scanned)
+    hooks = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_HOOK_FN")(config, own, scanned, True)
     for path, array in tree.items():
         key = path.removeprefix("params/").replace("/", "-")
-        if recipe == "maxtext-gemma2" and "embed" in path:
+        if model == "maxtext-gemma2" and "embed" in path:
             yield names[key], _hooked(hooks[key], array, (VOCAB, EMBED))
         else:
-            yield from _tensors(names[key], array, hooks.get(key))
+            yield from _tensors(names[key], array, hooks.get(key), scanned)
 
 
-def _tensors(names: Any, array: Array, hook: Any) -> Iterator[tuple[str, Array]]:
+def _tensors(names: Any, array: Array, hook: Any, scanned: bool) -> Iterator[tuple[str, Array]]:
     if isinstance(names, str):
         yield names, _hooked(hook, array, _shape(names, array))
         return
@@ -133,7 +148,7 @@ def _tensors(names: Any, array: Array, hook: Any) -> Iterator[tuple[str, Array]]
                 yield name, _hooked(hook, layer, _shape(name, layer))
         return
     for number, name in enumerate(names):
-        layer = array.take(number, axis=1)
+        layer = array.take(number, axis=1 if scanned else 0)  # a layer, or an expert of one
         yield name, _hooked(hook, layer, _shape(name, layer))
 
 

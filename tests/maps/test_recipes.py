@@ -21,7 +21,7 @@ from tests.maps.maxtext_pairs import LAYERS, SHAPES, VOCAB, pairs
 from tests.oracles.oracle import Oracle
 
 Array = npt.NDArray[Any]
-SIZES = {"maxtext-gemma2": {"vocab": VOCAB}}
+SIZES = {name: {"vocab": VOCAB} for name in ("maxtext-gemma2", "maxtext-gemma2-unscanned")}
 
 
 VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}
