@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.maps.example.law import laws
-from reshard.maps.example.spell import Spelled
+from reshard.maps.example.spell import IN_NAMES, Spelled
 from reshard.maps.shape import Parts, Shape, Side, parse_shape
 from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
 
@@ -91,7 +91,12 @@ class Naming:
                 )
             if name is None:
                 name = self._by_values[values] = next(self._letters)
-            taken = {n for n, places in zip(names, first.within, strict=False) if places & within}
+            # An index that is in names only is no dimension: with the name of one it would mean that tensors are stacked.
+            taken = {
+                n
+                for n, places in zip(names, first.within, strict=False)
+                if places & within or IN_NAMES in places | within
+            }
             base, number = name, 2
             while name in taken:
                 name, number = f"{base}{number}", number + 1

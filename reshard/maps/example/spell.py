@@ -15,6 +15,10 @@ Loops = list[tuple[Key, int, int]]
 """Key, count and step of each loop."""
 
 
+IN_NAMES = "name"
+"""Where a size is that no tensor has: an index of names."""
+
+
 class Length(Struct, frozen=True):
     """A pad or a crop: the mark of the dimension, and how long it is."""
 
@@ -206,7 +210,7 @@ class _Spelling:
             crops,
             tuple(counts[key] for key in order),
             tuple(numbers),
-            tuple(frozenset(within.get(key, {"name"})) for key in order),
+            tuple(frozenset(within.get(key, {IN_NAMES})) for key in order),
             draft.fit,
             draft.fill,
             draft.off,
