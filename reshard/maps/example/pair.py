@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SHORTEST = 8
 """Of a line: shorter ones are alike by chance in bfloat16."""
-MOST_ROOTS = 24
-"""Sizes whose square roots are tried as factors."""
+FEW = 4
+"""Lines of a target by which factors are tried."""
 
 Split = tuple[tuple[int, ...], int]
 """A shape, of which an axis may be split in two, and the axis along which lines are taken."""
@@ -97,25 +97,22 @@ class _Search:
         self.numbering, self.source, self.target = numbering, source, target
         axes = {n for side in (source, target) for array in side.values() for n in array.shape}
         self.sizes = sorted({*sizes, *axes} - {0, 1})
-        roots = [math.sqrt(n) for n in dict.fromkeys((*sizes, *self.sizes))][:MOST_ROOTS]
-        scaled = [Arithmetic(root, divides=divides) for root in roots for divides in (False, True)]
-        inverse = [Arithmetic(1 / root) for root in roots]
-        self.arithmetic = (Arithmetic(addend=1.0), Arithmetic(addend=-1.0), *scaled, *inverse)
+        self.roots = [math.sqrt(n) for n in self.sizes]
         self.lines: dict[tuple[Arithmetic, Any, int, bool], _Lines] = {}
+        self.sums: dict[tuple[int, bool], Array] = {}
 
     def origins(self) -> dict[str, Origins]:
-        found = {name: self._origin(array, (SAME,)) for name, array in self.target.items()}
-        for name, one in found.items():
-            if (one.numbers == UNKNOWN).any():
-                found[name] = self._origin(self.target[name], self.arithmetic)
-        return found
+        return {name: self._origin(array) for name, array in self.target.items()}
 
-    def _origin(self, y: Array, arithmetic: Sequence[Arithmetic]) -> Origins:
+    def _origin(self, y: Array) -> Origins:
+        """Whole axes first, and values as they are: each step takes longer than the one before."""
         import numpy as np
 
         is_several = False
-        for does in arithmetic:
-            for is_split in (False, True):
+        for is_split in (False, True):
+            for does in self._likely(y, is_split):
+                if does != SAME and is_several:
+                    break
                 for shape, axis in _splits(y.shape, self.sizes if is_split else ()):
                     found = self._along(y.reshape(shape), axis, does, is_split)
                     if found is None:
@@ -124,9 +121,44 @@ class _Search:
                         is_several = True
                         continue
                     factor = 1 / does.factor if does.divides else does.factor
-                    return Origins(found.reshape(y.shape), np.full(y.shape, factor))
+                    return Origins(found.reshape(y.shape), np.broadcast_to(factor, y.shape))
         nothing = SEVERAL if is_several else UNKNOWN
-        return Origins(np.full(y.shape, nothing), np.ones(y.shape))
+        return Origins(np.full(y.shape, nothing), np.broadcast_to(1.0, y.shape))
+
+    def _likely(self, y: Array, is_split: bool) -> Iterator[Arithmetic]:
+        """What may have been done to a target: nothing, ± 1, and the factors that some lines have in common with lines of the source."""
+        import numpy as np
+
+        yield from (SAME, Arithmetic(addend=1.0), Arithmetic(addend=-1.0))
+        for shape, axis in _splits(y.shape, self.sizes if is_split else ()):
+            lines = np.moveaxis(y.reshape(shape), axis, -1).reshape(-1, shape[axis])
+            few = lines[np.linspace(0, len(lines) - 1, FEW, dtype=np.int64)]
+            for factor in self._factors(few, is_split):
+                yield Arithmetic(factor)
+                yield Arithmetic(1 / factor, divides=True)
+
+    def _factors(self, lines: Array, is_split: bool) -> list[float]:
+        """Roots of sizes, and one by them, which may make each of these lines of some line of the source."""
+        import numpy as np
+
+        n = lines.shape[1]
+        if (n, is_split) not in self.sums:
+            each = self._each_line(SAME, None, n, is_split)
+            self.sums[n, is_split] = np.concatenate(
+                [np.zeros((0, 3)), *(_sums(x) for x, _, _ in each)]
+            )
+        total, square, fourth = self.sums[n, is_split].T
+        near = max(1e-5, 8 * _unit(lines.dtype))
+        left = np.array([*self.roots, *(1 / root for root in self.roots)])
+        for mine in _sums(lines):
+            with np.errstate(all="ignore"):
+                ratio = np.sqrt(mine[1] / square)
+                is_near = np.abs(mine[0] - ratio * total) <= near * math.sqrt(n * mine[1])
+                is_near &= np.abs(mine[2] - ratio**4 * fourth) <= near * mine[2]
+            ratios = np.unique(ratio[is_near])
+            left = left[(np.abs(ratios / left[:, None] - 1) <= near).any(axis=1)]
+        found: list[float] = left.tolist()
+        return found
 
     def _along(self, y: Array, axis: int, does: Arithmetic, is_split: bool) -> Array | None:
         """The numbers of all elements, by lines along one axis; None where the source has not all of them."""
@@ -170,12 +202,14 @@ class _Search:
     def _lines(self, does: Arithmetic, dtype: Any, n: int, is_split: bool) -> _Lines:
         key = (does, dtype, n, is_split)
         if key not in self.lines:
-            self.lines[key] = _sorted(list(self._each_line(does, dtype, n, is_split)))
+            each = self._each_line(does, dtype, n, is_split)
+            self.lines[key] = _sorted([(_hashes(x), starts, step) for x, starts, step in each])
         return self.lines[key]
 
     def _each_line(
         self, does: Arithmetic, dtype: Any, n: int, is_split: bool
     ) -> Iterator[tuple[Array, Array, int]]:
+        """Lines of the source that are n long: their values, as they are in a target, the number of the first of each, and the step."""
         import numpy as np
 
         for name, base in zip(self.numbering.names, self.numbering.first, strict=False):
@@ -187,12 +221,13 @@ class _Search:
             ]
             if not splits:
                 continue
-            made = does(array, dtype)
+            made = array if dtype is None else does(array, dtype)
             for shape, axis in splits:
-                places = np.arange(base, base + array.size).reshape(shape)
-                starts = np.moveaxis(places, axis, -1)[..., 0].ravel()
-                hashes = _hashes(np.moveaxis(made.reshape(shape), axis, -1).reshape(-1, n))
-                yield hashes, starts, math.prod(shape[axis + 1 :])
+                step = math.prod(shape[axis + 1 :])
+                outer = np.arange(array.size // (n * step)) * (n * step)
+                starts = (base + outer[:, None] + np.arange(step)).ravel()
+                lines = np.moveaxis(made.reshape(shape), axis, -1).reshape(-1, n)
+                yield lines, starts, step
 
 
 def _splits(shape: tuple[int, ...], sizes: Sequence[int]) -> Iterator[Split]:
@@ -218,12 +253,12 @@ def _sorted(found: Sequence[tuple[Array, Array, int]]) -> _Lines:
     hashes = np.concatenate([hashes for hashes, _, _ in found])
     first = np.concatenate([starts for _, starts, _ in found])
     step = np.concatenate([np.full(starts.size, step) for _, starts, step in found])
-    order = np.lexsort((step, first, hashes))
+    order = np.argsort(hashes)
     hashes, first, step = hashes[order], first[order], step[order]
     starts = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]) != 0)
-    ends = np.append(starts[1:], hashes.size) - 1
-    # The same line may be met in several splits of an axis.
-    is_one = (first[starts] == first[ends]) & (step[starts] == step[ends])
+    is_one = np.ones(starts.size, bool)
+    for numbers in (first, step):  # the same line may be met in several splits of an axis
+        is_one &= np.minimum.reduceat(numbers, starts) == np.maximum.reduceat(numbers, starts)
     return _Lines(hashes[starts], np.where(is_one, first[starts], SEVERAL), step[starts])
 
 
@@ -247,6 +282,24 @@ def _hashes(lines: Array) -> Array:
     """Of each line, whatever the order of its values."""
     hashes: Array = _scrambled(lines).sum(axis=1)
     return hashes
+
+
+def _sums(lines: Array) -> Array:
+    """Of each line the sum, and those of squares and of fourth powers."""
+    import numpy as np
+
+    x = lines.astype(np.float64)
+    square = x * x
+    return np.stack([x.sum(axis=1), square.sum(axis=1), (square * square).sum(axis=1)], axis=1)
+
+
+def _unit(dtype: Any) -> float:
+    """The largest relative error of rounding to a dtype."""
+    import ml_dtypes
+
+    if dtype.kind in "iub":
+        return 0.0
+    return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call] # ml_dtypes has no types for it
 
 
 def _order(mine: Array, theirs: Array) -> Array:
