@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`?\b((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`?")
 LINK = re.compile(r"\]\([^)]*\)")
-PAGE = re.compile(r"\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
+PAGE = re.compile(r"(?<!tests/)\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
 FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 TEST = re.compile(r"`((?:tests/[\w/]+\.py)?)((?:::test_\w+)?)`")
 TEXTS = {".py", ".md", ".html", ".js", ".toml", ".yaml", ".service", ".conf", ".sh"}
