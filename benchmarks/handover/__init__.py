@@ -1,0 +1,1 @@
+"""From training to serving and back, beside a script that loads the whole model."""
