@@ -69,7 +69,7 @@ def _save_files(made: dict[str, Array], target: Path) -> None:
         if sum(a.nbytes for a in files[-1].values()) + array.nbytes > FILE_BYTES:
             files.append({})
         files[-1][name] = np.ascontiguousarray(array)
-    index = {}
+    index: dict[str, str] = {}
     for number, file in enumerate(files, 1):
         path = f"model-{number:05}-of-{len(files):05}.safetensors"
         save_file(file, target / path)

@@ -32,9 +32,8 @@ MOST_ELEMENTS = 50_000_000
 MOST_OF_A_PAIR = 200_000_000
 """Of either of two real checkpoints; some 30 bytes of memory are taken for each."""
 
-_PROBED = frozenset(
-    {"float32", "float64", "bfloat16", "float16", "int8", "int16", "int32", "int64"}
-)
+_WHOLE = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_PROBED = frozenset({"float32", "float64", "bfloat16", "float16", *_WHOLE})
 
 
 class Numbering(Struct, frozen=True):

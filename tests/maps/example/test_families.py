@@ -329,3 +329,11 @@ def test_what_the_proof_finds_is_a_problem() -> None:
     made = [{"t": np.ascontiguousarray(probe["a"].T)} for probe in probes]
     made[-1]["t"][0, 0] += made[-1]["t"][0, 0] * np.float32(2**-22)
     assert infer([Example(probes, made)]).problems
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_integers_without_a_sign_are_probed(dtype: str) -> None:
+    """An NNX optimizer counts its steps in uint32."""
+    found = learned(zeros({"ids": (7, 11)}, dtype), lambda s: {"turned": s["ids"].T})
+    assert found.problems == ()
+    assert "- {from: ids, to: turned, shape: 'a b -> b a'}" in found.text
