@@ -103,6 +103,7 @@ class _Applying:
         self._table = NameTable(specs)
         self._taken: dict[str, str] = {}
         self._made: dict[str, MappedTensor] = {}
+        self._made_table = NameTable()
         self._equal: list[tuple[str, str]] = []
         self._cropped: list[str] = []
         self._counts: dict[str, set[int]] = defaultdict(set)
@@ -211,6 +212,7 @@ class _Applying:
                 f"{rule.label}: the map makes more than {MAX_PIECES:,} pieces; write it in several maps"
             )
         self._made[spec.name] = MappedTensor(spec, pieces, rule.label)
+        self._made_table.add(spec.name)
 
     def tie(self, rule: MapRule) -> None:
         """Notes sources that must be equal, or makes a target once more."""
@@ -245,7 +247,7 @@ class _Applying:
     def _tie_targets(self, rule: MapRule) -> None:
         template = rule.same_as
         assert template is not None  # noqa: S101  the caller looks
-        found = NameTable(self._made).matching(template, self._sizes)
+        found = self._made_table.matching(template, self._sizes)
         if not found:
             raise PlanError(
                 f"{rule.label}: no rule makes {template.text!r}, of which the target is a copy"

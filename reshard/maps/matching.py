@@ -13,32 +13,59 @@ from msgspec import Struct
 from reshard.errors import PlanError
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.rule import MapRule
-from reshard.maps.template import Template, skeleton_of
+from reshard.maps.template import Template, numbers_of, skeleton_of
 
 MAX_SHOWN = 5
 
 
 class NameTable:
-    """Names by their skeleton, so that a rule looks only at names that it may match."""
+    """Names by their skeleton and by each of their numbers, so that a rule looks only at names that it may match."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self._by_skeleton: dict[str, list[str]] = defaultdict(list)
+        self._by_number: dict[str, dict[tuple[int, str], list[str]]] = {}
         for name in names:
-            self._by_skeleton[skeleton_of(name)].append(name)
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Adds one more name."""
+        skeleton = skeleton_of(name)
+        self._by_skeleton[skeleton].append(name)
+        if skeleton in self._by_number:
+            _add_by_number(self._by_number[skeleton], name)
 
     def matching(self, template: Template, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """The names that match a template, with the indices in each."""
         found = {}
-        for name in self._by_skeleton.get(template.skeleton, ()):
+        for name in self._candidates(template):
             values = template.match(name, sizes)
             if values is not None:
                 found[name] = values
         return found
 
+    def _candidates(self, template: Template) -> Sequence[str]:
+        """The fewest names among which all matches are: those that have one of the template's own numbers."""
+        skeleton, numbers = template.skeleton, template.numbers
+        names: Sequence[str] = self._by_skeleton.get(skeleton, ())
+        if len(names) <= 1 or not any(numbers):
+            return names
+        if skeleton not in self._by_number:
+            by_number = self._by_number[skeleton] = defaultdict(list)
+            for name in names:
+                _add_by_number(by_number, name)
+        known = self._by_number[skeleton]
+        own = [(place, number) for place, number in enumerate(numbers) if number is not None]
+        return min((known.get(each, ()) for each in own), key=len)
+
     def nearest(self, text: str) -> str:
         """A name that is like a text, for a message; "" where none is."""
         near = difflib.get_close_matches(skeleton_of(text), self._by_skeleton, n=1, cutoff=0.5)
         return self._by_skeleton[near[0]][0] if near else ""
+
+
+def _add_by_number(by_number: dict[tuple[int, str], list[str]], name: str) -> None:
+    for each in enumerate(numbers_of(name)):
+        by_number[each].append(name)
 
 
 class Matched(Struct, frozen=True):

@@ -15,6 +15,7 @@ from reshard.maps.expression import Expression, parse_expression
 
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NUMBER = re.compile(r"\d+", re.ASCII)
+_DIGITS = re.compile(r"[\d{]+", re.ASCII)
 
 
 def parse_template(text: str) -> Template:
@@ -88,6 +89,12 @@ class Template(Struct, frozen=True):
         text = "".join(part if isinstance(part, str) else "0" for part in self.parts)
         return skeleton_of(text)
 
+    @property
+    def numbers(self) -> tuple[str | None, ...]:
+        """The numbers in it, as ``numbers_of`` finds those of a name that matches; None for one that has an index."""
+        text = "".join(p.replace("{", "[") if isinstance(p, str) else "{" for p in self.parts)
+        return tuple(None if "{" in number else number for number in _DIGITS.findall(text))
+
     def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
         """The indices in a name; None where it does not match as a whole."""
         found = _pattern(self).fullmatch(name)
@@ -136,3 +143,8 @@ def _other(hole: Expression, left: list[str]) -> str:
 def skeleton_of(name: str) -> str:
     """A name with each number as ``#``."""
     return _NUMBER.sub("#", name)
+
+
+def numbers_of(name: str) -> list[str]:
+    """The numbers in a name, in order."""
+    return _NUMBER.findall(name)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from reshard.errors import ReshardError
-from reshard.patterns.dialect import RefusedError, Translation, translated
+from reshard.patterns.dialect import MAX_LENGTH, RefusedError, Translation, translated
 from reshard.patterns.names import Names
 
 Spans = list[tuple[int, int]]
@@ -25,6 +25,10 @@ Spans = list[tuple[int, int]]
 
 Searcher = Callable[[bytes, int, int], Spans]
 """Finds the first match in a text in UTF-8, between two positions."""
+
+
+_WHOLE_NAME = re.compile(r"\^((?:[^\\.^$*+?{}\[\]|()\n\ud800-\udfff]|\\[ -/:-@\[-`{-~])*)\$")
+"""``^name$`` with what is special in it escaped."""
 
 
 class TooLargeError(Exception):
@@ -73,6 +77,8 @@ def compile_pattern(
             searched.
         counts: adds up the counts of the document that has the pattern; too many are an error.
     """
+    if len(pattern) <= MAX_LENGTH and (whole := _WHOLE_NAME.fullmatch(pattern)):
+        return Pattern(pattern, subject, error, re.sub(r"\\(.)", r"\1", whole[1]))
     try:
         in_lines = translated(pattern, in_lines=True)
     except RefusedError as refused:
@@ -95,22 +101,35 @@ class Pattern:
 
     Attributes:
         pattern: as it was written.
+        whole: the one name in which it is found, of a pattern such as ``^layers\\.7$``; None for others. There may be one
+            for each of 100,000 tensors, so that these are looked up, and compiled only where that does not do.
     """
 
     def __init__(
-        self, pattern: str, subject: str, error: type[ReshardError], in_lines: Translation
+        self, pattern: str, subject: str, error: type[ReshardError], meaning: Translation | str
     ) -> None:
         self.pattern = pattern
+        self.whole = meaning if isinstance(meaning, str) else None
         self._subject = subject
         self._error = error
-        self._dialect = in_lines
-        self._lines = self._compiled(in_lines.source, captures=False)
+        if not isinstance(meaning, str):
+            self._dialect = meaning
+            self._lines = self._compiled(meaning.source, captures=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_pattern, (self.pattern, self._subject, self._error)
 
     def __repr__(self) -> str:
         return f"Pattern({self.pattern!r})"
+
+    @cached_property
+    def _dialect(self) -> Translation:
+        return translated(self.pattern, in_lines=True)
+
+    @cached_property
+    def _lines(self) -> Searcher:
+        """Searches in names that are lines of a text."""
+        return self._compiled(self._dialect.source, captures=False)
 
     @property
     def groups(self) -> int:
@@ -123,8 +142,10 @@ class Pattern:
         search = self._alone if "\n" in name else self._lines
         return search(text, 0, len(text))[0][0] >= 0
 
-    def found(self, names: Names) -> bytearray:
-        """For each name 1 if the pattern is found in it, else 0; raises what ``search`` raises."""
+    def found(self, names: Names) -> Sequence[int]:
+        """The positions of the names in which the pattern is found; raises what ``search`` raises."""
+        if self.whole is not None and names.are_lines:
+            return names.positions.get(self.whole, ())
         if self._dialect.ascii_part is not None and names.not_ascii is not None:
             self._checked(names.not_ascii)
         if self._dialect.has_inside and "" in names.texts:
@@ -132,8 +153,8 @@ class Pattern:
         try:
             lines, starts = names.lines, names.starts
         except UnicodeEncodeError:  # ``search`` raises for the name that has no UTF-8
-            return bytearray(map(self.search, names.texts))
-        found = bytearray(len(names))
+            return [at for at, text in enumerate(names.texts) if self.search(text)]
+        found = []
         search, position, last, end = self._lines, 0, len(names), len(lines)
         while position < last and (begin := search(lines, starts[position], end)[0][0]) >= 0:
             # Most often the match is in the line at which the search began.
@@ -141,9 +162,10 @@ class Pattern:
                 position += 1
             else:
                 position = bisect_right(starts, begin, position)
-            found[position - 1] = 1
-        for position in names.with_newline:
-            found[position] = self.search(names.texts[position])
+            found.append(position - 1)
+        if names.with_newline:  # an empty line stands for each of these
+            alone = [at for at in names.with_newline if self.search(names.texts[at])]
+            return sorted({*found}.difference(names.with_newline).union(alone))
         return found
 
     def replacement(self, to: str) -> Replacement:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, compress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ class Names:
         lengths = (len(t if is_ascii else t.encode()) + 1 for t in self._single())
         return array("Q", accumulate(lengths, initial=0))
 
+    @cached_property
+    def are_lines(self) -> bool:
+        """Whether each name is a line of text: none has a newline or a lone surrogate, for which searches have words."""
+        try:
+            self.lines.isascii()
+        except UnicodeEncodeError:
+            return False
+        return not self.with_newline
+
+    @cached_property
+    def positions(self) -> Mapping[str, Sequence[int]]:
+        """The positions of each name."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, text in enumerate(self.texts):
+            found[text].append(position)
+        return found
+
     def _single(self) -> Sequence[str]:
         if not self.with_newline:
             return self.texts
@@ -81,8 +99,7 @@ class FoundRules:
         found: list[tuple[int, ...]] = [()] * len(searched)
         alike: dict[tuple[int, ...], tuple[int, ...]] = {}
         for number, rule in enumerate(self._rules):
-            flags = rule.compiled().found(searched)
-            for position in compress(range(len(flags)), flags):
+            for position in rule.compiled().found(searched):
                 rules = (*found[position], number)
                 found[position] = alike.setdefault(rules, rules)
         self._known = dict(zip(names, found, strict=True))

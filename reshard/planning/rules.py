@@ -120,16 +120,16 @@ def _left(patterns: Sequence[str], names: Names) -> Names:
 def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool) -> Names:
     found = bytearray(len(names))
     for pattern in patterns:
-        for position in compress(range(len(names)), _found(kind, _compiled(kind, pattern), names)):
+        for position in _found(kind, _compiled(kind, pattern), names):
             found[position] = 1
     chosen = found if is_found else found.translate(_OPPOSITE)
     return Names(list(compress(names.texts, chosen)))
 
 
-def _found(kind: str, pattern: Pattern, names: Names) -> bytearray:
-    """For each name whether the pattern finds it; PlanError if it finds none."""
+def _found(kind: str, pattern: Pattern, names: Names) -> Sequence[int]:
+    """The positions of the names that the pattern finds; PlanError if it finds none."""
     found = pattern.found(names)
-    if not any(found):
+    if not found:
         some = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
         raise PlanError(
             f"{kind} {shown(pattern.pattern)} matches none of the {len(names)} names it could apply to "
@@ -145,7 +145,7 @@ def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
         pattern = _compiled("rename", text)
         found = _found("rename", pattern, names)
         replacement = _replacement(pattern, to)
-        for name in compress(names.texts, found):
+        for name in (names.texts[position] for position in found):
             if name not in targets:
                 targets[name] = checked_name(name, replacement.of(name))
     return targets
@@ -209,7 +209,7 @@ def _casts(
     found = [_about(rule, specs, names, keys) for rule in parsed]
     first: dict[str, CastRule] = {}
     for rule, ones in zip(parsed, found, strict=True):
-        for spec in compress(specs, ones):
+        for spec in (specs[position] for position in ones):
             if spec.name not in first:
                 _refuse_cast(rule, spec.name, spec.dtype, spec.name in keys)
                 first[spec.name] = rule
@@ -218,12 +218,12 @@ def _casts(
 
 def _about(
     rule: CastRule, specs: Sequence[TensorSpec], names: Names, keys: Collection[str]
-) -> bytearray:
-    """For each tensor whether the rule applies to it; PlanError if it applies to none."""
+) -> Sequence[int]:
+    """The positions of the tensors to which the rule applies; PlanError if it applies to none."""
     if not rule.dtypes:
         return _found("cast", _compiled("cast", rule.what), names)
-    found = bytearray(s.dtype in rule.dtypes and s.name not in keys for s in specs)
-    if not any(found):
+    found = [n for n, s in enumerate(specs) if s.dtype in rule.dtypes and s.name not in keys]
+    if not found:
         dtypes = ", ".join(sorted({s.dtype for s in specs if s.name not in keys})) or "none"
         raise PlanError(
             f"{rule.text}: none of the {len(specs)} tensors is {rule.what} (their dtypes: {dtypes}; PRNG keys "

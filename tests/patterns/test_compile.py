@@ -43,6 +43,7 @@ def _grown(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 PATTERNS = st.recursive(st.sampled_from(ATOMS), _grown, max_leaves=12)
+WHOLE_NAMES = TEXTS.map(lambda text: f"^{re.escape(text)}$")
 
 
 def compiled(pattern: str) -> Pattern:
@@ -58,7 +59,7 @@ def both(pattern: str) -> tuple[re.Pattern[str], Pattern] | None:
 
 
 @settings(max_examples=1500, deadline=None)
-@given(PATTERNS, st.lists(TEXTS, min_size=1, max_size=4))
+@given(PATTERNS | WHOLE_NAMES, st.lists(TEXTS, min_size=1, max_size=4))
 @example("(a*)*", ["b"])
 @example(r"(|a)+", ["aaa"])
 @example("a$", ["a\n"])
@@ -88,9 +89,9 @@ def test_matches_and_groups_are_pythons_or_it_is_an_error(pattern: str, names: l
         if match is not None:
             places = [match.span(number) for number in range(python.groups + 1)]
             assert [_in_characters(text, span) for span in spans] == places
-    expected = bytearray(python.search(name) is not None for name in searched)
+    expected = [at for at, name in enumerate(searched) if python.search(name)]
     try:
-        assert ours.found(Names(searched)) == expected
+        assert list(ours.found(Names(searched))) == expected
     except PlanError:
         pytest.fail("names that can be searched one by one can be searched together")
 
@@ -154,7 +155,7 @@ def test_every_character_is_in_the_sets_that_python_has_it_in() -> None:
         "[Z-b]",
     ]
     for flags, one in itertools.product(("", "(?i)", "(?a)", "(?ai)", "(?s)"), sets):
-        expected = bytearray(re.fullmatch(flags + one, text) is not None for text in texts)
+        expected = [at for at, text in enumerate(texts) if re.fullmatch(flags + one, text)]
         assert compiled(f"{flags}^(?:{one})$").found(Names(texts)) == expected, (flags, one)
 
 
@@ -233,10 +234,27 @@ def test_names_on_which_a_pattern_cannot_be_used(pattern: str, name: str, messag
         assert message in str(caught.value)
 
 
+def test_patterns_of_whole_names_are_looked_up_and_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches: list[str] = []
+    monkeypatch.setattr(
+        compiling,
+        "searcher",
+        lambda source, **_: searches.append(source) or (lambda *_: [(-1, -1)]),
+    )
+    names = [f"layers/{n}.w" for n in range(1000)]
+    for number, name in enumerate(names):
+        assert list(compiled(f"^{re.escape(name)}$").found(Names(names))) == [number]
+    assert not searches
+    assert not list(compiled(r"^layers/7.w$").found(Names(names)))
+    assert len(searches) == 1
+
+
 def test_the_flag_a_makes_them_usable() -> None:
     names = ["größe/7", "٣", "ü", "x_1"]
     for pattern in (r"(?a)\d", r"(?a)\w$", r"(?a)\b7", r"(?a)\W\Z", r"(?a)[^\d]\B"):
-        expected = bytearray(re.search(pattern, name) is not None for name in names)
+        expected = [at for at, name in enumerate(names) if re.search(pattern, name)]
         assert compiled(pattern).found(Names(names)) == expected
 
 
@@ -248,7 +266,7 @@ def test_sets_with_brackets_and_escapes_are_taken() -> None:
 def test_names_with_newlines_are_searched_with_the_others() -> None:
     names = ["a", "b\na", "", "a\n\nb", "b"]
     for pattern in ("^a", r"a\Z", "a.b", "(?s)b.a", r"b\n", "^$|b", "(?m)^a$", "x*"):
-        expected = bytearray(re.search(pattern, name) is not None for name in names)
+        expected = [at for at, name in enumerate(names) if re.search(pattern, name)]
         assert compiled(pattern).found(Names(names)) == expected, pattern
 
 
