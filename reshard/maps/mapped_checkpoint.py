@@ -47,7 +47,7 @@ def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:
     source = next((p.source for p in made.pieces if p.fill is None), None)
     trees = [item.name for item in reader.container.items if item.is_tree]
     is_key = source is not None and reader.tensors[source].is_key
-    meta = next((x.meta for x in reader.leaves if is_key and x.name == source), {})
+    meta = next(x.meta for x in reader.leaves if x.name == source) if is_key else {}
     blank = Leaf("", (), trees[0] if trees else "", meta=meta)
     return renamed(blank, made.spec.name, reader.container.naming_items)
 

@@ -97,6 +97,8 @@ class Template(Struct, frozen=True):
 
     def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
         """The indices in a name; None where it does not match as a whole."""
+        if not self.holes:
+            return {} if self.parts == (name,) else None
         found = _pattern(self).fullmatch(name)
         if found is None:
             return None

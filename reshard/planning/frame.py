@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import SECONDS_PER_TASK, Draft, Pace, Reading, decoded_bytes, price
-from reshard.planning.piece import Piece
+from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
 
 
@@ -70,14 +70,29 @@ class Request(Struct, frozen=True):
 
     @property
     def geometry(self) -> Hashable:
-        """Everything that the choice of a strategy depends on."""
+        """Everything that the choice of a strategy depends on, for requests that may share a read."""
+        return (self.piece.source_box, self.piece.target_box, self._stored)
+
+    @property
+    def geometry_alone(self) -> Hashable:
+        """The same for a request that shares no read: of places only how chunks are cut there.
+
+        So 100,000 experts that become tensors of their own are all alike.
+        """
+        piece, source, target = self.piece, self.source.spec.storage, self.target.spec
+        if self.tiles is not None or (piece.source_view is not None and source.count > 1):
+            return self.geometry
+        taken = (piece.source_box.shape, piece.source_grid(source).cuts)
+        filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
+        return (taken, filled, self._stored)
+
+    @property
+    def _stored(self) -> Hashable:
         p = self.piece
-        piece = (
-            (p.source_box, p.target_box, p.axis_order, p.source_dtype, p.target_dtype),
-            (p.source_view, p.target_view, p.fill, p.arithmetic is None),
-        )
+        moved = (p.axis_order, p.source_dtype, p.target_dtype, p.fill, p.arithmetic is None)
         tiles = None if self.tiles is None else self.tiles.cuts
-        return (piece, self.copy_bytes, _stored(self.source), _stored(self.target), tiles)
+        sides = (p.source_view, _stored(self.source), p.target_view, _stored(self.target))
+        return (moved, sides, self.copy_bytes, tiles)
 
 
 def _stored(side: Side) -> Hashable:
@@ -193,26 +208,19 @@ def _within(
 ) -> tuple[Grid, ...]:
     """The grids of pieces within a box that is larger than they are.
 
-    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there.
+    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there. Along a dimension many pieces
+    lie at the same place: each place is looked at once.
     """
-    places = [piece.relative_to(box.start) for piece in pieces]
-    every = [set(cuts) for cuts in source.cuts]
-    for place, grid in zip(places, grids, strict=True):
-        for dim, cuts in enumerate(grid.cuts):
-            every[dim].update(cut + place.start[dim] for cut in cuts)
-    return tuple(
-        Grid(
-            box.shape,
-            tuple(
-                tuple(
-                    sorted(
-                        {c for c in of if c <= first or c >= last} | {cut + first for cut in cuts}
-                    )
-                )
-                for of, cuts, first, last in zip(
-                    every, grid.cuts, place.start, place.stop, strict=True
-                )
-            ),
-        )
-        for place, grid in zip(places, grids, strict=True)
-    )
+    along: list[list[Cuts]] = []
+    for dim, cuts in enumerate(source.cuts):
+        places = [
+            (piece.start[dim] - box.start[dim], grid.cuts[dim])
+            for piece, grid in zip(pieces, grids, strict=True)
+        ]
+        known: dict[tuple[int, Cuts], Cuts] = dict.fromkeys(places, ())
+        every = {*cuts, *(first + cut for first, own in known for cut in own)}
+        for first, own in known:
+            outer = {c for c in every if c <= first or c >= first + own[-1]}
+            known[first, own] = tuple(sorted(outer | {first + cut for cut in own}))
+        along.append([known[place] for place in places])
+    return tuple(Grid(box.shape, cuts) for cuts in zip(*along, strict=True))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.view import View
-from reshard.planning.tensor_plan import Fill, Plan, Price, peak_of
+from reshard.planning.tensor_plan import Fill, Plan, Price, around, peak_of
 
 
 class FillAt(Struct, frozen=True, gc=False):
@@ -36,10 +36,11 @@ class Read(Struct, frozen=True, gc=False):
     units: Grid
 
     @classmethod
-    def of(cls, places: Sequence[FillAt], fill: Fill) -> Read:
-        """Fills that share the units of one of them."""
-        box = fill.box if fill.is_joint else fill.piece.source_box
-        return cls(tuple(places), box, fill.units)
+    def of(cls, places: Sequence[FillAt], fills: Sequence[Fill], units: Grid) -> Read:
+        """Fills at these places that share units."""
+        first = fills[0]
+        box = first.box if first.is_joint else around([fill.piece.source_box for fill in fills])
+        return cls(tuple(places), box, units)
 
 
 class MultiPlan(Struct, frozen=True):
@@ -58,7 +59,7 @@ class MultiPlan(Struct, frozen=True):
         return cls(
             (plan,),
             tuple(
-                Read.of([FillAt(0, number, of)], fill)
+                Read.of([FillAt(0, number, of)], [fill], fill.units)
                 for number, tensor in enumerate(plan.tensors)
                 for of, fill in enumerate(tensor.fills)
             ),

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
@@ -61,10 +61,12 @@ class _Room(Struct, frozen=True):
 
     Attributes:
         memory: bytes for buffers alone.
+        alone: what was chosen in it for requests that share no read, by their geometry.
     """
 
     memory: int
     workers: int
+    alone: dict[Hashable, Choice | None] = field(default_factory=dict)
 
     @property
     def share(self) -> int:
@@ -120,7 +122,7 @@ def make_multi_plan(
     known: dict[Hashable, list[_Shared]] = {}
     for sharing in _sharing(tensors):
         asked = [one for _, some in sharing for one in some]
-        key = tuple(request.geometry for request in asked)
+        key = _geometry(asked)
         found = known.get(key)
         if found is None:
             # Of one target the tensor is named that needs the most; of several, one that shares the read.
@@ -128,10 +130,10 @@ def make_multi_plan(
             known[key] = found = _shared([some for _, some in sharing], room, refusable, counted)
         for shared in found:
             places = [sharing[number][0] for number in shared.numbers]
-            choice = shared.choice
-            reads.append(Read(tuple(places), choice.box, choice.units))
-            for number, at, fill in zip(shared.numbers, places, choice.fills, strict=True):
-                made[at] = _as_asked(sharing[number][1], fill)
+            numbered = zip(shared.numbers, shared.choice.fills, strict=True)
+            fills = [_as_asked(sharing[number][1], fill) for number, fill in numbered]
+            reads.append(Read.of(places, fills, shared.choice.units))
+            made.update(zip(places, fills, strict=True))
     plans = tuple(
         Plan(
             tuple(_planned(target, number, fills, made) for number, fills in enumerate(of_target)),
@@ -144,6 +146,13 @@ def make_multi_plan(
         for target, of_target in enumerate(tensors)
     )
     return MultiPlan(plans, tuple(reads))
+
+
+def _geometry(requests: Sequence[Request]) -> Hashable:
+    """Requests with the same are planned alike."""
+    if len(requests) == 1:
+        return requests[0].geometry_alone
+    return tuple([request.geometry for request in requests])
 
 
 _Asked = Sequence[Request]
@@ -237,14 +246,20 @@ def _grouped(requests: Sequence[Request], room: _Room) -> Iterator[list[_Shared]
     Of stacked layers some fit into the memory whole, where all of them would be written in pieces.
     """
     order = sorted(range(len(requests)), key=lambda n: requests[n].piece.source_box.start)
-    count = 1
     most = 1 if len(requests) > MOST_GROUPED else min(MOST_GROUPS, len(requests) - 1)
-    while count <= most:
-        ends = [number * len(order) // count for number in range(count + 1)]
-        found = [_read_of(order[a:b], requests, room) for a, b in pairwise(ends)]
+    for parts in _ways(order, most):
+        found = [_read_of(part, requests, room) for part in parts]
         reads = [read for read in found if read is not None]
         if len(reads) == len(found):
             yield reads
+
+
+def _ways(numbers: Sequence[int], most: int) -> Iterator[list[Sequence[int]]]:
+    """All together, in two parts of about one size, in three, five, …, at ``most`` in so many."""
+    count = 1
+    while count <= most:
+        ends = [number * len(numbers) // count for number in range(count + 1)]
+        yield [numbers[a:b] for a, b in pairwise(ends)]
         count = -(-count * 3 // 2)
 
 
@@ -275,6 +290,14 @@ def _within(requests: Sequence[Request], room: _Room) -> Choice | None:
     return choice or cheapest(requests, room.memory, room.open_chunks)
 
 
+def _alone(request: Request, room: _Room) -> Choice | None:
+    """The choice for a request that shares no read; its fill may have the names and places of another one."""
+    key = request.geometry_alone
+    if key not in room.alone:
+        room.alone[key] = _within([request], room)
+    return room.alone[key]
+
+
 def _as_asked(asked: _Asked, fill: Fill) -> Fill:
     """The fill of requests with the same geometry, with the names of these."""
     return Fill(
@@ -293,39 +316,66 @@ def _of_one_box(
     numbers: Sequence[int], requests: Sequence[Request], room: _Room
 ) -> list[_Shared] | None:
     """Reads of requests that want the same box: each joins the read where it gains most. None where one does not fit."""
-    reads: list[_Shared] = []
+    alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        choice = _within([requests[number]], room)
-        if choice is None:
+        alike[requests[number].geometry if len(numbers) > 1 else None].append(number)
+    reads: list[_Shared] = []
+    for same in alike.values():
+        alone = _alone(requests[same[0]], room)
+        if alone is None:
             return None
-        _place(_Shared((number,), choice), reads, requests, room)
+        found = _of_alike(same, alone, requests, room)
+        reads += [read for read in found if not _joins(read, reads, requests, room)]
     return reads
 
 
-def _place(alone: _Shared, reads: list[_Shared], requests: Sequence[Request], room: _Room) -> None:
-    """Joins ``alone`` to the read where it gains most, or adds it to ``reads``."""
-    best, place, gained = alone, len(reads), 0.0
-    for number, read in enumerate(reads):
-        joined = _joined(read, alone, requests, room)
+def _of_alike(
+    numbers: Sequence[int], alone: Choice, requests: Sequence[Request], room: _Room
+) -> list[_Shared]:
+    """Reads of requests that differ in names only: one for all, two, three, five, …, or one for each.
+
+    Parts of one size cost the same, so that one of each size is priced.
+    """
+    best = [_Shared((number,), alone) for number in numbers]
+    choices: dict[int, Choice | None] = {1: alone}
+    for parts in _ways(numbers, len(numbers) - 1):
+        for part in parts:
+            if len(part) not in choices:
+                choices[len(part)] = _joined(part, alone.task_bytes, requests, room)
+        found = [(tuple(part), choices[len(part)]) for part in parts]
+        reads = [_Shared(part, choice) for part, choice in found if choice is not None]
+        if len(reads) == len(parts):
+            best = min(best, reads, key=_seconds_of)
+    return best
+
+
+def _joins(alone: _Shared, reads: list[_Shared], requests: Sequence[Request], room: _Room) -> bool:
+    """Joins ``alone`` to the read where it gains most, of the latest ones; False where it gains nowhere."""
+    best, place, gained = alone, -1, 0.0
+    for number in range(max(0, len(reads) - MOST_GROUPS), len(reads)):
+        read = reads[number]
+        numbers = (*read.numbers, *alone.numbers)
+        most = max(read.choice.task_bytes, alone.choice.task_bytes)
+        joined = _joined(numbers, most, requests, room)
         if joined is not None:
-            gain = seconds(read.choice) + seconds(alone.choice) - seconds(joined.choice)
+            gain = seconds(read.choice) + seconds(alone.choice) - seconds(joined)
             if gain > gained:
-                best, place, gained = joined, number, gain
-    reads[place : place + 1] = [best]
+                best, place, gained = _Shared(numbers, joined), number, gain
+    if gained:
+        reads[place] = best
+    return gained > 0
 
 
 def _joined(
-    read: _Shared, alone: _Shared, requests: Sequence[Request], room: _Room
-) -> _Shared | None:
-    if any(requests[n].target.in_order for n in (*read.numbers, *alone.numbers)):
+    numbers: Sequence[int], most: int, requests: Sequence[Request], room: _Room
+) -> Choice | None:
+    """The choice for several requests in one read, of which none takes more than ``most`` bytes without the others."""
+    if any(requests[n].target.in_order for n in numbers):
         return None  # each goes through its own files in order
-    numbers = (*read.numbers, *alone.numbers)
-    most = max(read.choice.task_bytes, alone.choice.task_bytes)
     # If one of them already has all the memory for one task, the other may share it.
     share = room.task_share(requests)
     memory = share if most <= share else room.memory
-    choice = cheapest([requests[n] for n in numbers], memory, room.open_chunks)
-    return None if choice is None else _Shared(numbers, choice)
+    return cheapest([requests[n] for n in numbers], memory, room.open_chunks)
 
 
 def _refusal(

@@ -96,7 +96,7 @@ def test_requests_that_are_not_known_count_as_all_bytes() -> None:
 def test_of_several_targets_those_in_buckets_are_sent() -> None:
     here, there = move(0, 8 * GB, 3 * GB), move(0, 8 * GB, 5 * GB)
     plans = Plan((TensorPlan((here,)),), 1 << 30, 4), Plan((TensorPlan((there,)),), 1 << 30, 4)
-    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], here),))
+    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], [here], here.units),))
     sent = RequestPlan(data=Requests(put=5, sent_bytes=5 * GB))
     targets = ["served", "gs://bucket/served"]
     assert plan_time(shared, "ckpt", targets, Hosts(1, 4, 1e9), sent).network_s == pytest.approx(5)
