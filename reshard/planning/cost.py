@@ -106,6 +106,7 @@ class Draft(Struct, frozen=True):
 
     Attributes:
         units: boxes of the piece.
+        numbers: of the requests for which it stands, which differ in names and places only.
     """
 
     strategy: Strategy
@@ -113,6 +114,7 @@ class Draft(Struct, frozen=True):
     source: Side
     target: Side
     units: Grid
+    numbers: Sequence[int] = (0,)
 
     @property
     def chunks(self) -> int:
@@ -133,7 +135,11 @@ def task_bytes(
     source, open_chunks = reading.source, _open_chunks(reading, drafts)
     # Lists, here and below: a plan prices each tensor some ten times, and generators take twice as long.
     pieces = max([_piece_bytes(f, band_bytes) for f in drafts if _in_pieces(f)], default=0)
-    blocks = [f.chunks * f.target.spec.chunk_bytes for f in drafts if f.strategy == "block"]
+    blocks = [
+        len(f.numbers) * f.chunks * f.target.spec.chunk_bytes
+        for f in drafts
+        if f.strategy == "block"
+    ]
     assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
     passing = (band_bytes if _is_interleaved(drafts) else 0) + 2 * pieces + rows
     if at_once:
@@ -183,7 +189,7 @@ def _piece_bytes(draft: Draft, band_bytes: int) -> int:
 
 def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
     cast = CAST_SCRATCH_BYTES if any(draft.piece.is_computed for draft in drafts) else 0
-    chunks = reading.chunks + sum([draft.chunks for draft in drafts])
+    chunks = reading.chunks + sum([len(draft.numbers) * draft.chunks for draft in drafts])
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -115,12 +116,10 @@ class Choice(Struct, frozen=True):
     """A fill per request, in order; they share band and the memory of a task.
 
     Attributes:
-        box: what is read, in the source's view; of a joint fill the box of the target that is filled.
-        units: boxes of it, which tasks read.
+        units: boxes of what is read, in the source's view, or of the target that a joint fill fills; tasks read them.
     """
 
     fills: tuple[Fill, ...]
-    box: Box
     units: Grid
 
     @property
@@ -134,16 +133,20 @@ class Frame(Struct, frozen=True):
     Attributes:
         is_one: whether each of them wants all of the box.
         source: the chunks of the source.
-        targets: for each request, where a unit may be cut so that it holds whole target chunks.
-        tiles: for each request that asks for tiles, where a unit may be cut so that it holds whole ones.
+        places: along each dimension, from where to where the piece of each request lies.
+        targets: for each request the chunks of its target, counted from the start of its piece.
+        tiles: the same for the tiles that it asks for; None where it asks for none.
+        kinds: a number for each request; those with the same differ in names and places only.
     """
 
     requests: Sequence[Request]
     box: Box
     is_one: bool
     source: Grid
-    targets: tuple[Grid, ...]
-    tiles: tuple[Grid, ...] = ()
+    places: tuple[Sequence[tuple[int, int]], ...]
+    targets: Sequence[Grid]
+    tiles: Sequence[Grid | None]
+    kinds: Sequence[int]
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Frame:
@@ -152,24 +155,75 @@ class Frame(Struct, frozen=True):
         first = requests[0]
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
-        grids = tuple(r.piece.target_grid(r.target.spec.storage) for r in requests)
-        tiled = [(r.piece, r.tiles) for r in requests if r.tiles is not None]
-        tiles = tuple(piece.target_grid(grid) for piece, grid in tiled)
-        is_one = all(piece.source_box == box for piece in pieces)
-        if not is_one:
-            grids = _within(box, source, [piece.source_box for piece in pieces], grids)
-            tiles = _within(box, source, [piece.source_box for piece, _ in tiled], tiles)
-        return cls(requests, box, is_one, source, grids, tiles)
+        places = [piece.source_box.relative_to(box.start) for piece in pieces]
+        return cls(
+            requests,
+            box,
+            all(piece.source_box == box for piece in pieces),
+            source,
+            tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(box.rank)),
+            [r.piece.target_grid(r.target.spec.storage) for r in requests],
+            [None if r.tiles is None else r.piece.target_grid(r.tiles) for r in requests],
+            _kinds(requests),
+        )
+
+    def assembled(self, strategies: Sequence[Strategy]) -> Grid:
+        """Where a unit may be cut so that it holds whole target chunks of every block, and whole tiles."""
+        blocks = zip(self.targets, strategies, strict=True)
+        whole = [grid if how == "block" else None for grid, how in blocks]
+        cuts = [self._common(dim, (whole, self.tiles)) for dim in range(self.box.rank)]
+        return Grid(self.box.shape, tuple(cuts))
+
+    def _common(self, dim: int, wanted: Sequence[Sequence[Grid | None]]) -> Cuts:
+        """The cuts of any grid along a dimension that cut no part of the ``wanted`` ones.
+
+        Many pieces lie at the same place along it: each place is looked at once.
+        """
+        starts = [start for start, _ in self.places[dim]]
+        every = set(self.source.cuts[dim])
+        for grids in (self.targets, self.tiles):
+            for start, cuts in _placed(starts, grids, dim):
+                every.update([start + cut for cut in cuts])
+        order = sorted(every)
+        for start, cuts in {each for grids in wanted for each in _placed(starts, grids, dim)}:
+            own = {start + cut for cut in cuts}
+            inside = order[bisect_right(order, start) : bisect_left(order, start + cuts[-1])]
+            every.difference_update([cut for cut in inside if cut not in own])
+        return tuple(sorted(every))
 
     def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
+        """One for all requests that are alike in these units, in the order of the first of each."""
+        alike: dict[Hashable, list[int]] = {}
+        own = self._own(units)
+        for number, (kind, strategy, grid) in enumerate(
+            zip(self.kinds, strategies, own, strict=True)
+        ):
+            alike.setdefault((kind, strategy, id(grid)), []).append(number)
         return [
-            Draft(strategy, r.piece, r.source, r.target, self._own(r.piece, units))
-            for r, strategy in zip(self.requests, strategies, strict=True)
+            Draft(strategies[n], r.piece, r.source, r.target, own[n], numbers)
+            for numbers in alike.values()
+            for n, r in ((numbers[0], self.requests[numbers[0]]),)
         ]
 
-    def _own(self, piece: Piece, units: Grid) -> Grid:
-        """The units as boxes of a piece."""
-        return units if self.is_one else units.clip(piece.source_box.relative_to(self.box.start))
+    def _own(self, units: Grid) -> list[Grid]:
+        """The units as boxes of each piece; the same grid where they are equal."""
+        if self.is_one:
+            return [units] * len(self.requests)
+        shared: dict[Cuts, Cuts] = {}
+        along = []
+        for size, cuts, places in zip(units.shape, units.cuts, self.places, strict=True):
+            line = Grid((size,), (cuts,))
+            at = {(a, b): line.clip(Box((a,), (b,))).cuts[0] for a, b in set(places)}
+            at = {place: shared.setdefault(own, own) for place, own in at.items()}
+            along.append([at[place] for place in places])
+        grids: dict[tuple[int, ...], Grid] = {}
+        found = []
+        for own in zip(*along, strict=True):
+            key = tuple(map(id, own))
+            if key not in grids:
+                grids[key] = Grid(tuple([cuts[-1] for cuts in own]), own)
+            found.append(grids[key])
+        return found
 
     def reading(self, units: Grid) -> Reading:
         first = self.requests[0]
@@ -180,20 +234,26 @@ class Frame(Struct, frozen=True):
 
     def choice(self, drafts: Sequence[Draft], units: Grid, pace: Pace) -> Choice:
         reading = self.reading(units)
-        fills = tuple(
-            Fill(
-                (draft.piece,),
-                (draft.source,),
-                draft.target,
-                draft.strategy,
-                draft.units,
-                pace.band_bytes,
-                self._price(draft, reading, pace, is_first=number == 0),
-                pace.at_once,
-            )
-            for number, draft in enumerate(drafts)
-        )
-        return Choice(fills, self.box, units)
+        fills: dict[int, Fill] = {}
+        for draft in drafts:
+            price: Price | None = None
+            for number in draft.numbers:
+                if number == 0 or price is None:
+                    price = self._price(draft, reading, pace, is_first=number == 0)
+                request = self.requests[number]
+                fills[number] = Fill(
+                    (request.piece,),
+                    (request.source,),
+                    request.target,
+                    draft.strategy,
+                    draft.units,
+                    pace.band_bytes,
+                    price,
+                    pace.at_once,
+                )
+                if number == 0:
+                    price = None  # the others do not pay for decoding
+        return Choice(tuple([fills[number] for number in range(len(fills))]), units)
 
     def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
         """The first pays for decoding; where each takes a part of what is read, also for the tasks."""
@@ -203,24 +263,14 @@ class Frame(Struct, frozen=True):
         return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
 
 
-def _within(
-    box: Box, source: Grid, pieces: Sequence[Box], grids: Sequence[Grid]
-) -> tuple[Grid, ...]:
-    """The grids of pieces within a box that is larger than they are.
+def _kinds(requests: Sequence[Request]) -> list[int]:
+    if len(requests) == 1:
+        return [0]
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(request.geometry_alone, len(known)) for request in requests]
 
-    A grid has the cuts of its own piece, and beyond it every cut that any other grid has there. Along a dimension many pieces
-    lie at the same place: each place is looked at once.
-    """
-    along: list[list[Cuts]] = []
-    for dim, cuts in enumerate(source.cuts):
-        places = [
-            (piece.start[dim] - box.start[dim], grid.cuts[dim])
-            for piece, grid in zip(pieces, grids, strict=True)
-        ]
-        known: dict[tuple[int, Cuts], Cuts] = dict.fromkeys(places, ())
-        every = {*cuts, *(first + cut for first, own in known for cut in own)}
-        for first, own in known:
-            outer = {c for c in every if c <= first or c >= first + own[-1]}
-            known[first, own] = tuple(sorted(outer | {first + cut for cut in own}))
-        along.append([known[place] for place in places])
-    return tuple(Grid(box.shape, cuts) for cuts in zip(*along, strict=True))
+
+def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:
+    """From where on each grid lies along a dimension, and its cuts there."""
+    pairs = zip(starts, grids, strict=True)
+    return {(start, grid.cuts[dim]) for start, grid in pairs if grid is not None}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.cost import (
     SMALLEST_BAND_BYTES,
@@ -30,7 +29,6 @@ def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
     assembled = chunks if tiles is None else chunks.common(tiles)
     if tiles is not None and slices is not None:  # a slice may end within a tile
         assembled = assembled.refine(slices)
-    box = Box.full(target.spec.shape)
     units = Grid.whole(target.spec.shape) if slices is None else slices
     while True:
         readings = [_reading_of(request, units) for request in requests]
@@ -58,7 +56,7 @@ def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
     )
     pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
     fill = Fill(pieces, sources, target, "block", units, pace.band_bytes, cost)
-    return Choice((fill,), box, units)
+    return Choice((fill,), units)
 
 
 def _joint_pace(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 
 from reshard.formats.compression import CHECKSUM
 from reshard.geometry.box import Box
@@ -233,13 +233,12 @@ def _widest_bands(
 
 def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
     # A chunk is assembled from all of its bytes; pieces may be cut anywhere but within a tile.
-    blocks = (g for g, how in zip(frame.targets, strategies, strict=True) if how == "block")
-    assembled = reduce(Grid.common, (*blocks, *frame.tiles))
+    assembled = frame.assembled(strategies)
     slices = frame.requests[0].target.in_order
     if slices is None:
         units = frame.source.common(assembled)
     else:
-        if frame.tiles:  # a slice may end within a tile, but is written by itself
+        if any(frame.tiles):  # a slice may end within a tile, but is written by itself
             assembled = assembled.refine(frame.requests[0].piece.target_grid(slices))
         units = _aligned_rows(frame.requests[0], slices, assembled)
     while True:

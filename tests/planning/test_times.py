@@ -37,8 +37,11 @@ def test_a_cast_costs_time_for_each_byte_of_the_source() -> None:
 def test_targets_that_share_a_read_decode_it_once_and_in_one_task() -> None:
     one, other = move(2, 4 * GB, 1 * GB), move(3, 4 * GB, 2 * GB)
     plans = Plan((TensorPlan((one,)),), 1 << 30, 4), Plan((TensorPlan((other,)),), 1 << 30, 4)
-    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], one),))
-    apart = MultiPlan(plans, (Read.of([FillAt(0, 0)], one), Read.of([FillAt(1, 0)], other)))
+    shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], [one], one.units),))
+    apart = MultiPlan(
+        plans,
+        (Read.of([FillAt(0, 0)], [one], one.units), Read.of([FillAt(1, 0)], [other], other.units)),
+    )
     # 2 + 1 × 0.5 and 3 + 2 × 1 are in both; 4 × 0.25 for reading once or twice.
     costs = 0.25 / GB, [0.5 / GB, 1 / GB]
     assert processor_time(shared, *costs).total_s == pytest.approx(7.5 + 1)
