@@ -30,7 +30,7 @@ from reshard_server.pages.visitor import (
     nobody,
     visitor,
 )
-from reshard_server.resources import conversions, layouts
+from reshard_server.resources import conversions, stored
 from reshard_server.resources.schedules import SCHEDULES
 from reshard_server.services import Services
 from reshard_server.settings import Settings
@@ -107,8 +107,9 @@ def _check_named(services: Services, caller: Caller, request: Request) -> None:
         conversions.visible(services, caller, names["id"])
     elif path.startswith(("/v1/schedules/", "/schedules/")) and request.method != "PUT":
         SCHEDULES.visible(services, caller, names["name"])
-    elif path.startswith("/v1/layouts/") and request.method == "PUT":
-        layouts.check_owner(services, caller, names["name"])
+    elif path.startswith(("/v1/layouts/", "/v1/maps/")) and request.method == "PUT":
+        kind = stored.BY_SEGMENT[path.split("/")[2]]
+        stored.check_owner(services, caller, kind, names["name"])
 
 
 def _dependencies(dependant: Any) -> Iterator[Any]:

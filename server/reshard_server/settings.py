@@ -199,6 +199,15 @@ class Settings(BaseSettings):
     layout_bytes_per_token: Size = Field(
         128 * MIB, ge=1024, description="Bytes of all versions of one token's layouts."
     )
+    maps: int = Field(5000, ge=1, description="Named maps of all tokens together.")
+    maps_per_token: int = Field(1000, ge=1, description="Named maps of one token.")
+    map_versions: int = Field(1000, ge=1, description="Versions of one named map.")
+    map_bytes: Size = Field(
+        512 * MIB, ge=1024, description="Bytes of all versions of all named maps."
+    )
+    map_bytes_per_token: Size = Field(
+        128 * MIB, ge=1024, description="Bytes of all versions of one token's maps."
+    )
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
     schedule_bytes: Size = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")

@@ -52,8 +52,12 @@ def test_a_plan_says_what_becomes_what(client: httpx.Client, given: Any) -> None
 @pytest.mark.parametrize(
     ("more", "field", "said"),
     [
-        ({"map": "/etc/passwd"}, "/map", "map is '/etc/passwd'; send the content of a map file: "),
-        ({"map": "map.yaml"}, "/map", "send the content of a map file"),
+        (
+            {"map": "/etc/passwd"},
+            "/map",
+            "the map '/etc/passwd' is not stored; store it, or give the map's content, as an object or as text of several lines, or the name of a recipe",
+        ),
+        ({"map": "map.yaml"}, "/map", "the map 'map.yaml' is not stored"),
         ({"map": {"map": []}}, "/map", "expected a list of at least one rule"),
         ({"map": TEXT.replace("->", "=>")}, "/map", "map:2: map[0].shape: "),
         ({"map": TEXT, "sizes": {"b": 0}}, "/sizes/b", ""),

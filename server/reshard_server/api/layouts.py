@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 
-from reshard import check_arguments
 from reshard_server.api.answer_or_stream import answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
 from reshard_server.api.openapi.answers import LAYOUT
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED, header_descriptions
+from reshard_server.api.openapi.examples import LAYOUTS, PREVIEWS, STORED
 from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.db import layouts
+from reshard_server.api.stored import (
+    IfMatch,
+    IfNoneMatch,
+    not_modified,
+    tell_stored,
+    versions_of,
+    with_example,
+)
+from reshard_server.db.stored import names
+from reshard_server.db.stored.kinds import LAYOUT as STORED_LAYOUT
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
     BAD_LAYOUT,
@@ -29,60 +36,40 @@ from reshard_server.errors.problems import (
     STORAGE,
     UNAVAILABLE,
 )
-from reshard_server.jobs.check_request import for_field
-from reshard_server.resources import questions
-from reshard_server.resources.layouts import LayoutVersion, find, gone, tag_of
-from reshard_server.schemas.base import Name, Page
+from reshard_server.resources import questions, stored
+from reshard_server.resources.stored import Expectation, LayoutVersion
+from reshard_server.schemas.base import Name, Page, PrefixQuery
 from reshard_server.schemas.layout import (
     LayoutBody,
     LayoutPage,
-    LayoutQuery,
+    ListedLayout,
     PreviewRequest,
     StoredLayout,
     VersionPage,
 )
 
-IfMatch = Annotated[
-    str | None,
-    Header(
-        description="Change it only if it still has this ETag; * if it exists.", max_length=1024
-    ),
-]
-IfNoneMatch = Annotated[
-    str | None,
-    Header(description="Only if it has none of these ETags; * if it does not exist."),
-]
-
-
-def names(header: str, tag: str | None) -> bool:
-    """Whether the header names this ETag; None if the resource does not exist."""
-    known = [known.strip().removeprefix("W/") for known in header.split(",")]
-    return tag is not None and (tag in known or "*" in known)
-
-
-def expectation(if_match: str | None, if_none_match: str | None) -> Callable[[str | None], bool]:
-    """A function of the current ETag (None if nothing exists): whether the request expects it."""
-
-    def holds(tag: str | None) -> bool:
-        matches = if_match is None or names(if_match, tag)
-        return matches and not (if_none_match is not None and names(if_none_match, tag))
-
-    return holds
-
-
 ROUTER = APIRouter(prefix="/v1/layouts", tags=["layouts"], route_class=MaskedRoute)
 
 LayoutName = Annotated[Name, Path(description="Name of a layout.")]
-_STORED = {"content": {"application/json": {"example": STORED}}, **header_descriptions("ETag")}
+_STORED = with_example(STORED)
 
 
 @ROUTER.get("", dependencies=[MAY_READ])
-def list_layouts(query: Annotated[LayoutQuery, Query()], serving: Serving) -> LayoutPage:
+def list_layouts(query: Annotated[PrefixQuery, Query()], serving: Serving) -> LayoutPage:
     """Lists the newest version of each layout, by name. Every token with the scope read sees all layouts.
 
     Contents larger than 4096 bytes are left out.
     """
-    return layouts.page(serving.database, query.prefix, query.page_size, query.page_token)
+    found = names.newest(
+        serving.database,
+        STORED_LAYOUT,
+        query.page_size,
+        query.page_token,
+        prefix=query.prefix,
+        with_content=True,
+    )
+    listed = list(map(ListedLayout.of, found.versions))
+    return LayoutPage(layouts=listed, next_page_token=found.next_page_token)
 
 
 @ROUTER.put(
@@ -110,23 +97,10 @@ def put_layout(
 
     The layout's form is checked now; the preview checks whether it fits a checkpoint.
     """
-    with for_field("/layout"):
-        check_arguments(layout=body.layout)
-    holds = expectation(if_match, if_none_match)
-    found, is_new = layouts.put(
-        serving.database,
-        name,
-        body.layout,
-        token=caller.name,
-        is_admin=caller.is_admin,
-        expected=lambda now: holds(tag_of(now)),
-        settings=serving.settings,
-    )
-    response.status_code = 201 if is_new else 200
-    response.headers["ETag"] = tag_of(found) or ""
-    if is_new:
-        response.headers["Location"] = f"/v1/layouts/{found.name}@{found.version}"
-    return found
+    expected = Expectation(if_match, if_none_match)
+    found, is_new = stored.put(serving, caller, STORED_LAYOUT, name, body.layout, expected)
+    tell_stored(STORED_LAYOUT, found, response, is_new=is_new)
+    return StoredLayout.of(found)
 
 
 @ROUTER.get(
@@ -145,12 +119,8 @@ def get_layout(
     if_none_match: IfNoneMatch = None,
 ) -> StoredLayout | Response:
     """Returns a layout: its newest version, or ``name@version``."""
-    found = find(serving, name)
-    tag = tag_of(found) or ""
-    if if_none_match is not None and names(if_none_match, tag):
-        return Response(status_code=304, headers={"ETag": tag})
-    response.headers["ETag"] = tag
-    return found
+    found = stored.find(serving, STORED_LAYOUT, name)
+    return not_modified(found, response, if_none_match) or StoredLayout.of(found)
 
 
 @ROUTER.get("/{name}/versions", dependencies=[MAY_READ])
@@ -158,10 +128,9 @@ def list_layout_versions(
     name: LayoutName, query: Annotated[Page, Query()], serving: Serving
 ) -> VersionPage:
     """Lists all versions of a layout, newest first. Contents larger than 4096 bytes are left out."""
-    found = layouts.versions(serving.database, name, query.page_size, query.page_token)
-    if found is None:
-        raise gone(name)
-    return found
+    found = versions_of(serving, STORED_LAYOUT, name, query)
+    listed = list(map(ListedLayout.of, found.versions))
+    return VersionPage(versions=listed, next_page_token=found.next_page_token)
 
 
 @ROUTER.delete("/{name}", status_code=204, responses=problems(FORBIDDEN, PRECONDITION))
@@ -169,16 +138,7 @@ def delete_layout(
     name: LayoutName, serving: Serving, caller: Converting, if_match: IfMatch = None
 ) -> None:
     """Deletes all versions of a layout; conversions that were accepted with one are still carried out."""
-    holds = expectation(if_match, None)
-    found = layouts.delete(
-        serving.database,
-        name,
-        token=caller.name,
-        is_admin=caller.is_admin,
-        expected=lambda now: holds(tag_of(now)),
-    )
-    if found is None:
-        raise gone(name)
+    stored.delete(serving, caller, STORED_LAYOUT, name, Expectation(if_match))
 
 
 @ROUTER.post(

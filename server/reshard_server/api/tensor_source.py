@@ -14,8 +14,9 @@ import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import layout_content
+from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
+from reshard_server.jobs.check_request import content_of
 from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.schemas.checkpoint import TensorQuery
 from reshard_server.services import Services
@@ -162,7 +163,8 @@ def _layout(serving: Services, text: str | None) -> dict[str, Any] | None:
         return None
     with _about("layout"):
         if not text.lstrip().startswith("{"):
-            return layout_content(serving.database, text)
+            found: dict[str, Any] = content_of(serving, LAYOUT, text)
+            return found
         try:
             content: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Quotas: how many layouts and schedules one token and all tokens may store, and how many bytes.
+"""Quotas: how many layouts, maps and schedules one token and all tokens may store, and how many bytes.
 
 Quotas are checked within the transaction that stores. Two transactions at the same moment may exceed a quota by one.
 """
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard_server.db.tables import LAYOUTS, SCHEDULES
+from reshard_server.db.stored.kinds import StoredKind
+from reshard_server.db.tables import SCHEDULES
 from reshard_server.errors.problems import QUOTA, ProblemError
 from reshard_server.settings import Settings
 
-_L = LAYOUTS.c
 _S = SCHEDULES.c
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The settings that limit names and bytes of layouts or schedules.
+    """The settings that limit names and bytes of one kind.
 
     Attributes:
-        what: ``layout`` or ``schedule``.
+        what: ``layout``, ``map`` or ``schedule``.
     """
 
     what: str
@@ -60,27 +60,34 @@ def over(setting: str, would_be: str, most: int, what: str) -> ProblemError:
     )
 
 
-def check_layout(
-    connection: sa.Connection, settings: Settings, token: str, name: str, nbytes: int
+def check_version(
+    connection: sa.Connection,
+    settings: Settings,
+    kind: StoredKind,
+    token: str,
+    name: str,
+    nbytes: int,
 ) -> None:
-    """Raises ProblemError if one more version of this layout would exceed a quota."""
+    """Raises ProblemError if one more version of this name would exceed a quota."""
+    noun, c = kind.noun, kind.c
     versions = connection.scalar(
-        sa.select(sa.func.count()).where(_L.name == name, _L.deleted.is_(False))
+        sa.select(sa.func.count()).where(c.name == name, c.deleted.is_(False))
     )
-    if versions and versions >= settings.layout_versions:
-        would_be = f"{versions + 1} versions of the layout {name!r} would be stored"
-        raise over("layout_versions", would_be, settings.layout_versions, "layout")
-    names = sa.func.count(sa.distinct(_L.name))
-    is_new = _counted(sa.func.sum(sa.case((_L.name == name, 1), else_=0)))
-    query = sa.select(names, _counted(sa.func.sum(_L.bytes)), is_new).where(_L.deleted.is_(False))
+    most: int = getattr(settings, f"{noun}_versions")
+    if versions and versions >= most:
+        would_be = f"{versions + 1} versions of the {noun} {name!r} would be stored"
+        raise over(f"{noun}_versions", would_be, most, noun)
+    names = sa.func.count(sa.distinct(c.name))
+    is_new = _counted(sa.func.sum(sa.case((c.name == name, 1), else_=0)))
+    query = sa.select(names, _counted(sa.func.sum(c.bytes)), is_new).where(c.deleted.is_(False))
     everyone, own = (
         StoredSize(row[0] + (row[2] == 0), int(row[1]) + nbytes)
         for row in (
             connection.execute(query).one(),
-            connection.execute(query.where(_L.token == token)).one(),
+            connection.execute(query.where(c.token == token)).one(),
         )
     )
-    Quota("layout", settings).check(token, everyone, own)
+    Quota(noun, settings).check(token, everyone, own)
 
 
 def check_schedule(

@@ -101,6 +101,19 @@ LAYOUTS = sa.Table(
     sa.Index("layouts_in_quota", "deleted", "token", "name", "bytes"),
 )
 
+MAPS = sa.Table(
+    "maps",
+    METADATA,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("map", sa.JSON, nullable=False),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False, default=False),
+    sa.Column("bytes", sa.BigInteger),
+    sa.Index("maps_in_quota", "deleted", "token", "name", "bytes"),
+)
+
 SCHEDULES = sa.Table(
     "schedules",
     METADATA,

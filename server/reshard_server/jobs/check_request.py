@@ -1,4 +1,4 @@
-"""Checks a request before it is accepted: paths, layouts, arguments and limits; the checkpoint is not read."""
+"""Checks a request before it is accepted: paths, layouts, maps, arguments and limits; the checkpoint is not read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sqlalchemy as sa
 
 from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
-from reshard.surface.options import recipe_names
 from reshard.surface.places import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.layouts import layout_content
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
+from reshard_server.db.stored.used import is_recipe
+from reshard_server.db.stored.versions import get
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
@@ -115,15 +116,16 @@ def _check_target(
         with for_field(f"{place}/mesh"):
             check_arguments(mesh=requested.mesh, max_memory=ceiling)
     with for_field(f"{place}/layout"):
-        layout = content_of(serving, requested.layout)
+        layout = content_of(serving, LAYOUT, requested.layout)
         where = {name: getattr(requested, name) for name in _LAYOUT} | {"layout": layout}
         if layout is not None:
             check_arguments(**where, max_memory=ceiling)
-    refuse_path(requested.map, f"{place}/map")
+    with for_field(f"{place}/map"):
+        mapped = content_of(serving, MAP, requested.map)
     if requested.config is not None:
         with for_field(f"{place}/config"):
             serving.roots.readable(caller, requested.config)
-    members = {name: getattr(requested, name) for name in CHECKED}
+    members = {name: getattr(requested, name) for name in CHECKED} | {"map": mapped}
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))
     except ReshardError as error:
@@ -131,14 +133,10 @@ def _check_target(
     check_limits(serving, request.max_memory, request.workers)
 
 
-def refuse_path(given: str | dict[str, Any] | None, field: str) -> None:
-    """The library would take one line for the path of a file of this host."""
-    if isinstance(given, str) and "\n" not in given and given not in recipe_names():
-        raise ProblemError(
-            INVALID,
-            f"map is {given[:100]!r}; send the content of a map file: an object, or text of several lines, or the name of a recipe",
-            field,
-        )
+def refuse_name(given: object, field: str, remedy: str) -> None:
+    """Raises ProblemError where only content is meant; the library would take one line for the path of a file of this host."""
+    if (name := MAP.name_in(given)) is not None:
+        raise ProblemError(INVALID, f"map is {name[:100]!r}; {remedy}", field)
 
 
 def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
@@ -152,12 +150,22 @@ def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
     return place or None
 
 
-def content_of(serving: Checking, layout: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    """A layout's content; a name is looked up among the stored layouts, since the library would take it for a path.
+def content_of(serving: Checking, kind: StoredKind, value: Any) -> Any:
+    """The content that a member means now, or the name of a recipe.
 
-    Raises LayoutError if no layout of this name is stored.
+    A name is looked up among those that are stored, since the library would take it for a path.
+
+    Raises LayoutError for a name that is neither stored nor that of a recipe.
     """
-    return layout_content(serving.database, layout) if isinstance(layout, str) else layout
+    name = kind.name_in(value)
+    if name is None:
+        return value
+    found = get(serving.database, kind, name)
+    if found is not None:
+        return found.content
+    if is_recipe(kind, name):
+        return name
+    raise kind.not_stored(name)
 
 
 def check_limits(

@@ -1,4 +1,4 @@
-"""The child's request: real paths, the contents of layouts, and limits within the server's settings.
+"""The child's request: real paths, the contents of layouts and maps, and limits within the server's settings.
 
 It is made anew for each attempt, so that every path is checked right before it is used. A source whose files are
 hard-linked for the conversion (a schedule does that) is read from the links.
@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from reshard.surface.words import parse_bytes
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
-from reshard_server.db.used_layouts import stored_layout
+from reshard_server.db.stored.kinds import KINDS
+from reshard_server.db.stored.used import content_then
 from reshard_server.schemas.conversion import (
     Conversion,
     SeveralTargets,
@@ -41,7 +42,7 @@ def make_child_request(
     Args:
         begun: whether an attempt already moved something; then ``restart`` throws nothing away.
 
-    Raises ProblemError if a path may no longer be used, LayoutError if a layout no longer exists.
+    Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
     request = conversion.request
     budget = _budget(request.max_memory, settings)
@@ -83,6 +84,6 @@ def _target(
     document["restart"] = requested.restart and not begun
     if requested.config is not None:
         document["config"] = str(roots.recheck(requested.config))
-    if isinstance(requested.layout, str):  # the library would take text for a path
-        document["layout"] = stored_layout(db, requested.layout, as_of)
+    for kind in KINDS:  # the library would take a name for a path
+        document[kind.noun] = content_then(db, kind, document[kind.noun], as_of)
     return library_options(document)

@@ -13,15 +13,16 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.db import layout_names
+from reshard_server.db.stored import names
+from reshard_server.db.stored.kinds import LAYOUT, StoredVersion
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
 from reshard_server.pages.visitor import Visiting, Visitor
 from reshard_server.pages.wording import layout_text
 from reshard_server.resources import questions
-from reshard_server.resources.layouts import LayoutVersion, find
-from reshard_server.schemas.layout import PreviewRequest, StoredLayout
+from reshard_server.resources.stored import LayoutVersion, find
+from reshard_server.schemas.layout import PreviewRequest
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/layouts", include_in_schema=False)
@@ -46,7 +47,7 @@ PageToken = Annotated[str | None, Query(max_length=1024)]
 @ROUTER.get("")
 def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """Lists layouts by name, in their newest versions."""
-    found = layout_names.newest(serving.database, PAGE_SIZE, page_token)
+    found = names.newest(serving.database, LAYOUT, PAGE_SIZE, page_token)
     more = found.next_page_token
     return page(
         "layouts/layouts.html",
@@ -112,10 +113,10 @@ def _page(
     offered: list[str],
     tried: Tried,
 ) -> Response:
-    found = find(serving, name)
-    listed = layout_names.versions(serving.database, found.name, PAGE_SIZE, page_token)
+    found = find(serving, LAYOUT, name)
+    listed = names.versions(serving.database, LAYOUT, found.name, PAGE_SIZE, page_token)
     more = listed.next_page_token
-    text = layout_text(found.layout)
+    text = layout_text(found.content)
     problem = tried.problem
     return page(
         "layouts/layout.html",
@@ -135,9 +136,9 @@ def _page(
     )
 
 
-def _mesh(found: StoredLayout) -> dict[str, Any] | None:
+def _mesh(found: StoredVersion) -> dict[str, Any] | None:
     """The layout's mesh from either of its two forms; None if it has none."""
-    mesh = found.layout.get("mesh")
+    mesh = found.content.get("mesh")
     if not isinstance(mesh, dict):
         return None
     if {"axes", "shape"} <= mesh.keys():

@@ -14,7 +14,8 @@ from fastapi import Request
 from reshard.surface.words import format_bytes
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.used_layouts import stored_layout
+from reshard_server.db.stored.kinds import KINDS
+from reshard_server.db.stored.used import content_then
 from reshard_server.jobs.check_request import for_field
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.resources import questions
@@ -118,15 +119,15 @@ async def planned(
 
 
 def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest) -> PlanRequest:
-    """The plan request of an accepted conversion, with the layout of its time; the target may exist now.
+    """The plan request of an accepted conversion, with the layout and the map of its time; the target may exist now.
 
-    Raises ProblemError if the layout was never stored.
+    Raises ProblemError if one was never stored.
     """
     members = requested.model_dump() | {"overwrite": True, "restart": False}
-    if isinstance(requested.layout, str):
-        with for_field("/layout"):
-            as_of = conversion.created_at.timestamp()
-            members["layout"] = stored_layout(serving.database, requested.layout, as_of)
+    as_of = conversion.created_at.timestamp()
+    for kind in KINDS:
+        with for_field(f"/{kind.noun}"):
+            members[kind.noun] = content_then(serving.database, kind, members[kind.noun], as_of)
     request = conversion.request
     return PlanRequest.model_validate(
         {

@@ -10,13 +10,13 @@ from reshard import check_arguments
 from reshard.surface.places import Location
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP
 from reshard_server.jobs.check_request import (
     MemoryAndWorkers,
     check_conversion,
     check_limits,
     content_of,
     for_field,
-    refuse_path,
 )
 from reshard_server.jobs.child_request import data_bytes
 from reshard_server.jobs.choose_step import choose_step, resolve_step
@@ -86,7 +86,7 @@ def preview(
     body = resolve_step(serving.roots, caller, body)
     path = existing(serving, caller, body.checkpoint, "/checkpoint")
     with for_field("/layout"):
-        layout = content_of(serving, body.layout)
+        layout = content_of(serving, LAYOUT, body.layout)
         where: dict[str, Any] = {
             "layout": layout,
             "mesh": body.mesh,
@@ -129,10 +129,10 @@ def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
 def _target(serving: Services, caller: Caller, requested: TargetRequest) -> dict[str, Any]:
     config = requested.config
     return {
-        **requested.model_dump(mode="json", exclude={"target", "layout", "config", *_OF_THE_RUN}),
+        **requested.model_dump(mode="json", exclude={"target", "config", *_OF_THE_RUN}),
         "config": config if config is None else str(serving.roots.readable(caller, config)),
         "target": str(serving.roots.writable(caller, requested.target)),
-        "layout": content_of(serving, requested.layout),
+        **{k.noun: content_of(serving, k, getattr(requested, k.noun)) for k in KINDS},
     }
 
 
@@ -144,7 +144,7 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
         name: None if path is None else str(await _in_thread(serving, caller, path, field))
         for name, (path, field) in places.items()
     }
-    rules = _rules(body, serving.settings.max_memory)
+    rules = _rules(serving, body)
     limits = check_limits(serving, body.max_memory)
     arguments = {**found, "unlisted": body.unlisted, **rules, **limits._asdict()}
     shown = {"a": body.checkpoint, "b": body.other}
@@ -152,9 +152,11 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     return _question(serving, "verify", arguments, shown, paths, limits, "read")
 
 
-def _rules(body: VerifyRequest, ceiling: int) -> dict[str, Any]:
+def _rules(serving: Services, body: VerifyRequest) -> dict[str, Any]:
     """The rules for the child. Raises ProblemError for rules that fit no checkpoint."""
-    refuse_path(body.map, "/map")
+    ceiling = serving.settings.max_memory
+    with for_field("/map"):
+        body = body.model_copy(update={"map": content_of(serving, MAP, body.map)})
     rules = body.model_dump(include={"select", "drop", "rename", "cast"}, exclude_none=True)
     mapped = body.model_dump(include={"map", "sizes", "reverse"}, exclude_defaults=True)
     for kind, given in {**rules, **mapped}.items():

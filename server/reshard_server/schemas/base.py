@@ -167,6 +167,12 @@ class Page(RequestDocument):
     )
 
 
+class PrefixQuery(Page):
+    """The query of a listing by name."""
+
+    prefix: str | None = Field(None, max_length=128, description="Beginning of the name.")
+
+
 RootedPath = Annotated[
     str,
     Field(

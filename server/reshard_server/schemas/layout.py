@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import Field
@@ -11,12 +10,11 @@ from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
     MissingAxes,
-    Name,
-    Page,
     RequestDocument,
     RootedPath,
     UnlistedChoice,
 )
+from reshard_server.schemas.stored import LEFT_OUT, Found, ListedVersion, Version, facts_of
 
 
 class LayoutBody(RequestDocument):
@@ -27,28 +25,26 @@ class LayoutBody(RequestDocument):
     )
 
 
-class StoredLayout(Answer):
+class StoredLayout(Version):
     """One version of a named layout; versions count from 1."""
 
-    name: Name
-    version: int
     layout: dict[str, Any]
-    created_at: datetime
-    created_by: str
+
+    @classmethod
+    def of(cls, found: Found) -> StoredLayout:
+        """The document of a version."""
+        return cls(layout=found.content, **facts_of(found))
 
 
-class ListedLayout(Answer):
+class ListedLayout(ListedVersion):
     """One version of a named layout in a listing."""
 
-    name: Name
-    version: int
-    layout: dict[str, Any] | None = Field(
-        None,
-        description="The content; null if it is larger than 4096 bytes: get the layout by its name.",
-    )
-    bytes: int = Field(description="Size of the content.")
-    created_at: datetime
-    created_by: str
+    layout: dict[str, Any] | None = LEFT_OUT
+
+    @classmethod
+    def of(cls, found: Found) -> ListedLayout:
+        """The document of a version in a listing."""
+        return cls(layout=found.content, bytes=found.bytes, **facts_of(found))
 
 
 class LayoutPage(Answer):
@@ -63,12 +59,6 @@ class VersionPage(Answer):
 
     versions: list[ListedLayout]
     next_page_token: str | None = None
-
-
-class LayoutQuery(Page):
-    """The query of a listing of layouts."""
-
-    prefix: str | None = Field(None, max_length=128, description="Beginning of the name.")
 
 
 class PreviewRequest(CheckpointChoice, UnlistedChoice):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import layouts, used_layouts
 from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
+from reshard_server.db.stored import versions
+from reshard_server.db.stored.kinds import LAYOUT
+from reshard_server.db.stored.used import content_then
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 from reshard_server.settings import Settings
 
@@ -67,7 +69,9 @@ def test_the_queue_is_in_the_order_of_asking(
 
 def stored(db: sa.Engine, size: int) -> None:
     content = {"mesh": {"axes": ["model"], "shape": [size]}, "rules": []}
-    layouts.put(db, "serving", content, token="ann", is_admin=False, expected=lambda _: True)
+    versions.put(
+        db, LAYOUT, "serving", content, token="ann", is_admin=False, expected=lambda _: True
+    )
 
 
 @pytest.mark.parametrize("seconds", [-SKEW_SECONDS, SKEW_SECONDS])
@@ -96,7 +100,7 @@ def test_the_layout_that_is_shown_is_the_layout_that_is_used(
         "serving@2",
         None,
     ]
-    used = used_layouts.stored_layout(db, "serving@2", as_of=0.0)
+    used = content_then(db, LAYOUT, "serving@2", as_of=0.0)
     assert used["mesh"]["shape"] == [4]
 
 

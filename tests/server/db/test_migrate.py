@@ -14,13 +14,14 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from reshard_server.db import layouts
 from reshard_server.db import migrate as migrating
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
 from reshard_server.db.migrate import migrate
 from reshard_server.db.schedules import schedules
+from reshard_server.db.stored import versions
+from reshard_server.db.stored.kinds import LAYOUT, MAP
 from reshard_server.db.tables import METADATA
 from reshard_server.settings import Settings
 
@@ -84,8 +85,11 @@ def test_old_records_get_a_number_and_the_tables_of_the_code(old: dict[str, Any]
     states = [one.state for one in listed]
     assert sorted(states) == sorted(["succeeded"] * 4 + ["failed", "running", "queued", "queued"])
     assert {stored.name for stored in schedules.page(db, None, 10, None)[0]} == {"nightly", "steps"}
-    found = layouts.get(db, "serving")
+    found = versions.get(db, LAYOUT, "serving")
     assert found is not None and found.version == 2
+    assert versions.get(db, MAP, "serving") is None
+    made = versions.put(db, MAP, "serving", {"map": []}, token="ann", is_admin=False, expected=lambda _: True)  # fmt: skip
+    assert made[0].version == 1
     db.dispose()
 
 
@@ -167,7 +171,9 @@ def test_records_of_a_newer_version_are_used_as_they_are(chosen: dict[str, Any])
         connection.execute(sa.text("ALTER TABLE layouts ADD COLUMN colour TEXT DEFAULT 'red'"))
     db.dispose()
     db = opened(chosen)
-    layouts.put(db, "serving", {"rules": []}, token="ann", is_admin=False, expected=lambda _: True)
+    versions.put(
+        db, LAYOUT, "serving", {"rules": []}, token="ann", is_admin=False, expected=lambda _: True
+    )
     assert version(db) == "9999"
     db.dispose()
 

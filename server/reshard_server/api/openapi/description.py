@@ -80,6 +80,7 @@ TAGS = {
     "plans": "What a conversion would do and cost; no data are moved.",
     "checkpoints": "Checkpoints below the storage roots.",
     "layouts": "Named layouts; every version is kept.",
+    "maps": "Named maps, which say what tensors become; every version is kept.",
     "schedules": "Conversions at given times, or of each new step.",
     "tensors": "Slices of tensors as bytes.",
     "operation": "Health and metrics of the server.",

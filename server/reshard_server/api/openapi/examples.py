@@ -33,6 +33,15 @@ REQUESTS: dict[str, Example] = {
         "summary": "To several targets, by stored layouts; the source is read once",
         "value": SEVERAL_TARGETS,
     },
+    "mapped": {
+        "summary": "To Hugging Face shards, by a stored map",
+        "value": {
+            "source": "data/run7/1000",
+            "target": "data/hf/1000",
+            "to": "safetensors",
+            "map": "to_hf",
+        },
+    },
 }
 
 CONVERSION: dict[str, Any] = {
@@ -79,6 +88,29 @@ STORED: dict[str, Any] = {
 
 LAYOUTS: dict[str, Example] = {
     "eight_devices": {"summary": "Kernels over eight devices", "value": {"layout": LAYOUT}}
+}
+
+MAP_CONTENT: dict[str, Any] = {
+    "map": [
+        {"from": "params/layers/up/kernel", "to": "layers.{l}.up.weight", "shape": "e l f -> f e"}
+    ],
+    "drop": ["^opt_state/", "^step$"],
+}
+
+STORED_MAP: dict[str, Any] = {
+    "name": "to_hf",
+    "version": 3,
+    "map": MAP_CONTENT,
+    "created_at": "2026-11-21T03:00:00Z",
+    "created_by": "training",
+}
+
+MAPS: dict[str, Example] = {
+    "object": {"summary": "As an object", "value": {"map": MAP_CONTENT}},
+    "text": {
+        "summary": "As the text of a map file, whose lines errors name",
+        "value": {"map": "map:\n- {from: params/kernel, to: weight, shape: i o -> o i}\n"},
+    },
 }
 
 _CHECKPOINT = {"checkpoint": "data/run7/1000"}

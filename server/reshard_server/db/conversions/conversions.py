@@ -26,8 +26,8 @@ from reshard_server.db.documents import bytes_of, fitting
 from reshard_server.db.notify import notify
 from reshard_server.db.other_versions import readable, recorded
 from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.db.stored.used import pin_stored
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
-from reshard_server.db.used_layouts import pin_layouts
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,
@@ -96,8 +96,8 @@ def create(
 
 
 def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
-    """Records queued conversions in this order, within a transaction; pins named layouts to a version."""
-    pinned = pin_layouts(connection, [one.request for one in new])
+    """Records queued conversions in this order, within a transaction; pins stored layouts and maps to a version."""
+    pinned = pin_stored(connection, [one.request for one in new])
     clock = clock_of(connection)
     # Rounded as clients see it, so that a time that they read works as a filter.
     rows = [

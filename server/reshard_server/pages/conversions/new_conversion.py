@@ -16,7 +16,8 @@ from reshard.errors import ReshardError
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
-from reshard_server.db import layout_names
+from reshard_server.db.stored import names
+from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.conversions.conversion_form import (
@@ -162,7 +163,7 @@ async def _page(
     status: int = 200,
 ) -> Response:
     caller = visitor.caller
-    stored = await looked_up(serving, layout_names.newest, serving.database, MOST_LAYOUTS)
+    stored = await looked_up(serving, names.newest, serving.database, LAYOUT, MOST_LAYOUTS)
     offered = await sources(serving, caller)
     shown = {
         "form": form,

@@ -7,7 +7,8 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api.caller import Serving
-from reshard_server.db import layout_names
+from reshard_server.db.stored import names
+from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedules.schedule_form import (
@@ -66,7 +67,7 @@ def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
 
 def _page(serving: Services, visitor: Visitor, form: ScheduleForm, status: int = 200) -> Response:
     caller = visitor.caller
-    stored = layout_names.newest(serving.database, MOST_LAYOUTS).versions
+    stored = names.newest(serving.database, LAYOUT, MOST_LAYOUTS).versions
     return page(
         "schedules/new_schedule.html",
         visitor,

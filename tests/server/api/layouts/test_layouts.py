@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.db import layouts, used_layouts
 from reshard_server.db.database import open_database
+from reshard_server.db.stored import versions
+from reshard_server.db.stored.kinds import LAYOUT
+from reshard_server.db.stored.used import content_then
 from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
 
@@ -41,8 +43,8 @@ def test_versions_are_counted_and_kept(served: Served) -> None:
     assert (found.json()["version"], found.json()["layout"]) == (2, content(4))
     assert found.json()["created_by"] == "ann"
     assert served.ask("GET", first.headers["Location"]).json()["layout"] == content(2)
-    versions = served.ask("GET", f"{URL}/serving/versions").json()
-    assert [v["version"] for v in versions["versions"]] == [2, 1]
+    listed = served.ask("GET", f"{URL}/serving/versions").json()
+    assert [v["version"] for v in listed["versions"]] == [2, 1]
 
 
 def test_true_is_not_one(served: Served) -> None:
@@ -183,14 +185,17 @@ def test_a_conversion_keeps_the_layout_that_it_was_accepted_with(served: Served)
     accepted = time.time()
     time.sleep(0.01)
     put(served, 4)
-    assert used_layouts.stored_layout(served.db, "serving", accepted) == content(2)
-    assert used_layouts.stored_layout(served.db, "serving", time.time()) == content(4)
+    assert content_then(served.db, LAYOUT, "serving", accepted) == content(2)
+    assert content_then(served.db, LAYOUT, "serving", time.time()) == content(4)
     served.create(layout="serving")
     served.ask("DELETE", f"{URL}/serving")
-    assert used_layouts.stored_layout(served.db, "serving", accepted) == content(2)
-    assert used_layouts.stored_layout(served.db, "serving@2", accepted) == content(4)
-    with pytest.raises(LayoutError, match="is not stored"):
-        layouts.layout_content(served.db, "serving")
+    assert content_then(served.db, LAYOUT, "serving", accepted) == content(2)
+    assert content_then(served.db, LAYOUT, "serving@2", accepted) == content(4)
+    assert versions.get(served.db, LAYOUT, "serving") is None
+    with pytest.raises(
+        LayoutError, match="the layout 'none' is not stored; store it, or give the layout's content"
+    ):
+        content_then(served.db, LAYOUT, "none", accepted)
 
 
 def test_of_many_who_store_at_once_each_gets_its_own_version(tmp_path: Path) -> None:
@@ -198,14 +203,14 @@ def test_of_many_who_store_at_once_each_gets_its_own_version(tmp_path: Path) -> 
     stored: list[int] = []
     refused: list[ProblemError] = []
 
-    def store(size: int, expected: layouts.Expected) -> None:
+    def store(size: int, expected: versions.Expected) -> None:
         try:
-            found, _ = layouts.put(db, "x", content(size), token="ann", is_admin=False, expected=expected)  # fmt: skip
+            found, _ = versions.put(db, LAYOUT, "x", content(size), token="ann", is_admin=False, expected=expected)  # fmt: skip
             stored.append(found.version)
         except ProblemError as problem:
             refused.append(problem)
 
-    def together(expected: layouts.Expected) -> None:
+    def together(expected: versions.Expected) -> None:
         threads = [threading.Thread(target=store, args=(n, expected)) for n in range(1, 6)]
         for thread in threads:
             thread.start()
@@ -216,7 +221,7 @@ def test_of_many_who_store_at_once_each_gets_its_own_version(tmp_path: Path) -> 
     assert sorted(stored) == [1, 2, 3, 4, 5]
     stored.clear()
     together(lambda now: now is not None and now.version == 5)
-    found = layouts.get(db, "x")
+    found = versions.get(db, LAYOUT, "x")
     assert found is not None
     assert set(stored) == {found.version} or set(stored) == {5, 6}  # 5: whose content it has
     assert all(p.kind.status == 412 for p in refused)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from reshard_server.db import documents as sizes
-from reshard_server.db import layouts, used_layouts
 from reshard_server.db.database import open_database
+from reshard_server.db.stored import versions
+from reshard_server.db.stored.kinds import LAYOUT
+from reshard_server.db.stored.used import content_then
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
 
@@ -122,7 +124,7 @@ def test_deleted_content_is_dropped_unless_a_conversion_needs_it(
     served.create(layout="used")
     for name in ("used", "unused"):
         assert served.ask("DELETE", f"{URL}/{name}").status_code == 204
-    assert used_layouts.stored_layout(served.db, "used@1", 0) == layout()
+    assert content_then(served.db, LAYOUT, "used@1", 0) == layout()
     with served.db.connect() as connection:
         found = connection.execute(sa.select(LAYOUTS).where(LAYOUTS.c.name == "unused")).one()
     assert (found.layout, found.bytes) == (None, 0)
@@ -164,7 +166,7 @@ def test_memory_stays_bounded_while_many_large_layouts_are_listed(tmp_path: Path
     (tmp_path / "state").mkdir()
     db = open_database(Settings(state=tmp_path / "state"))
     for number in range(60):
-        layouts.put(db, f"l{number:02}", layout(900_000, number + 2), token="ann", is_admin=False, expected=lambda _: True)  # fmt: skip
+        versions.put(db, LAYOUT, f"l{number:02}", layout(900_000, number + 2), token="ann", is_admin=False, expected=lambda _: True)  # fmt: skip
     db.dispose()
     with live(tmp_path) as server, server.client() as client:
         client.get(URL)

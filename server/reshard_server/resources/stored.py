@@ -1,0 +1,153 @@
+"""Stored layouts and maps for routes and pages: found, stored, deleted, and the problems if one is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Path
+
+from reshard import check_arguments
+from reshard.surface.options import recipe_names
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.stored import versions
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
+from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
+from reshard_server.jobs.check_request import for_field, refuse_name
+from reshard_server.services import Services
+
+VERSION_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$"
+BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP}
+"""The kinds by the part of a URL that names them."""
+
+LayoutVersion = Annotated[
+    str,
+    Path(
+        description="Name of a layout, for its newest version; or name@version.",
+        max_length=139,
+        pattern=VERSION_PATTERN,
+        examples=["serving@3"],
+    ),
+]
+MapVersion = Annotated[
+    str,
+    Path(
+        description="Name of a map, for its newest version; or name@version.",
+        max_length=139,
+        pattern=VERSION_PATTERN,
+        examples=["to_hf@3"],
+    ),
+]
+
+
+def _names(header: str, tag: str | None) -> bool:
+    """Whether the header names this ETag; None if the resource does not exist."""
+    known = [known.strip().removeprefix("W/") for known in header.split(",")]
+    return tag is not None and (tag in known or "*" in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a request expects of the current version: its headers If-Match and If-None-Match."""
+
+    match: str | None = None
+    none_match: str | None = None
+
+    def holds(self, now: StoredVersion | None) -> bool:
+        """Whether the current version, None if there is none, is as expected."""
+        tag = tag_of(now)
+        matches = self.match is None or _names(self.match, tag)
+        return matches and not (self.none_match is not None and _names(self.none_match, tag))
+
+
+def put(
+    serving: Services,
+    caller: Caller,
+    kind: StoredKind,
+    name: str,
+    content: Any,
+    expected: Expectation,
+) -> tuple[StoredVersion, bool]:
+    """Stores a version, and says whether it is new. ProblemError for content whose form is wrong."""
+    _CHECKS[kind.noun](name, content)
+    return versions.put(
+        serving.database,
+        kind,
+        name,
+        content,
+        token=caller.name,
+        is_admin=caller.is_admin,
+        expected=expected.holds,
+        settings=serving.settings,
+    )
+
+
+def _check_layout(_: str, content: Any) -> None:
+    with for_field("/layout"):
+        check_arguments(layout=content)
+
+
+def _check_map(name: str, content: Any) -> None:
+    if name in recipe_names():
+        raise ProblemError(
+            INVALID,
+            f"{name!r} is the name of a recipe, which comes with the server; choose another name",
+            "name",
+        )
+    refuse_name(content, "/map", "send the content of a map file: an object, or text of several lines")  # fmt: skip
+    with for_field("/map"):
+        check_arguments(map=content)
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    LAYOUT.noun: _check_layout,
+    MAP.noun: _check_map,
+}
+
+
+def find(serving: Services, kind: StoredKind, name: str) -> StoredVersion:
+    """A version, the newest or ``name@version``, which every caller may see. ProblemError if there is none."""
+    found = versions.get(serving.database, kind, name)
+    if found is None:
+        raise gone(kind, name)
+    return found
+
+
+def delete(
+    serving: Services, caller: Caller, kind: StoredKind, name: str, expected: Expectation
+) -> None:
+    """Deletes every version. ProblemError if there is none, or the caller may not."""
+    found = versions.delete(
+        serving.database,
+        kind,
+        name,
+        token=caller.name,
+        is_admin=caller.is_admin,
+        expected=expected.holds,
+    )
+    if found is None:
+        raise gone(kind, name)
+
+
+def check_owner(serving: Services, caller: Caller, kind: StoredKind, name: str) -> None:
+    """Raises ProblemError if this name belongs to another token."""
+    versions.check_owner(serving.database, kind, name, token=caller.name, is_admin=caller.is_admin)
+
+
+def tag_of(found: StoredVersion | None) -> str | None:
+    """The ETag of a version; it is unique among the versions of a name."""
+    return None if found is None else f'"{found.name}-{found.version}"'
+
+
+def is_known(if_none_match: str | None, found: StoredVersion) -> bool:
+    """Whether a client has this version already."""
+    return if_none_match is not None and _names(if_none_match, tag_of(found))
+
+
+def gone(kind: StoredKind, name: str) -> ProblemError:
+    """The problem for a name that is not stored."""
+    return ProblemError(
+        NOT_FOUND,
+        f"there is no {kind.noun} {name!r}; list them at /v1/{kind.noun}s, or store one",
+    )
