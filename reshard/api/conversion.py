@@ -32,6 +32,7 @@ def plan(
     unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
+    max_growth: float | None = None,
     hosts: int = 1,
     **options: Unpack[ConvertOptions],
 ) -> ConversionPlan:
@@ -46,6 +47,8 @@ def plan(
             the memory of the machine or its cgroup if that is less.
         workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16;
             with buckets it is 16 if the memory allows.
+        max_growth: refuses a target that is more than so many times as large as the source, and 1 GiB: a map can make much of
+            little. With None there is no limit.
         hosts: that share the work, each with ``max_memory`` and ``workers``. With more than one, each file is written by one
             task, which may need more memory or read chunks again. ``ConversionPlan.time`` estimates how long they take.
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
@@ -55,7 +58,7 @@ def plan(
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
-    limits = limits_of(max_memory, workers, source, target)
+    limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     checked = check_target(Target("" if target is None else target, **options), limits)
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
     if target is None:
@@ -72,6 +75,7 @@ def plan_all(
     unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
+    max_growth: float | None = None,
     hosts: int = 1,
 ) -> MultiConversionPlan:
     """Plans what ``convert_all`` would do with the same arguments, and what it would cost. No tensor is read.
@@ -84,7 +88,8 @@ def plan_all(
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
-    checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
+    limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
+    checked = check_targets(targets, limits)
     return plan_all(choose_checkpoint(source, step, item, "source", unlisted), checked, hosts)
 
 
@@ -122,6 +127,7 @@ def convert(
     unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
+    max_growth: float | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
@@ -133,7 +139,7 @@ def convert(
     conversion, nothing is done, and the report has the digests that ``target`` recorded.
 
     Args:
-        step, item, unlisted, max_memory, workers: as for ``plan``.
+        step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
         executor: runs the tasks, in processes on any host that sees source and target. ``max_memory`` and ``workers`` are those of
             all of its workers together; with a ``RayExecutor`` (``reshard.executors.ray``) those of each host. With None tasks run
             in threads; for a large conversion with more than four workers, in threads of new processes, which import nothing
@@ -153,7 +159,8 @@ def convert(
     from reshard.formats.choose import choose_checkpoint
 
     checked = check_target(
-        Target(target, **options), limits_of(max_memory, workers, source, target)
+        Target(target, **options),
+        limits_of(max_memory, workers, source, target, max_growth=max_growth),
     )
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
     return convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
@@ -168,6 +175,7 @@ def convert_all(
     unlisted: Unlisted = "leave",
     max_memory: int | str | None = None,
     workers: int | None = None,
+    max_growth: float | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
@@ -182,7 +190,7 @@ def convert_all(
         targets: no target may be the source or another target, or lie in one of them.
         step, item, unlisted: as for ``inspect``.
         max_memory: of the whole run, all targets together.
-        workers, executor: as for ``convert``.
+        workers, max_growth, executor: as for ``convert``.
         progress: as for ``convert``; it gets the sums of all targets.
         before_publish: called for each target; as for ``convert``.
 
@@ -194,7 +202,8 @@ def convert_all(
     from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
 
-    checked = check_targets(targets, limits_of(max_memory, workers, source, *_places(targets)))
+    limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
+    checked = check_targets(targets, limits)
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
     return convert_targets(chosen, checked, executor, progress, before_publish)
 

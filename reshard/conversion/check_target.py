@@ -30,6 +30,7 @@ class CheckedOptions(Struct, frozen=True):
         to: name of the target's format; None for the source's.
         format_options: the options of every format, by name, parsed; the target's format takes its own of them.
         missing_chunks, overwrite, check, state, unsafe_commit: as in ConvertOptions.
+        max_growth: as in Limits.
     """
 
     max_memory: int
@@ -44,6 +45,7 @@ class CheckedOptions(Struct, frozen=True):
     check: Check = "written"
     state: str | None = None
     unsafe_commit: bool = False
+    max_growth: float | None = None
 
     def __post_init__(self) -> None:
         """Raises PlanError for a value that is wrong with any checkpoint."""
@@ -98,6 +100,7 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         given_map=given_map,
         to=to,
         format_options=given,
+        max_growth=limits.max_growth,
         **{name: getattr(asked, name) for name in AS_ASKED},
     )
     if options.state is not None and traits_at(path).renames:

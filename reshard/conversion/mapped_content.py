@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.growth import check_growth
 from reshard.conversion.target_content import TargetContent
 from reshard.conversion.target_tensors import request_of, target_tensor
 from reshard.errors import PlanError
@@ -30,6 +31,7 @@ def mapped_content(
     if given is None:
         raise PlanError("no map is given")
     mapping, dropped = mapped_tensors(reader, given, options.changes)
+    check_growth(reader, options, (made.spec for made in mapping.tensors))
     look_up(options.layout, [made.spec.name for made in mapping.tensors])
     making = _Making(reader, options, form, traits)
     for made in mapping.tensors:

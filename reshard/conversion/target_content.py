@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.growth import check_growth
 from reshard.conversion.target_tensors import request_of, target_tensor
 from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.contents import Leaf
@@ -66,6 +67,7 @@ def renamed_content(
             tensors[leaf.name] = tensor
             piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
             requests.append(request_of(piece, stored, tensor, form, traits))
+    check_growth(reader, options, (tensor.spec for tensor in tensors.values()))
     kept_names = {rewrite.source for rewrite in kept}
     dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
     made = made_of(reader.tensors, kept, options.changes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_positive
+from reshard.errors import PlanError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor  # loads logging, which takes 5 ms of a start
@@ -19,11 +21,13 @@ class Limits(Struct, frozen=True):
         max_memory: bytes of all buffers together.
         workers: how many tasks run at once.
         executor: runs the tasks; None starts threads or processes for the run.
+        max_growth: how many times as large as its source a target may be; None for no limit.
     """
 
     max_memory: int
     workers: int
     executor: Executor | None = None
+    max_growth: float | None = None
 
 
 WAITING_WORKERS = 16
@@ -31,7 +35,12 @@ WAITING_WORKER_BYTES = 32 << 20
 """With buckets so many workers by default, if the memory allows so much for each: most of them wait for answers."""
 
 
-def limits_of(max_memory: int | str | None, workers: int | None, *places: object) -> Limits:
+def limits_of(
+    max_memory: int | str | None,
+    workers: int | None,
+    *places: object,
+    max_growth: float | None = None,
+) -> Limits:
     """The budget and the workers; None takes a default from the host. PlanError for a size or number that is not possible.
 
     ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
@@ -45,8 +54,9 @@ def limits_of(max_memory: int | str | None, workers: int | None, *places: object
         workers = default_workers()
         if any(traits_at(place).by_requests for place in places):
             workers = max(workers, min(WAITING_WORKERS, memory // WAITING_WORKER_BYTES))
-    limits = Limits(memory, workers)
+    limits = Limits(memory, workers, max_growth=max_growth)
     check_limits(limits.max_memory, limits.workers)
+    _check_growth(max_growth)
     return limits
 
 
@@ -54,3 +64,11 @@ def check_limits(max_memory: int, workers: int) -> None:
     """Raises PlanError unless both are whole numbers of at least 1."""
     check_positive("max_memory", max_memory, "bytes, such as 512MiB")
     check_positive("workers", workers, "tasks at once, such as 2")
+
+
+def _check_growth(max_growth: object) -> None:
+    is_number = isinstance(max_growth, int | float) and not isinstance(max_growth, bool)
+    if max_growth is not None and not (is_number and 0 < float(max_growth) < math.inf):  # type: ignore[arg-type]
+        raise PlanError(
+            f"max_growth is {max_growth!r}; expected a number above 0, such as 16, or None for no limit (max_growth)"
+        )

@@ -7,6 +7,7 @@ proved is refused before a byte moves.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -184,11 +185,13 @@ class _Applying:
             )
         dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
         element = _element(rule, dtype)
+        self._refuse_many(rule, math.prod(compiled.loops.values()))
         for values in _assignments(compiled.loops):
             at = {**compiled.sizes, **values}
             for number, shape in enumerate(compiled.shapes):
                 spec = self._spec(rule, self._name(rule, number, at), shape, dtype)
                 makes = _Pieces(spec, found, compiled, values, element)
+                self._refuse_many(rule, makes.most(compiled.patterns[number]))
                 self._add(rule, spec, tuple(makes.all(compiled.patterns[number])))
 
     def _name(self, rule: MapRule, number: int, values: Mapping[str, int]) -> str:
@@ -206,13 +209,17 @@ class _Applying:
         return TensorSpec(name, shape, dtype, Grid.whole(shape))
 
     def _add(self, rule: MapRule, spec: TensorSpec, pieces: tuple[Piece, ...]) -> None:
+        self._refuse_many(rule, len(pieces))
         self._pieces += len(pieces)
-        if self._pieces > MAX_PIECES:
+        self._made[spec.name] = MappedTensor(spec, pieces, rule.label)
+        self._made_table.add(spec.name)
+
+    def _refuse_many(self, rule: MapRule, more: int) -> None:
+        """Raises PlanError where so many more pieces are too many; an index may stand for 2^40 tensors."""
+        if self._pieces + more > MAX_PIECES:
             raise PlanError(
                 f"{rule.label}: the map makes more than {MAX_PIECES:,} pieces; write it in several maps"
             )
-        self._made[spec.name] = MappedTensor(spec, pieces, rule.label)
-        self._made_table.add(spec.name)
 
     def tie(self, rule: MapRule) -> None:
         """Notes sources that must be equal, or makes a target once more."""
@@ -319,6 +326,12 @@ class _Pieces(Struct):
     compiled: Compiled
     loops: Mapping[str, int]
     element: bytes
+
+    def most(self, patterns: Sequence[Pattern]) -> int:
+        """How many pieces there are at most, before any is made."""
+        stacked, counts = self.compiled.stacked, self.compiled.sizes
+        own = (_own_indices(pattern, self.found, stacked) for pattern in patterns)
+        return sum(math.prod(counts[name] for name in names) for names in own)
 
     def all(self, patterns: Sequence[Pattern]) -> Iterator[Piece]:
         stacked = self.compiled.stacked

@@ -23,6 +23,8 @@ Every error names file, line and key, what was expected and what was found.
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -56,6 +58,11 @@ _RULE_KEYS = (
 )
 _GROUP_KEYS = ("under", "into", "map")
 
+MAX_CHARACTERS = 262_144
+"""Longest map, as its own text or as one line of JSON."""
+
+MAX_RULES = 10_000
+
 
 def load_map(path: str | os.PathLike[str]) -> MapFile:
     """The map in a file: JSON if its name ends in ``.json``, else YAML.
@@ -70,6 +77,7 @@ def parse_map(
 ) -> MapFile:
     """The map in plain data, or in the text of a file; ``where`` names it in errors."""
     if isinstance(given, str):
+        _check_length(len(given), where)
         is_json = given.lstrip().startswith("{")
         return map_of_document(parse_json(given, where) if is_json else parse_yaml(given, where))
     data = dict(given) if isinstance(given, Mapping) else given
@@ -79,8 +87,15 @@ def parse_map(
 def map_of_document(document: Document) -> MapFile:
     """The map that a document says; LayoutError, with file and line, if it is wrong."""
     sections = Value(document.data, document).mapping(KEYS, required=("map",))
+    own = part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data
+    _check_length(len(json.dumps(part_of(document, MAP_KEYS).data, default=str)), document.where)
     layout = {key for key in LAYOUT_KEYS if key in sections}
-    rules = tuple(_rules(sections["map"], "", ""))
+    rules = tuple(itertools.islice(_rules(sections["map"], "", ""), MAX_RULES + 1))
+    if len(rules) > MAX_RULES:
+        sections["map"].refuse(
+            f"expected at most {MAX_RULES:,} rules, found more; write one rule with an index, such as 'layers.{{l}}.w', for names "
+            "that differ in a number, or several maps"
+        )
     if not rules:
         sections["map"].expect("a list of at least one rule")
     sizes, mesh_sizes = _sizes(sections["sizes"]) if "sizes" in sections else ({}, ())
@@ -92,7 +107,7 @@ def map_of_document(document: Document) -> MapFile:
         mesh_sizes,
         tuple(map(_refusal, refused)),
         read_changes(sections),
-        part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data,
+        own,
         about,
         document.where,
         layout_of_document(part_of(document, layout)) if layout else None,
@@ -103,6 +118,14 @@ def _refusal(value: Value) -> Refusal:
     parts = value.mapping(("match", "reason"), required=("match", "reason"))
     reason = parts["reason"].text("why these tensors cannot be converted")
     return Refusal(parts["match"].regex(), reason, f"{value.key} ({value.place})")
+
+
+def _check_length(characters: int, where: str) -> None:
+    if characters > MAX_CHARACTERS:
+        raise LayoutError(
+            f"{where}: expected a map of at most {MAX_CHARACTERS:,} characters, found {characters:,}; write one rule with an index, such as "
+            "'layers.{l}.w', for names that differ in a number, or several maps"
+        )
 
 
 def _sizes(value: Value) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -288,8 +311,6 @@ def _refuse_count(value: Value, side: str, found: int, key: str, names: int) -> 
 
 def plain_text(file: MapFile) -> str:
     """A map as one line of JSON."""
-    import json
-
     return json.dumps(file.plain, separators=(",", ":"))
 
 

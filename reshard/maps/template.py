@@ -17,9 +17,16 @@ _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _DIGITS = re.compile(r"[\d{]+", re.ASCII)
 
+MAX_NAME = 4096
+"""Longest name of a tensor, with the holes of a template."""
+
 
 def parse_template(text: str) -> Template:
     """The template in a text; ValueError saying what is wrong with it."""
+    if len(text) > MAX_NAME:
+        raise ValueError(
+            f"the name {text[:40]!r}… has {len(text):,} characters; write at most {MAX_NAME:,}"
+        )
     parts: list[str | Expression] = [""]
     end = 0
     for found in _HOLE.finditer(text):
@@ -32,13 +39,21 @@ def parse_template(text: str) -> Template:
                 f"{text!r} has {found[0]!r} without its other brace; double it if the name has it"
             )
         else:
-            if isinstance(parts[-1], Expression):
+            if _is_ambiguous(parts):
                 raise ValueError(
                     f"{text!r} has two indices side by side, whose digits cannot be told apart"
                 )
             parts.append(_hole(text, found[1]))
     _append(parts, text[end:])
     return Template(text, tuple(part for part in parts if part != ""))
+
+
+def _is_ambiguous(parts: list[str | Expression]) -> bool:
+    """Whether a hole behind these parts has only digits between it and the one before; matching would try every way."""
+    last = parts[-1]
+    if isinstance(last, Expression):
+        return True
+    return len(parts) > 1 and last.isascii() and last.isdigit()
 
 
 def _append(parts: list[str | Expression], literal: str) -> None:

@@ -173,6 +173,12 @@ class Settings(BaseSettings):
         le=256,
         description="Tasks that one conversion runs at once; with more than 4, a large one uses several processes.",
     )
+    max_growth: float = Field(
+        16.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How many times as large as its source a target may be, and 1 GiB more.",
+    )
     run_seconds: float = Field(
         0, ge=0, description="Most seconds that one conversion may run; 0: no limit."
     )

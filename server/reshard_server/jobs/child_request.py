@@ -56,6 +56,7 @@ def make_child_request(
         "several": isinstance(request, SeveralTargets),
         "max_memory": budget,
         "workers": workers,
+        "max_growth": settings.max_growth,
         "begun": begun,
         "data_bytes": data_bytes(budget, workers),
     }

@@ -113,6 +113,7 @@ def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
         "source": str(source),
         "unlisted": body.unlisted,
         **limits._asdict(),
+        "max_growth": serving.settings.max_growth,
         "shares": body.shares,
         "link": body.model_dump(include=_LINK, exclude_none=True),
     }

@@ -75,6 +75,7 @@ def _run(
         unlisted=request["unlisted"],
         max_memory=request["max_memory"],
         workers=request["workers"],
+        max_growth=request["max_growth"],
         progress=progress,
         before_publish=before_publish,
     )
