@@ -12,7 +12,7 @@ from msgspec import UnsetType, structs
 
 from reshard import ConversionReport, FileVerdict, LeafDiff, TensorVerdict, Verification
 from reshard.cli.failures import Detached, Stopped
-from reshard.cli.server_options import TOKEN_VARIABLE, Asked
+from reshard.cli.server_options import TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
@@ -83,19 +83,19 @@ def goals_there(targets: Sequence[NamedTarget], options: Mapping[str, Any]) -> d
     return goals[0] if len(goals) == 1 else {"targets": goals}
 
 
-def map_there(file: str | None) -> dict[str, str]:
-    """The member with the text of a local map file, which the server reads; none without one."""
-    if file is None:
+def map_there(given: str | None) -> dict[str, str]:
+    """The member with the text of a local map file, or the name of a recipe or of a map that the server stores; none without one."""
+    if given is None:
         return {}
-    if file in recipe_names():
-        return {"map": file}
-    load_map(file)  # an error in it is said here, with its line
-    return {"map": f"{Path(file).read_text('utf-8-sig')}\n"}
+    if given in recipe_names() or is_stored_name(given):
+        return {"map": given}
+    load_map(given)  # an error in it is said here, with its line
+    return {"map": f"{Path(given).read_text('utf-8-sig')}\n"}
 
 
 def layout_there(layout: str | None) -> dict[str, Any] | str | None:
     """The content of a local layout file, else the name of one that the server stores."""
-    if layout is None or not (Path(layout).exists() or Path(layout).suffix or "/" in layout):
+    if layout is None or is_stored_name(layout):
         return layout
     return layout_to_mapping(load_layout(layout))
 

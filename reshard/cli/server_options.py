@@ -32,8 +32,8 @@ def _server(what: str) -> Any:
 Server = Annotated[
     str | None,
     _server(
-        "Let this server convert: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that "
-        "it stores. Ctrl-C stops watching; the conversion continues."
+        "Let this server convert: SRC and DST are then ROOT/path on the server, and --layout and --map may also name "
+        "what it stores. Ctrl-C stops watching; the conversion continues."
     ),
 ]
 AskedServer = Annotated[
@@ -42,8 +42,8 @@ AskedServer = Annotated[
 PlanServer = Annotated[
     str | None,
     _server(
-        "Let this server plan: SRC and DST are then ROOT/path on the server, and --layout may also name a layout that it "
-        "stores."
+        "Let this server plan: SRC and DST are then ROOT/path on the server, and --layout and --map may also name what "
+        "it stores."
     ),
 ]
 JobsServer = Annotated[str | None, _server("The server whose conversions are meant.")]
@@ -97,3 +97,8 @@ def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str,
     """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
     asked = {"step": step_of(step), "item": item, **unlisted_option(unlisted)}
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def is_stored_name(given: str) -> bool:
+    """Whether a layout or a map is none of this host's files, and has not the form of one: then the server may store it."""
+    return not (Path(given).exists() or Path(given).suffix or "/" in given)

@@ -15,6 +15,7 @@ import typer
 import reshard
 from reshard import Target
 from reshard.cli.options import casts, renames, size, sizes, usage
+from reshard.cli.server_options import is_stored_name
 from reshard.cli.targets import Targets
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
@@ -111,10 +112,15 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_words(options: Mapping[str, Any], meshes: Iterable[str | None]) -> None:
-    """A usage error for options and meshes that are wrong with any checkpoint."""
+def check_words(
+    options: Mapping[str, Any], meshes: Iterable[str | None], *, is_there: bool = False
+) -> None:
+    """A usage error for options and meshes that are wrong with any checkpoint; ``is_there``: a server converts."""
     # Whether there may be a folder of records depends on the target.
-    known = {name: value for name, value in library_options(options).items() if name != "state"}
+    unknown, given = {"state"}, options.get("map")
+    if is_there and given is not None and is_stored_name(given):
+        unknown |= {"map", "sizes", "reverse"}  # the server has the map
+    known = {k: v for k, v in library_options(options).items() if k not in unknown}
     with usage():
         for mesh in {None, *meshes}:
             reshard.check_arguments(mesh=mesh, **known)

@@ -112,7 +112,7 @@ def convert(
     _refuse_together(
         {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
     )
-    check_words(options, [one.mesh for one in targets])
+    check_words(options, [one.mesh for one in targets], is_there=asked is not None)
     if dry_run:
         from reshard.cli.commands.plan import PlanAnswer, show_plan
 

@@ -155,7 +155,8 @@ def show_plan(
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
-    check_words(options, [mesh, *(one.mesh for one in goals)])
+    meshes = [mesh, *(one.mesh for one in goals)]
+    check_words(options, meshes, is_there=answer.server is not None)
     if answer.server is not None:
         goals = goals or targets_of(dst, layout, mesh, None)
         asked = {**choice_there(*choice, "leave"), **limits}

@@ -29,6 +29,7 @@ from reshard.cli.server_options import (
     TokenFile,
     asked_server,
     choice_there,
+    is_stored_name,
     refuse_here,
 )
 from reshard.cli.target_options import declared
@@ -105,10 +106,13 @@ def verify(
     from reshard.cli.progress import watching
     from reshard.surface.answers import verification
 
+    asked = asked_server(server, token_file)
+    mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
+    is_of_server = asked is not None and map is not None and is_stored_name(map)
     with usage():
         reshard.check_arguments(
             select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast),
-            map=map, sizes=sizes(size), reverse=reverse,
+            **({} if is_of_server else mapped),
         )  # fmt: skip
     options: dict[str, Any] = {
         "select": select,
@@ -117,22 +121,20 @@ def verify(
         "cast": None if cast is None else casts(cast),
         "max_memory": max_memory,
     }
-    if (asked := asked_server(server, token_file)) is not None:
+    if asked is not None:
         from reshard.cli.remote import map_there, verify_there
 
         refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
-        mapped = {**map_there(map), "sizes": sizes(size) or None, "reverse": reverse or None}
+        there = {**map_there(map), "sizes": mapped["sizes"] or None, "reverse": reverse or None}
         chosen = choice_there(step, item, unlisted)
-        found = verify_there(asked, a, b, {**chosen, **options, **mapped})
+        found = verify_there(asked, a, b, {**chosen, **options, **there})
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {
             "missing_chunks": missing_chunks,
             "workers": workers,
             "unlisted": unlisted,
-            "map": map,
-            "sizes": sizes(size),
-            "reverse": reverse,
+            **mapped,
         }
         with watching(as_json or quiet) as progress:
             found = reshard.verify(a, b, **options, **here, progress=progress)

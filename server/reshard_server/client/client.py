@@ -17,7 +17,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
 from reshard_server.client.handle import URL, ConversionHandle, path_of
-from reshard_server.client.resources import Checkpoints, Layouts, Plans, Schedules, with_layout
+from reshard_server.client.resources import (
+    Checkpoints,
+    Layouts,
+    Maps,
+    Plans,
+    Schedules,
+    with_layout,
+)
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
 from reshard_server.errors.value_errors import mistakes
@@ -33,7 +40,7 @@ class Client:
     """A client of one server with one token. Refusals raise the ReshardError that the problem names.
 
     Attributes:
-        conversions, plans, layouts, schedules, checkpoints, tensors: the API's resources.
+        conversions, plans, layouts, maps, schedules, checkpoints, tensors: the API's resources.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Client:
         self.conversions = Conversions(self._transport)
         self.plans = Plans(self._transport)
         self.layouts = Layouts(self._transport)
+        self.maps = Maps(self._transport)
         self.schedules = Schedules(self._transport)
         self.checkpoints = Checkpoints(self._transport)
         self.tensors = Tensors(self._transport)
@@ -74,7 +82,8 @@ class Client:
             targets: instead of ``target``: objects with ``target`` and options of each.
             idempotency_key: the same key and request return the same conversion; None makes a key.
             options: of ``POST /v1/conversions``: step (of a training run; a number or
-                ``"latest"``), item, layout (a stored layout's name, a file's content, or a LayoutMap), mesh, select, drop, rename,
+                ``"latest"``), item, layout (a stored layout's name, a file's content, or a LayoutMap), map (a stored map's
+                or a recipe's name, or a file's content), sizes, reverse, mesh, select, drop, rename,
                 cast, compression, max_memory, workers, priority, labels, ...
         """
         requested = (

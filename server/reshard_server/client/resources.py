@@ -1,10 +1,10 @@
-"""The client's plans, checkpoints, layouts and schedules."""
+"""The client's plans, checkpoints, layouts, maps and schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from reshard import LayoutMap, MissingAxes
@@ -15,6 +15,7 @@ from reshard.surface.words import cast_pairs, own_layout
 from reshard_server.client.transport import D, Transport
 from reshard_server.schemas.checkpoint import CheckpointPage, FoundCheckpoint
 from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
+from reshard_server.schemas.map import ListedMap, MapPage, MapVersionPage, StoredMap
 from reshard_server.schemas.schedule import (
     RunPage,
     Schedule,
@@ -22,6 +23,7 @@ from reshard_server.schemas.schedule import (
     SchedulePage,
     ScheduleRun,
 )
+from reshard_server.schemas.stored import ListedVersion, Version
 
 
 def layout_of(layout: Any) -> Any:
@@ -35,11 +37,18 @@ def layout_of(layout: Any) -> Any:
     return dict(layout) if isinstance(layout, Mapping) else layout
 
 
+def map_of(given: Any) -> Any:
+    """The map as the API takes it: a name, text or an object."""
+    return dict(given) if isinstance(given, Mapping) else given
+
+
 def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a conversion, with the layout and the casts as the API takes them."""
+    """The options of a conversion, with the layout, the map and the casts as the API takes them."""
     given = dict(options)
     if "layout" in given:
         given["layout"] = layout_of(given["layout"])
+    if given.get("map") is not None:
+        given["map"] = map_of(given["map"])
     if given.get("cast") is not None:
         given["cast"] = cast_pairs(given["cast"])
     return given
@@ -85,45 +94,74 @@ class Checkpoints:
         )
 
 
-@dataclass(frozen=True)
-class Layouts:
-    """Named layouts; every version is kept."""
+V = TypeVar("V", bound=Version)
+L = TypeVar("L", bound=ListedVersion)
+P = TypeVar("P", LayoutPage, MapPage)
+W = TypeVar("W", VersionPage, MapVersionPage)
 
-    transport: Transport
 
-    def put(self, name: str, layout: Mapping[str, Any] | LayoutMap) -> StoredLayout:
-        """Stores the content of a layout file, or a LayoutMap, as the newest version."""
-        return self.transport.model(
-            StoredLayout, "PUT", f"/v1/layouts/{_part(name)}", json={"layout": layout_of(layout)}
-        )
+class _Stored(Generic[V, L, P, W]):
+    """What is stored by name; every version is kept."""
 
-    def get(self, name: str) -> StoredLayout:
+    _segment: str
+    _version: type[V]
+    _page: type[P]
+    _versions: type[W]
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def _put(self, name: str, body: Mapping[str, Any]) -> V:
+        return self.transport.model(self._version, "PUT", self._path(name), json=dict(body))
+
+    def get(self, name: str) -> V:
         """The newest version, or ``name@version``."""
-        return self.transport.model(StoredLayout, "GET", f"/v1/layouts/{_part(name)}")
+        return self.transport.model(self._version, "GET", self._path(name))
 
-    def list(self, **query: Any) -> LayoutPage:
+    def list(self, **query: Any) -> P:
         """A page of the newest versions; takes ``prefix``, ``page_size`` and ``page_token``."""
-        return self.transport.model(LayoutPage, "GET", "/v1/layouts", params=query)
+        return self.transport.model(self._page, "GET", f"/v1/{self._segment}", params=query)
 
-    def each(self, **query: Any) -> Iterator[ListedLayout]:
-        """Every layout that ``list`` would list, page after page."""
+    def each(self, **query: Any) -> Iterator[L]:
+        """Every name that ``list`` would list, page after page."""
         return self.transport.each(
-            LayoutPage, "/v1/layouts", query, lambda page: (page.layouts, page.next_page_token)
+            self._page,
+            f"/v1/{self._segment}",
+            query,
+            lambda page: _listed(page, self._segment),
         )
 
-    def versions(self, name: str, **page: Any) -> VersionPage:
-        """A page of the versions of a layout, newest first."""
-        return self.transport.model(VersionPage, "GET", _versions(name), params=page)
+    def versions(self, name: str, **page: Any) -> W:
+        """A page of the versions of a name, newest first."""
+        return self.transport.model(
+            self._versions, "GET", f"{self._path(name)}/versions", params=page
+        )
 
-    def each_version(self, name: str, **page: Any) -> Iterator[ListedLayout]:
-        """Every version of a layout, newest first, page after page."""
+    def each_version(self, name: str, **page: Any) -> Iterator[L]:
+        """Every version of a name, newest first, page after page."""
         return self.transport.each(
-            VersionPage, _versions(name), page, lambda page: (page.versions, page.next_page_token)
+            self._versions,
+            f"{self._path(name)}/versions",
+            page,
+            lambda page: _listed(page, "versions"),
         )
 
     def delete(self, name: str) -> None:
         """Deletes all versions."""
-        self.transport.ask("DELETE", f"/v1/layouts/{_part(name)}")
+        self.transport.ask("DELETE", self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"/v1/{self._segment}/{_part(name)}"
+
+
+class Layouts(_Stored[StoredLayout, ListedLayout, LayoutPage, VersionPage]):
+    """Named layouts; every version is kept."""
+
+    _segment, _version, _page, _versions = "layouts", StoredLayout, LayoutPage, VersionPage
+
+    def put(self, name: str, layout: Mapping[str, Any] | LayoutMap) -> StoredLayout:
+        """Stores the content of a layout file, or a LayoutMap, as the newest version."""
+        return self._put(name, {"layout": layout_of(layout)})
 
     def preview(
         self,
@@ -141,6 +179,16 @@ class Layouts:
         }
         body = {k: v for k, v in given.items() if v is not None}
         return self.transport.document(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
+
+
+class Maps(_Stored[StoredMap, ListedMap, MapPage, MapVersionPage]):
+    """Named maps; every version is kept."""
+
+    _segment, _version, _page, _versions = "maps", StoredMap, MapPage, MapVersionPage
+
+    def put(self, name: str, map: str | Mapping[str, Any]) -> StoredMap:  # noqa: A002  (the name of the member)
+        """Stores the content of a map file, as a mapping or as its text, as the newest version."""
+        return self._put(name, {"map": map_of(map)})
 
 
 @dataclass(frozen=True)
@@ -222,8 +270,9 @@ def _schedule(name: str) -> str:
     return f"/v1/schedules/{_part(name)}"
 
 
-def _versions(layout: str) -> str:
-    return f"/v1/layouts/{_part(layout)}/versions"
+def _listed(page: Any, member: str) -> tuple[list[Any], str | None]:
+    """The elements of a page, and the token of the next one."""
+    return getattr(page, member), page.next_page_token
 
 
 def _part(name: str) -> str:

@@ -38,6 +38,7 @@ def request(source: Path, target: Path, **options: Any) -> Message:
         "targets": [{"target": str(target), **slow, **options}],
         "max_memory": 1 << 28,
         "workers": 1,
+        "max_growth": 16.0,
         "begun": False,
         "data_bytes": 4 << 30,
     }

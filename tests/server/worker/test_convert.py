@@ -18,7 +18,7 @@ OPTIONS = {"compression": "zstd", "chunk_bytes": "64KiB"}
 
 
 def request(source: Path, *targets: dict[str, Any], begun: bool = False) -> dict[str, Any]:
-    limits = {"max_memory": 256 << 20, "workers": 1}
+    limits = {"max_memory": 256 << 20, "workers": 1, "max_growth": 16.0}
     return {
         "source": str(source), "unlisted": "leave", "targets": list(targets), "begun": begun, **limits,
     }  # fmt: skip
