@@ -33,6 +33,7 @@ from reshard_server.pages import (
     api_description,
     checkpoint_pages,
     layout_pages,
+    map_pages,
     overview,
     rendering,
     sign_in,
@@ -62,6 +63,7 @@ ROUTERS = (
     new_schedule.ROUTER,
     checkpoint_pages.ROUTER,
     layout_pages.ROUTER,
+    map_pages.ROUTER,
     api_description.ROUTER,
     rendering.ROUTER,
 )

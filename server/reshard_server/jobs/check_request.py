@@ -29,7 +29,7 @@ from reshard_server.settings import Settings
 _LAYOUT = ("layout", "mesh", "missing_axes")
 CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
 """Members of a target that the library checks one by one."""
-_OF_A_MAP = ("sizes", "reverse")
+OF_A_MAP = ("sizes", "reverse")
 """Members that make no sense without a map."""
 
 
@@ -143,7 +143,7 @@ def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
     """The first member that is refused alone; the target if only several members together are wrong."""
     for name, value in members.items():
         try:
-            beside = {"map": members["map"]} if name in _OF_A_MAP else {}
+            beside = {"map": members["map"]} if name in OF_A_MAP else {}
             check_arguments(max_memory=ceiling, **library_options({**beside, name: value}))
         except ReshardError:
             return f"{place}/{name}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
@@ -13,23 +12,18 @@ from starlette.responses import Response
 
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.db.stored import names
 from reshard_server.db.stored.kinds import LAYOUT, StoredVersion
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
+from reshard_server.pages.stored_names import content_and_versions, names_page
 from reshard_server.pages.visitor import Visiting, Visitor
-from reshard_server.pages.wording import layout_text
 from reshard_server.resources import questions
 from reshard_server.resources.stored import LayoutVersion, find
 from reshard_server.schemas.layout import PreviewRequest
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/layouts", include_in_schema=False)
-
-PAGE_SIZE = 50
-LONGEST_SHOWN = 65_536
-"""Limit of a layout's text in characters; the API's answer has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +41,7 @@ PageToken = Annotated[str | None, Query(max_length=1024)]
 @ROUTER.get("")
 def list_layouts(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """Lists layouts by name, in their newest versions."""
-    found = names.newest(serving.database, LAYOUT, PAGE_SIZE, page_token)
-    more = found.next_page_token
-    return page(
-        "layouts/layouts.html",
-        visitor,
-        layouts=found.versions,
-        next_url=more and "/layouts?" + urlencode({"page_token": more}),
-        is_first=page_token is None,
-    )
+    return names_page(serving, visitor, LAYOUT, page_token)
 
 
 @ROUTER.get("/{name}")
@@ -114,21 +100,14 @@ def _page(
     tried: Tried,
 ) -> Response:
     found = find(serving, LAYOUT, name)
-    listed = names.versions(serving.database, LAYOUT, found.name, PAGE_SIZE, page_token)
-    more = listed.next_page_token
-    text = layout_text(found.content)
     problem = tried.problem
     return page(
-        "layouts/layout.html",
+        "stored/layout.html",
         visitor,
         200 if problem is None else problem.kind.status,
         layout=found,
         mesh=_mesh(found),
-        text=text[:LONGEST_SHOWN],
-        is_cut=len(text) > LONGEST_SHOWN,
-        versions=listed.versions,
-        next_url=more and f"/layouts/{found.name}?" + urlencode({"page_token": more}),
-        is_first=page_token is None,
+        **content_and_versions(serving, LAYOUT, found, page_token),
         sources=offered,
         checkpoint=tried.checkpoint,
         preview=tried.preview,

@@ -38,6 +38,8 @@ def everything(server: Live) -> dict[str, str]:
             paths[name] = f"/conversions/{new}"
         layout = {"mesh": {"x": 4}, "rules": [{"match": "w", "axes": [None, "x"]}]}
         client.put("/v1/layouts/columns", json={"layout": layout}).raise_for_status()
+        mapped = {"map": {"map": [{"from": "w", "to": "weight", "shape": "a b -> b a"}]}}
+        client.put("/v1/maps/turned", json=mapped).raise_for_status()
         long = "with-a-name-that-is-much-too-long-for-the-window-of-a-telephone/" * 3
         targets = [{"target": f"data/{long}{n}", "mesh": "data=1,model=2"} for n in range(3)]
         body = {"source": "data/run/1", "targets": targets, "labels": {"k" * 64: "v" * 256}}
@@ -53,6 +55,7 @@ def everything(server: Live) -> dict[str, str]:
         "conversions": "/conversions", "none": "/conversions?state=cancelling", "schedules": "/schedules",
         "schedule": "/schedules/each", "new conversion": "/new-conversion", "new schedule": "/new-schedule",
         "checkpoints": "/checkpoints", "nothing": "/nothing", "layouts": "/layouts", "layout": "/layouts/columns",
+        "maps": "/maps", "map": "/maps/turned", "chosen map": "/new-conversion?map=turned",
         "tried": "/layouts/columns/preview?checkpoint=data/run/1", "not tried": "/layouts/columns/preview?checkpoint=data/x",
         "checkpoint": "/checkpoint?path=data/run/1", "no checkpoint": "/checkpoint?path=data/x",
         "succeeded ones": "/conversions?state=succeeded", "failed ones": "/conversions?state=failed",

@@ -260,7 +260,7 @@ def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
 def test_the_form_has_every_member_of_a_request_to_one_target(ann: Browser) -> None:
     """Or else a conversion that is asked for again would lose it; step and item become a part of the source."""
     members = set(OneTarget.model_fields) - {"step", "item"}
-    assert members == {*TEXTS, *FLAGS} - {"layout_text"}
+    assert members == {*TEXTS, *FLAGS} - {"layout_text", "map_text"}
     ann.go(FORM)
     lacking = [n for n in (*TEXTS, *FLAGS) if f'name="{n}"' not in ann.answer.text]
     assert lacking == []
@@ -405,13 +405,14 @@ def test_a_map_is_previewed_with_the_sources_of_each_target(
 ) -> None:
     assert run_of
     ann.go(FORM)
-    page = ann.submit(FORM, {**GOOD, "map": MAPPED, "sizes": "h=4"}, do="preview")
+    page = ann.submit(FORM, {**GOOD, "map_text": MAPPED, "sizes": "h=4"}, do="preview")
     assert ann.status == 200, page.text
     for words in (
         "2 tensors → 5, every element used and written once: 5 exact, 0 rounded, 0 cast",
         "k.3",
         "exact, of params/kernel",
-        "1 tensors",
+        "Left out 1 tensor ",
+        "Left out step",
     ):
         assert words in page.text, words
     ann.submit(FORM, do="start")
@@ -424,8 +425,13 @@ def test_a_map_is_previewed_with_the_sources_of_each_target(
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"map": "map: [{from: a, to: b, shape: e}]"}, "map", "map:1: map[0].shape: 'e' must have one arrow"),
-        ({"map": MAPPED, "sizes": "four"}, "sizes", "'four' is no size; write NAME=N, one per line"),
+        ({"map_text": "map: [{from: a, to: b, shape: e}]"}, "map_text", "map:1: map[0].shape: 'e' must have one arrow"),
+        ({"map_text": MAPPED.replace("to: b", "to: 'b.{l'")}, "map_text", "double it if the name has it. Line 4 is: - {from: params/bias, to: 'b.{l'}"),
+        ({"map_text": MAPPED.replace("params/bias", "params/bios"), "sizes": "h=4"}, "map_text", "Line 4 is: - {from: params/bios, to: b}"),
+        ({"map_text": MAPPED, "map": "hf"}, "map_text", "a stored map is chosen and a map's text is given; keep one of them"),
+        ({"map": "unknown", "sizes": "h=4"}, "map", "the map 'unknown' is not stored; store it, or give the map's content"),
+        ({"map": "/etc/passwd"}, "map", "the map '/etc/passwd' is not stored"),
+        ({"map_text": MAPPED, "sizes": "four"}, "sizes", "'four' is no size; write NAME=N, one per line"),
         ({"sizes": "h=4"}, "sizes", "sizes are for a map, but no map is given"),
     ],
 )  # fmt: skip
@@ -440,3 +446,35 @@ def test_the_line_of_an_error_in_a_map_stands_beside_its_field(
         f'aria-describedby="{field}-error' in ann.answer.text
         or f'id="{field}-error"' in ann.answer.text
     )
+
+
+def test_a_stored_map_or_a_recipe_is_chosen(served: Served, ann: Browser, run_of: Path) -> None:
+    assert run_of
+    served.ask("PUT", "/v1/maps/hf", json={"map": MAPPED.replace("\r", "") + "\n"})
+    page = ann.go(FORM)
+    assert [x for x in ("hf", "maxtext-qwen3 (recipe)") if x in page.text] == [
+        "hf",
+        "maxtext-qwen3 (recipe)",
+    ]
+    page = ann.submit(FORM, {**GOOD, "map": "hf", "sizes": "h=4"}, do="preview")
+    assert "k.3" in page.text and "exact, of params/kernel" in page.text, page.text
+    ann.submit(FORM, do="start")
+    assert made(served, ann)["map"] == "hf@1"
+    assert "map hf@1" in ann.text
+    assert "/maps/hf%401" in ann.page.links
+    ann.go(f"{FORM}?map=hf%401")
+    assert ann.page.form(FORM).fields["map"] == "hf@1"
+    page = ann.submit(FORM, {**GOOD, "target": "data/x", "map": "maxtext-qwen3"}, do="preview")
+    assert ann.status == 422
+    assert "recipe maxtext-qwen3" in page.text
+
+
+def test_many_sources_of_a_target_are_folded(served: Served, ann: Browser, tmp_path: Path) -> None:
+    assert served
+    tree = {f"l{i}": np.ones(2, np.float32) for i in range(5)}
+    reshard.save(tmp_path / "data" / "many", tree)
+    text = "map: [{from: 'l{i}', to: all, shape: e -> i e}]"
+    ann.go(FORM)
+    page = ann.submit(FORM, {**GOOD, "source": "data/many", "map_text": text}, do="preview")
+    assert ann.status == 200, page.text
+    assert "exact, of l0, l1, l2 and 2 more l3, l4" in page.text

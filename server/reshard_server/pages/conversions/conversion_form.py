@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +13,10 @@ from pydantic import ValidationError
 from reshard import check_arguments
 from reshard.errors import ReshardError
 from reshard.surface.words import parse_json, parse_yaml
+from reshard_server.db.stored.kinds import KINDS, MAP
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
-from reshard_server.jobs.check_request import CHECKED
+from reshard_server.jobs.check_request import CHECKED, OF_A_MAP
 from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages.conversions.form_fields import (
     DEFAULTS,
@@ -34,13 +36,16 @@ from reshard_server.schemas.conversion import (
     library_options,
 )
 
-TEXTS = (*MEMBER_TEXTS, "layout_text")
+TEXTS = (*MEMBER_TEXTS, "layout_text", "map_text")
 
-ALWAYS_SHOWN = ("source", "target", "layout", "mesh", "missing_axes", "layout_text")
+ALWAYS_SHOWN = ("source", "target", "layout", "mesh", "missing_axes", "layout_text", "map")
 """The other fields are folded until one of them has a value or an error."""
 
-_ONE_BY_ONE = (*CHECKED, "mesh", "max_memory")
+_ONE_BY_ONE = (*(name for name in CHECKED if name != "map"), "mesh", "max_memory")
 """The fields that the library can check one by one, to find the invalid one."""
+
+_LINE = re.compile(r"\bmap:([0-9]{1,6})\b")
+"""How errors name a line of a map's text."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,11 @@ def form_of(key: str, conversion: Conversion, requested: TargetRequest) -> Conve
         name: getattr(requested if name in TargetRequest.model_fields else request, name)
         for name in MEMBERS
     }
-    content = requested.layout if isinstance(requested.layout, dict) else None
     values = {name: text_of(name, members[name]) for name in MEMBER_TEXTS}
-    values |= {
-        "layout": "" if content else values["layout"],
-        "layout_text": layout_text(content) if content else "",
-    }
+    for kind in KINDS:
+        content, name = members[kind.noun], kind.name_in(members[kind.noun])
+        text = layout_text(content) if isinstance(content, dict) else content or ""
+        values |= {kind.noun: name or "", f"{kind.noun}_text": "" if name else text}
     return ConversionForm(values, frozenset(name for name in FLAGS if members[name]), key)
 
 
@@ -129,10 +133,10 @@ def plan_request_of(request: OneTarget) -> PlanRequest:
 
 
 def _members(form: ConversionForm) -> dict[str, Any]:
-    layout = layout_in(form.values)
     members = {
         **members_of(MEMBER_TEXTS, form.values),
-        "layout": layout,
+        "layout": layout_in(form.values),
+        "map": map_in(form.values),
         **dict.fromkeys(form.flags, True),
     }
     check_texts(members)
@@ -141,14 +145,26 @@ def _members(form: ConversionForm) -> dict[str, Any]:
 
 def layout_in(values: Mapping[str, str]) -> str | dict[str, Any] | None:
     """The stored layout or the layout text of a form; ProblemError if it has both."""
-    name, text = values["layout"], values["layout_text"]
-    if name and text:
+    text = _only_text("layout", values)
+    return layout_of(text) if text else values["layout"] or None
+
+
+def map_in(values: Mapping[str, str]) -> str | None:
+    """The chosen map or the map text of a form, which has a line end; ProblemError if it has both."""
+    text = _only_text("map", values)
+    return f"{text}\n" if text else values["map"] or None
+
+
+def _only_text(noun: str, values: Mapping[str, str]) -> str:
+    """The text of a layout or a map; ProblemError if a stored one is chosen, too."""
+    text = values[f"{noun}_text"]
+    if values[noun] and text:
         raise ProblemError(
             INVALID,
-            "a stored layout is chosen and a layout's text is given; keep one of them",
-            "/layout_text",
+            f"a stored {noun} is chosen and a {noun}'s text is given; keep one of them",
+            f"/{noun}_text",
         )
-    return layout_of(text) if text else name or None
+    return text
 
 
 def layout_of(text: str) -> dict[str, Any]:
@@ -182,9 +198,19 @@ def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
     several = problem.extra.get("errors") or ()
     found = {_name(form, e["field"]): e["detail"] for e in several}
     if not found:
-        name = _name(form, problem.field) or invalid_field(form)
-        found = {name: problem.detail}
+        line = _line_of_map(form, problem.detail)
+        name = "map_text" if line else _name(form, problem.field) or invalid_field(form)
+        found = {name: f"{problem.detail}{line}"}
     return found
+
+
+def _line_of_map(form: ConversionForm, detail: str) -> str:
+    """The line of the map's text that an error names; "" if it names none."""
+    named, lines = _LINE.search(detail), form.values["map_text"].splitlines()
+    number = int(named[1]) if named else 0
+    if not 1 <= number <= len(lines):
+        return ""
+    return f". Line {number} is: {lines[number - 1].strip()[:200]}"
 
 
 def _name(form: ConversionForm, pointer: str | None) -> str:
@@ -193,6 +219,8 @@ def _name(form: ConversionForm, pointer: str | None) -> str:
         return invalid_field(form, only="mesh") or (
             "layout_text" if form.values["layout_text"] else name
         )
+    if name == "map" and form.values["map_text"]:
+        return "map_text"
     return name if name in TEXTS or name in FLAGS else ""
 
 
@@ -202,9 +230,14 @@ def invalid_field(form: ConversionForm, only: str = "") -> str:
         members = _members(form)
     except ProblemError:
         return ""
-    for name in (only,) if only else [name for name in _ONE_BY_ONE if name in members]:
+    # A stored map is not looked up here; without one the library refuses what belongs to a map.
+    stored = MAP.name_in(members["map"]) is not None
+    beside = {} if stored else {"map": members["map"]}
+    tried = [n for n in _ONE_BY_ONE if n in members and not (stored and n in OF_A_MAP)]
+    for name in (only,) if only else tried:
         try:
-            check_arguments(**library_options({name: members[name]}))
+            given = {name: members[name], **(beside if name in OF_A_MAP else {})}
+            check_arguments(**library_options(given))
         except ReshardError:
             return name
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from reshard.surface.options import CHANGES, OUTPUT, recipe_names
+from reshard.surface.options import CHANGES, OUTPUT
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
@@ -106,25 +105,14 @@ def _sizes(name: str, text: str) -> dict[str, int]:
     return found
 
 
-def _map_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-
 _TEXT = TextField(lambda _, text: text or None, str)
 _NUMBER = TextField(number_of, str)
 
 
-def _map(_: str, text: str) -> str | None:
-    """A recipe's name, or text with a line end, by which a map is told from a name."""
-    return text if not text or text in recipe_names() else f"{text}\n"
-
-
-_MAP = TextField(lambda name, text: _map(name, text) or None, _map_text)
-
 _SIZES = TextField(
     lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())
 )
-_BY_NAME = {"map": _MAP, "sizes": _SIZES}
+_BY_NAME = {"sizes": _SIZES}
 _BY_TYPE = (
     (get_args(Patterns)[0], TextField(lambda _, text: lines_of(text), "\n".join)),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),
@@ -151,14 +139,16 @@ DEFAULTS = {
 
 FIELDS_OF = {
     "changes": [
-        name for name, option in DECLARED.items() if option.group == CHANGES and name not in FLAGS
+        name
+        for name, option in DECLARED.items()
+        if option.group == CHANGES and name not in (*FLAGS, "map")
     ],
     "output": [
         name for name, option in DECLARED.items() if option.group == OUTPUT and name not in FLAGS
     ],
     "flags": [name for name in DECLARED if name in FLAGS],
 }
-"""The fields of declared options, by their place on the page; those of the group LAYOUT have a place of their own."""
+"""The fields of declared options, by their place on the page; the map and those of the group LAYOUT have places of their own."""
 
 
 def text_field(name: str) -> TextField:

@@ -16,8 +16,6 @@ from reshard.errors import ReshardError
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.stored import names
-from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.conversions.conversion_form import (
@@ -34,6 +32,7 @@ from reshard_server.pages.conversions.form_fields import FIELDS_OF, FLAGS
 from reshard_server.pages.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
+from reshard_server.pages.stored_choices import stored_choices
 from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.resources import conversions as resource
 from reshard_server.resources import questions
@@ -71,9 +70,6 @@ async def with_starter_if_there(
 
 ROUTER = APIRouter(prefix="/new-conversion", include_in_schema=False)
 
-MOST_LAYOUTS = 200
-"""Limit of the layouts in the form; a request to the API may name any."""
-
 Given = Annotated[str, Query(max_length=4096)]
 
 
@@ -86,19 +82,20 @@ async def show_form(
     target: Given = "",
     mesh: Given = "",
     layout: Annotated[str, Query(max_length=139)] = "",
+    map: Annotated[str, Query(max_length=139)] = "",  # noqa: A002  (the name of the parameter)
     again: Annotated[str, Query(max_length=64)] = "",
     number: Annotated[int, Query(ge=0, le=99)] = 0,
 ) -> Response:
     """Shows the form, filled from the query: with values, or with one target of an earlier conversion.
 
-    If it names a source and no layout, the layout is the source's starter.
+    If it names a source, and neither a layout nor a map, the layout is the source's starter.
     """
     key = secrets.token_urlsafe(16)
     if again:
         form = await looked_up(serving, _again, serving, visitor, key, again, number)
         return await _page(serving, visitor, form)
-    form = empty_form(key, source=source, target=target, layout=layout, mesh=mesh)
-    if source and not layout:
+    form = empty_form(key, source=source, target=target, layout=layout, map=map, mesh=mesh)
+    if source and not layout and not map:
         form = await with_starter_if_there(request, serving, visitor.caller, form)
     return await _page(serving, visitor, form)
 
@@ -163,7 +160,7 @@ async def _page(
     status: int = 200,
 ) -> Response:
     caller = visitor.caller
-    stored = await looked_up(serving, names.newest, serving.database, LAYOUT, MOST_LAYOUTS)
+    layouts, maps = await looked_up(serving, stored_choices, serving)
     offered = await sources(serving, caller)
     shown = {
         "form": form,
@@ -171,7 +168,8 @@ async def _page(
         "names": (TEXTS, FLAGS),
         "fields_of": FIELDS_OF,
         "sources": offered,
-        "layouts": [(layout.name, layout.name) for layout in stored.versions],
+        "layouts": layouts,
+        "maps": maps,
         "readable": [r for r in serving.settings.roots if caller.may_read(r)],
         "writable": [r for r in serving.settings.roots if caller.may_write(r)],
         "ceiling": serving.settings.max_memory,

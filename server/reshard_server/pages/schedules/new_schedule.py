@@ -7,8 +7,6 @@ from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
 from reshard_server.api.caller import Serving
-from reshard_server.db.stored import names
-from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.pages.rendering import page
 from reshard_server.pages.schedules.schedule_form import (
@@ -17,6 +15,7 @@ from reshard_server.pages.schedules.schedule_form import (
     empty_form,
     sent_form,
 )
+from reshard_server.pages.stored_choices import stored_choices
 from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.resources import schedules as resource
 from reshard_server.resources.schedules import SCHEDULES, Expected
@@ -24,7 +23,6 @@ from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/new-schedule", include_in_schema=False)
 
-MOST_LAYOUTS = 200
 LONGEST_NAME = 128
 
 
@@ -67,13 +65,14 @@ def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
 
 def _page(serving: Services, visitor: Visitor, form: ScheduleForm, status: int = 200) -> Response:
     caller = visitor.caller
-    stored = names.newest(serving.database, LAYOUT, MOST_LAYOUTS).versions
+    layouts, maps = stored_choices(serving)
     return page(
         "schedules/new_schedule.html",
         visitor,
         status,
         form=form,
-        layouts=[(layout.name, layout.name) for layout in stored],
+        layouts=layouts,
+        maps=maps,
         readable=[r for r in serving.settings.roots if caller.may_read(r)],
         writable=[r for r in serving.settings.roots if caller.may_write(r)],
     )

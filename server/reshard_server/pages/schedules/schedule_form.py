@@ -17,11 +17,12 @@ from reshard_server.pages.conversions.form_fields import members_of
 from reshard_server.pages.visitor import Fields, number_of
 from reshard_server.schemas.schedule import ScheduleBody
 
-TARGET_TEXTS = ("target", "mesh", "missing_axes", "cast", "compression")
+TARGET_TEXTS = ("target", "mesh", "missing_axes", "map", "sizes", "to", "cast", "compression")
 """Members of the target with a text field, besides its layout."""
 
 TEXTS = (
-    "name", "when", "cron", "source", "every", "target", "layout", "keep", "layout_text", *TARGET_TEXTS[1:],
+    "name", "when", "cron", "source", "every", "target", "layout", "map", "to", "keep", "layout_text", "mesh",
+    "missing_axes", "sizes", "cast", "compression",
 )  # fmt: skip
 ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
 """The other fields are folded until one of them has a value or an error."""
