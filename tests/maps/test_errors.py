@@ -221,3 +221,36 @@ def test_a_map_of_a_file_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "llama.yaml").write_text("map:\n- {from: a, to: b}\n- {from: c, to: d, shape: e}\n")
     with pytest.raises(LayoutError, match=r"llama.yaml:3: map\[1\].shape: 'e' must have one arrow"):
         map_of(tmp_path / "llama.yaml")
+
+
+LONG: list[tuple[object, str]] = [
+    (f"map: [{{from: a, to: b}}]\n{'#' * 262_144}\n", "map: expected a map of at most 262,144 characters, found 262,169; write one rule with an index, such as 'layers.{l}.w', for names that differ in a number, or several maps"),
+    ({"map": [{"from": "a", "to": "b"}], "about": "x" * 262_144}, "map: expected a map of at most 262,144 characters, found 262,"),
+    ({"map": [{"to": "b", "same_as": "c"}] * 10_001}, "map: expected a map of at most 262,144 characters"),
+    ({"map": [{"map": [{"from": "a", "to": "b"}] * 5000}, {"under": "x", "map": [{"from": "a", "to": "b"}] * 5001}]}, "map: map: expected at most 10,000 rules, found more; write one rule with an index, such as 'layers.{l}.w', for names that differ in a number, or several maps"),
+    ({"map": [{"from": "a", "to": "b" * 4097}]}, f"map: map[0].to: the name '{'b' * 40}'… has 4,097 characters; write at most 4,096"),
+    ({"map": [{"under": "a" * 4000, "map": [{"from": "b" * 97, "to": "b"}]}]}, "has 4,097 characters; write at most 4,096"),
+    ({"map": [{"from": "a{i}1{j}", "to": "b"}]}, "map: map[0].from: 'a{i}1{j}' has two indices side by side, whose digits cannot be told apart"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "said"), LONG, ids=range(len(LONG)))
+def test_maps_that_are_too_long(given: object, said: str) -> None:
+    with pytest.raises(LayoutError, match=re.escape(said)):
+        map_of(given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sizes"),
+    [
+        ({"to": "c.{l}", "shape": "-> e", "fill": 0}, {"l": 1 << 40, "e": 2}),
+        ({"to": "c.{l}.{k}", "shape": "-> e", "fill": 0}, {"l": 1 << 20, "k": 1 << 20, "e": 2}),
+    ],
+)
+def test_more_pieces_than_a_map_may_make(
+    tmp_path: Path, rule: dict[str, object], sizes: dict[str, int]
+) -> None:
+    reshard.save(tmp_path / "a", {"w": np.ones(2, np.float32)})
+    said = r"map\[1\] \(map\): the map makes more than 2,000,000 pieces; write it in several maps"
+    with pytest.raises(PlanError, match=said):
+        reshard.plan(tmp_path / "a", map={"map": [{"from": "w", "to": "w"}, rule]}, sizes=sizes)
