@@ -27,6 +27,10 @@ VERSION = "0.2.5"
 LAYERS, EMBED, HEADS, GROUPS, HEAD, MLP, WORDS, EXPERTS = 3, 7, 4, 2, 6, 9, 13, 5
 VOCAB = 11
 """Of Gemma 2 in Hugging Face's form; MaxText pads it."""
+VOCAB_WITH_IMAGES = 16
+"""Of Gemma 3 in Hugging Face's form; MaxText leaves the last tokens out."""
+REST = 2
+"""Layers of Gemma 3 beyond whole blocks of six."""
 
 _ATTENTION = {
     "query/kernel": (EMBED, LAYERS, HEADS, HEAD),
@@ -87,6 +91,24 @@ SHAPES = {
 }
 
 
+_GEMMA3_LAYER = {
+    **_below("self_attention/", _ATTENTION),
+    **_QK,
+    **_below("mlp/", _MLP),
+    **{f"{norm}/scale": (EMBED, LAYERS) for norm in ("pre_self_attention_norm", "post_self_attention_norm", "pre_ffw_norm", "post_ffw_norm")},
+}  # fmt: skip
+_GEMMA3 = {
+    name: shape
+    for block in range(6)
+    for name, shape in _below(f"params/params/decoder/layers/layers_{block}/", _GEMMA3_LAYER).items()
+} | _below("params/params/", _TOP)  # fmt: skip
+_GEMMA3_REST = {
+    name: (shape[0], *shape[2:])
+    for layer in range(REST)
+    for name, shape in _below(f"params/params/decoder/layers_remainder/layers_{layer}/", _GEMMA3_LAYER).items()
+}  # fmt: skip
+
+
 def _unscanned(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of a model whose layers are not stacked."""
     found = {name: shape for name, shape in shapes.items() if "/layers/" not in name}
@@ -97,7 +119,22 @@ def _unscanned(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ..
     return found
 
 
-SHAPES = {**SHAPES, **{f"{name}-unscanned": _unscanned(shapes) for name, shapes in SHAPES.items()}}
+SHAPES = {
+    **SHAPES,
+    "maxtext-gemma3-unscanned": {
+        **_below("params/params/", _TOP),
+        **{
+            name: (shape[0], *shape[2:])
+            for layer in range(LAYERS)
+            for name, shape in _below(
+                f"params/params/decoder/layers_{layer}/", _GEMMA3_LAYER
+            ).items()
+        },
+    },
+    "maxtext-gemma3": _GEMMA3,
+    "maxtext-gemma3-rest": {**_GEMMA3, **_GEMMA3_REST},
+    **{f"{name}-unscanned": _unscanned(shapes) for name, shapes in SHAPES.items()},
+}
 """The shapes of a tiny model of each recipe, as MaxText stores it."""
 
 _FUNCTIONS = {
@@ -106,6 +143,7 @@ _FUNCTIONS = {
     "maxtext-qwen3-moe": "QWEN",
     "maxtext-mixtral": "MIXTRAL",
     "maxtext-gemma2": "GEMMA2",
+    "maxtext-gemma3": "GEMMA3",
 }
 
 
@@ -118,22 +156,27 @@ def hugging_face(
     module: Any, recipe: str, tree: Mapping[str, Array]
 ) -> Iterator[tuple[str, Array]]:
     """What the hooks make of a tree."""
-    model = recipe.removesuffix("-unscanned")
-    scanned = model == recipe
-    config = {
+    model = recipe.removesuffix("-unscanned").removesuffix("-rest")
+    scanned = not recipe.endswith("-unscanned")
+    config: dict[str, Any] = {
         "num_hidden_layers": 2 * LAYERS if model == "maxtext-gemma2" else LAYERS,
         "head_dim": HEAD,
         "hidden_size": HEADS * HEAD if model == "maxtext-mixtral" else EMBED,
         "num_experts": EXPERTS if model == "maxtext-qwen3-moe" else 0,
     }
+    if model == "maxtext-gemma3":
+        layers = LAYERS * (6 if scanned else 1) + (REST if recipe.endswith("-rest") else 0)
+        text = {"num_hidden_layers": layers, "hidden_size": EMBED}
+        config = {"text_config": text, "vision_config": {"num_hidden_layers": 0}}
     own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD)
     name = _FUNCTIONS[model]
     names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, scanned)
     hooks = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_HOOK_FN")(config, own, scanned, True)
     for path, array in tree.items():
         key = path.removeprefix("params/").replace("/", "-")
-        if model == "maxtext-gemma2" and "embed" in path:
-            yield names[key], _hooked(hooks[key], array, (VOCAB, EMBED))
+        words = {"maxtext-gemma2": VOCAB, "maxtext-gemma3": VOCAB_WITH_IMAGES}.get(model)
+        if words and "embed" in path:
+            yield names[key], _hooked(hooks[key], array, (words, EMBED))
         else:
             yield from _tensors(names[key], array, hooks.get(key), scanned)
 
@@ -154,7 +197,7 @@ def _tensors(names: Any, array: Array, hook: Any, scanned: bool) -> Iterator[tup
 
 def _shape(name: str, array: Array) -> tuple[int, ...]:
     """The shape in Hugging Face's form: kernels have the heads merged, and are turned."""
-    if name == "model.embed_tokens.weight":
+    if name.endswith("embed_tokens.weight"):
         return array.shape
     if "o_proj" in name:
         return (array.shape[-1], array.size // array.shape[-1])

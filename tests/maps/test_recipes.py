@@ -17,11 +17,18 @@ from reshard import rules
 from reshard.cli.app import run
 from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
-from tests.maps.maxtext_pairs import LAYERS, SHAPES, VOCAB, pairs
+from tests.maps.maxtext_pairs import LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
 from tests.oracles.oracle import Oracle
 
 Array = npt.NDArray[Any]
-SIZES = {name: {"vocab": VOCAB} for name in ("maxtext-gemma2", "maxtext-gemma2-unscanned")}
+SIZES = {
+    **{name: {"vocab": VOCAB} for name in ("maxtext-gemma2", "maxtext-gemma2-unscanned")},
+    **{
+        name: {"vocab": VOCAB_WITH_IMAGES}
+        for name in ("maxtext-gemma3", "maxtext-gemma3-unscanned")
+    },
+    "maxtext-gemma3-rest": {"vocab": VOCAB_WITH_IMAGES, "first": 6 * LAYERS},
+}
 
 
 VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}

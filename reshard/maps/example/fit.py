@@ -68,7 +68,9 @@ def fit(x: Array, y: Array) -> Fit:
 
 
 def _tidy(factor: float) -> Iterator[float]:
-    """Numbers near a factor that people write."""
+    """Numbers near a factor that people write, and those that bfloat16 rounds them to."""
+    import ml_dtypes
+
     size = abs(factor) or 1e-9
     yield 1.0
     yield float(round(factor))
@@ -77,6 +79,8 @@ def _tidy(factor: float) -> Iterator[float]:
         math.sqrt(round(size * size)),
         1 / math.sqrt(max(1, round(size**-2))),
         1 / max(1, round(1 / size)),
+        float(ml_dtypes.bfloat16(size)),
+        1 / float(ml_dtypes.bfloat16(1 / size)),
     )
     for value in near:
         yield math.copysign(value, factor)

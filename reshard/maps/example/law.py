@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+
+def _rounded(value: float) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.bfloat16(value))
+
+
 _FORMS: Sequence[tuple[str, Callable[[float], float]]] = (
     ("{}", lambda p: p),
     ("1/({})", lambda p: 1 / p),
     ("sqrt({})", math.sqrt),
     ("1/sqrt({})", lambda p: 1 / math.sqrt(p)),
+    # Gemma 3 scales its embedding by a root that was rounded first.
+    ("bfloat16(sqrt({}))", lambda p: _rounded(math.sqrt(p))),
+    ("1/bfloat16(sqrt({}))", lambda p: 1 / _rounded(math.sqrt(p))),
 )
 
 _NEAR = 1e-3
@@ -50,13 +60,18 @@ def _neighbours(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 def _found(
     runs: Sequence[tuple[str, ...]], sizes: Mapping[str, Sequence[int]], factors: Sequence[float]
 ) -> Iterator[str]:
+    """Those that are near, the nearest first."""
+    found: list[tuple[float, str]] = []
+    seen: set[tuple[tuple[str, ...], float]] = set()
     for run in runs:
         products = [math.prod(each) for each in zip(*(sizes[name] for name in run), strict=True)]
         for words, form in _FORMS:
-            if all(
-                abs(form(p) - f) <= _NEAR * abs(f) for p, f in zip(products, factors, strict=True)
-            ):
-                yield words.format("*".join(run))
+            pairs = zip(map(form, products), factors, strict=True)
+            apart = max(abs(value - f) / abs(f) for value, f in pairs)
+            if apart <= _NEAR and (run, form(products[0])) not in seen:
+                seen.add((run, form(products[0])))
+                found.append((round(apart, 9), words.format("*".join(run))))
+    yield from (words for _, words in sorted(found, key=lambda one: one[0]))
 
 
 def _number(value: float) -> str:

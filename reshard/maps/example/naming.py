@@ -156,7 +156,7 @@ class Naming:
                 self._open(
                     f"{rule['to']}: its factor {factors[0]:.6g} may be {' or '.join(words[:4])}"
                 )
-            for name in re.findall(r"[A-Za-z_]\w*", words[0].replace("sqrt", "")):
+            for name in re.findall(r"[A-Za-z_]\w*+(?!\()", words[0]):
                 if name not in known:
                     self.asked[name] = self._hints[name]
         if group[0].fit.addend:
