@@ -83,9 +83,11 @@ class Request(Struct, frozen=True):
         piece, source, target = self.piece, self.source.spec.storage, self.target.spec
         if self.tiles is not None or (piece.source_view is not None and source.count > 1):
             return self.geometry
-        taken = (piece.source_box.shape, piece.source_grid(source).cuts)
-        filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
-        return (taken, filled, self._stored)
+        taken = None if source.count == 1 else piece.source_grid(source).cuts
+        filled = None
+        if not piece.fills(target):
+            filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
+        return (piece.source_box.shape, taken, filled, self._stored)
 
     @property
     def _stored(self) -> Hashable:
@@ -156,15 +158,21 @@ class Frame(Struct, frozen=True):
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
         places = [piece.source_box.relative_to(box.start) for piece in pieces]
+        kinds = _kinds(requests)
+        of_kind = {kind: request for kind, request in zip(kinds, requests, strict=True)}
+        chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
+        tiles = {
+            n: None if r.tiles is None else r.piece.target_grid(r.tiles) for n, r in of_kind.items()
+        }
         return cls(
             requests,
             box,
             all(piece.source_box == box for piece in pieces),
             source,
             tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(box.rank)),
-            [r.piece.target_grid(r.target.spec.storage) for r in requests],
-            [None if r.tiles is None else r.piece.target_grid(r.tiles) for r in requests],
-            _kinds(requests),
+            [chunks[kind] for kind in kinds],
+            [tiles[kind] for kind in kinds],
+            kinds,
         )
 
     def assembled(self, strategies: Sequence[Strategy]) -> Grid:

@@ -111,6 +111,11 @@ class Piece(Struct, frozen=True, gc=False):
         """Whether a dimension of source or target is split."""
         return self.source_view is not None or self.target_view is not None
 
+    def fills(self, spec: TensorSpec) -> bool:
+        """Whether it fills all of a target tensor."""
+        view = self.target_view
+        return self.target_box == Box.full(spec.shape if view is None else view.shape)
+
     @property
     def key(self) -> tuple[int, str]:
         """The checkpoint and the name of its source."""
@@ -220,7 +225,7 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
     """Raises PlanError, naming pieces or what is left, unless they fill each element of a target tensor exactly once."""
     full = Box.full(spec.shape)
-    if len(pieces) == 1 and pieces[0].target_view is None and pieces[0].target_box == full:
+    if len(pieces) == 1 and pieces[0].fills(spec):
         return  # the common case, of which there may be 100,000
     boxes = [(box, piece) for piece in pieces for box in _boxes(piece)]
     outside = next((one for one in boxes if not full.contains(one[0])), None)
@@ -265,6 +270,8 @@ def _overlap(spec: TensorSpec, boxes: _Filled, first: Box, second: Box) -> PlanE
 
 def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
     """Whether a chunk of the target has elements of several pieces, or of a piece that is not one box of the target."""
+    if len(pieces) == 1 and pieces[0].fills(spec):
+        return False
     every = [_boxes(piece) for piece in pieces]
     return not all(len(boxes) == 1 and _is_aligned(spec, boxes[0]) for boxes in every)
 

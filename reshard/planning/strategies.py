@@ -24,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from reshard.formats.compression import CHECKSUM
-from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import (
@@ -104,9 +103,7 @@ def _tiled(requests: Sequence[Request], memory: int) -> Iterator[Choice]:
 
 def _shares_chunks(request: Request) -> bool:
     """Whether other pieces fill the rest of a raw target chunk, so that this one cannot assemble it."""
-    piece, spec = request.piece, request.target.spec
-    is_whole = piece.target_view is None and piece.target_box == Box.full(spec.shape)
-    return not is_whole and spans_chunks(spec, [piece])
+    return spans_chunks(request.target.spec, [request.piece])
 
 
 def _is_identical(request: Request) -> bool:

@@ -132,9 +132,7 @@ def _words(shape: str) -> set[str]:
 def _apart(made: Array, name: str, loops: Sequence[str], sizes: Mapping[str, int]) -> Arrays:
     """The targets of an array that has the indices of their names before its axes."""
     every = _values(loops, sizes)
-    return {
-        name.format(**each): np.ascontiguousarray(made[tuple(each.values())]) for each in every
-    }
+    return {name.format(**each): np.ascontiguousarray(made[tuple(each.values())]) for each in every}
 
 
 @st.composite
