@@ -42,6 +42,11 @@ class Expression(Struct, frozen=True):
         """The names in it, each once, in the order of the text."""
         return tuple(dict.fromkeys(p[1] for p in self.parts if p[0] == "name"))
 
+    @property
+    def _is_name(self) -> bool:
+        """Whether it is a name alone, as most indices are."""
+        return self.parts == (("name", self.text),)
+
     def value(self, values: Mapping[str, int]) -> Number:
         """Its value; ValueError for a division by zero, a root of what is below zero, or what is too large."""
         stack: list[Number] = []
@@ -59,7 +64,7 @@ class Expression(Struct, frozen=True):
 
     def whole(self, values: Mapping[str, int]) -> int:
         """Its value as a whole number of at least 0; ValueError for any other."""
-        found = self.value(values)
+        found = values[self.text] if self._is_name else self.value(values)
         if found < 0 or found != int(found):
             raise ValueError(
                 f"{self.text} is {float(found):g}, which is no whole number of at least 0"
@@ -71,6 +76,8 @@ class Expression(Struct, frozen=True):
 
         Raises ValueError unless it grows in equal steps with ``name``.
         """
+        if self._is_name:
+            return number
         at = [self.value({**values, name: n}) for n in range(3)]
         step = at[1] - at[0]
         if at[2] - at[1] != step or not step:
