@@ -159,7 +159,7 @@ class Frame(Struct, frozen=True):
         source = (storage if view is None else view.grid(storage)).clip(box)
         places = [piece.source_box.relative_to(box.start) for piece in pieces]
         kinds = _kinds(requests)
-        of_kind = {kind: request for kind, request in zip(kinds, requests, strict=True)}
+        of_kind = dict(zip(kinds, requests, strict=True))
         chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
         tiles = {
             n: None if r.tiles is None else r.piece.target_grid(r.tiles) for n, r in of_kind.items()

@@ -22,6 +22,7 @@ from reshard.planning.tensor_plan import Side
 
 LAYERS, EXPERTS = 20, 50
 SHAPE = (16, 8)
+STACKED = (LAYERS, EXPERTS, *SHAPE)
 CHUNK = (LAYERS, EXPERTS, 4, 8)
 
 
@@ -47,19 +48,20 @@ def made(given: Any, shapes: Mapping[str, tuple[int, ...]]) -> Mapped:
 
 
 def planned(
-    mapping: Mapped, chunk: tuple[int, ...] | None = None, *, raw: bool = True
+    mapping: Mapped,
+    shape: tuple[int, ...],
+    chunk: tuple[int, ...] | None = None,
+    *,
+    raw: bool = True,
 ) -> MultiPlan:
-    """The plan of a map; sources are compressed, in these chunks or whole."""
+    """The plan of a map; sources are of this shape, compressed, in these chunks or whole."""
+    stored, chunk = Grid.regular(shape, chunk or shape), chunk or shape
     requests = []
     for tensor in mapping.tensors:
         spec = replace(tensor.spec, chunk_shape=None if raw else tensor.spec.shape)
         target = Side(spec, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16)
         for piece in tensor.pieces:
-            view = piece.source_view
-            shape = piece.source_box.stop if view is None else view.tensor_shape
-            shape = (LAYERS, EXPERTS, *SHAPE) if chunk else shape
-            stored = Grid.regular(shape, chunk or shape)
-            source = TensorSpec(piece.source, shape, "float32", stored, chunk or shape)
+            source = TensorSpec(piece.source, shape, "float32", stored, chunk)
             requests.append(Request(piece, Side(source, "zstd:1", False, 1 << 20), target))
     return make_multi_plan([requests], 256 << 20, 2)
 
@@ -89,7 +91,7 @@ def test_copies_are_priced_once_for_each_number_that_shares_a_read(raw: bool) ->
         mapping = made({"map": [{"from": "w", "to": "w"}, *copies]}, {"w": (64, 64)})
         with pytest.MonkeyPatch.context() as patch:
             steps = Steps(patch, planner, "cheapest")
-            plan = planned(mapping, raw=raw)
+            plan = planned(mapping, (64, 64), raw=raw)
         assert sum(len(read.fills) for read in plan.reads) == count + 1
         assert len(plan.reads) == 1
         return steps.count
@@ -103,9 +105,9 @@ def test_experts_of_a_stacked_tensor_are_priced_by_their_kind(
     monkeypatch: pytest.MonkeyPatch, raw: bool, chunk: tuple[int, ...] | None
 ) -> None:
     rule = {"from": "w", "to": "layers.{l}.experts.{x}.w", "shape": "l x e f -> f e"}
-    mapping = made({"map": [rule]}, {"w": (LAYERS, EXPERTS, *SHAPE)})
+    mapping = made({"map": [rule]}, {"w": STACKED})
     steps = Steps(monkeypatch, frame, "price")
-    plan = planned(mapping, chunk, raw=raw)
+    plan = planned(mapping, STACKED, chunk, raw=raw)
     assert sum(len(read.fills) for read in plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 100
 
@@ -115,16 +117,16 @@ def test_experts_that_are_stacked_are_priced_by_their_kind(monkeypatch: pytest.M
     names = itertools.product(range(LAYERS), range(EXPERTS))
     mapping = made({"map": [rule]}, {f"layers.{n}.experts.{m}.w": SHAPE for n, m in names})
     steps = Steps(monkeypatch, planner, "cheapest")
-    plan = planned(mapping)
+    plan = planned(mapping, SHAPE)
     assert len(plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 10
 
 
 def test_what_shares_a_read_fills_every_element_once() -> None:
     rule = {"from": "w", "to": "layers.{l}.experts.{x}.w", "shape": "l x e f -> f e"}
-    mapping = made({"map": [rule]}, {"w": (LAYERS, EXPERTS, *SHAPE)})
-    plan = planned(mapping, CHUNK)
-    seen = np.zeros((LAYERS, EXPERTS, *SHAPE), int)
+    mapping = made({"map": [rule]}, {"w": STACKED})
+    plan = planned(mapping, STACKED, CHUNK)
+    seen = np.zeros(STACKED, int)
     for read in plan.reads:
         for at in read.fills:
             fill = plan.fill(at)
