@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -18,46 +16,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reshard
 from tests.equal import assert_same_trees
-from tests.orbax_trees import (
-    DTYPES,
-    expected_arrays,
-    mesh,
-    put,
-    random_array,
-    save_pytree,
-    save_standard,
-    save_v1,
-)
+from tests.orbax_trees import DTYPES, expected_arrays, put, random_array
+from tests.public.convert.random_meshes import MESHES, SAVERS, layout_of, specs
 from tests.public.convert.restored import restore_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
-
-MESHES = [mesh((8,), ("x",)), mesh((4, 2), ("data", "model")), mesh((2, 2, 2), ("a", "b", "c"))]
-
 
 JAX_DTYPES = [d for d in DTYPES if d not in ("int64", "uint64", "float64", "complex128")]
 
 
 SIZES = [1, 2, 3, 4, 5, 8, 12, 16, 24]
-
-
-Axes = tuple[Any, ...]
-
-
-@st.composite
-def specs(draw: st.DrawFn, shape: tuple[int, ...], on: Mesh) -> Axes:
-    """Mesh axes that divide each dimension, none used twice."""
-    left, axes = dict(on.shape), []
-    for size in shape:
-        chosen: list[str] = []
-        for name in draw(st.permutations(list(left))):
-            size_of = left[name]
-            if size % size_of == 0 and draw(st.booleans()):
-                chosen.append(name)
-                size //= size_of
-                del left[name]
-        axes.append(chosen[0] if len(chosen) == 1 else tuple(chosen) or None)
-    return tuple(axes)
 
 
 @st.composite
@@ -82,18 +50,6 @@ def trees(draw: st.DrawFn, on: Mesh, *, strings: bool) -> Any:
         max_leaves=5,
     )
     return {"first": draw(arrays()), "rest": draw(nested)}
-
-
-SAVERS = {
-    "standard": save_standard,
-    "v1": save_v1,
-    **{
-        f"pytree{'-ocdbt' if o else ''}{'-zarr3' if z else ''}{'' if c else '-raw'}": partial(
-            save_pytree, use_ocdbt=o, use_zarr3=z, use_compression=c
-        )
-        for o, z, c in itertools.product([False, True], repeat=3)
-    },
-}
 
 
 @st.composite
@@ -138,17 +94,3 @@ def test_any_tree_from_any_mesh_to_any_other(conversion):
                 NamedSharding(after, PartitionSpec(*axes)), leaf.ndim
             )
             assert leaf.sharding.mesh.axis_names == after.axis_names
-
-
-def layout_of(on: Mesh, wanted: dict[str, Axes]) -> dict[str, Any]:
-    return {
-        "mesh": {"axes": list(on.axis_names), "shape": list(on.devices.shape)},
-        "rules": [
-            {
-                "match": f"^{re.escape(name)}$",
-                "axes": [list(a) if isinstance(a, tuple) else a for a in axes],
-            }
-            for name, axes in wanted.items()
-        ],
-        "unmatched": "error",
-    }
