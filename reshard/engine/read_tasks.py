@@ -16,7 +16,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
-from reshard.planning.planner import open_files_per_task
+from reshard.planning.shared_reads import open_files_per_task
 from reshard.planning.tensor_plan import Fill, around
 
 REQUEST_WEIGHT = 1 << 20

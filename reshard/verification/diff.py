@@ -31,8 +31,8 @@ from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
-from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
+from reshard.planning.shared_reads import open_files_per_task
 from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.differences import Differences
 from reshard.verification.elements import Comparing
