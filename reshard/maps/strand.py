@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -48,12 +49,10 @@ def strands(side: Side, sizes: Mapping[str, int]) -> list[list[Strand]]:
     [[3], [3]]
     """
     found: dict[Choices, list[Strand]] = {}
-    ways = [list(_axis_ways(axis, sizes)) for axis in side]
-    for count, combined in enumerate(itertools.product(*ways)):
-        if count >= MAX_STRANDS:
-            raise ValueError(
-                f"its brackets stand for more than {MAX_STRANDS:,} boxes of one tensor"
-            )
+    ways = [list(itertools.islice(_axis_ways(axis, sizes), MAX_STRANDS + 1)) for axis in side]
+    if math.prod(map(len, ways)) > MAX_STRANDS:
+        raise ValueError(f"its brackets stand for more than {MAX_STRANDS:,} boxes of one tensor")
+    for combined in itertools.product(*ways):
         choices = tuple(itertools.chain.from_iterable(way.choices for way in combined))
         fixed: dict[str, int] = {}
         for way in combined:

@@ -174,15 +174,15 @@ def _computing(draw: st.DrawFn, prefix: str) -> RandomRule:
         is_exact &= key == "pad"
         at = right.index(dim)
         targets = {n: _of_length(a, at, length, rule.get("fill", 0)) for n, a in targets.items()}
+    if draw(st.integers(0, 3)) == 0:
+        rule["cast"] = draw(st.sampled_from(("float32", "bfloat16", "float64")))
+        is_exact &= rule["cast"] == str(dtype)
     if dtype.kind != "i" and dtype != np.float64 and draw(st.booleans()):
         by = {"multiply": 1.5, "divide": 0.75, "add": -2}
         keys = draw(st.lists(st.sampled_from(list(by)), min_size=1, unique=True))
         rule |= {key: by[key] for key in keys}
         is_exact = False
         targets = {name: _computed(array, rule) for name, array in targets.items()}
-    if draw(st.integers(0, 3)) == 0:
-        rule["cast"] = draw(st.sampled_from(("float32", "bfloat16", "float64")))
-        is_exact &= rule["cast"] == str(dtype)
     if "pad" in rule:  # what is added does not pass through arithmetic
         dim = next(iter(rule["pad"]))
         at, fill = right.index(dim), rule.get("fill", 0)
