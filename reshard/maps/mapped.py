@@ -6,17 +6,15 @@ proved is refused before a byte moves.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
@@ -30,8 +28,8 @@ from reshard.maps.matching import (
     index_sizes,
     match_sources,
 )
-from reshard.maps.pattern import Pattern
 from reshard.maps.rule import MapRule
+from reshard.maps.target_pieces import TargetPieces, assignments, fill_element
 from reshard.planning.piece import Piece
 from reshard.planning.rules import MAX_NAME, checked_name
 
@@ -184,13 +182,13 @@ class _Applying:
                 f"{rule.label}: its sources are of several dtypes, {', '.join(sorted(dtypes))}; name the one of the target (cast)"
             )
         dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
-        element = _element(rule, dtype)
+        element = fill_element(rule, dtype)
         self._refuse_many(rule, math.prod(compiled.loops.values()))
-        for values in _assignments(compiled.loops):
+        for values in assignments(compiled.loops):
             at = {**compiled.sizes, **values}
             for number, shape in enumerate(compiled.shapes):
                 spec = self._spec(rule, self._name(rule, number, at), shape, dtype)
-                makes = _Pieces(spec, found, compiled, values, element)
+                makes = TargetPieces(spec, found, compiled, values, element)
                 self._refuse_many(rule, makes.most(compiled.patterns[number]))
                 self._add(rule, spec, tuple(makes.all(compiled.patterns[number])))
 
@@ -293,85 +291,6 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A key by which names are sorted so that ``layers.2`` comes before ``layers.10``."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(p), "") if p.isdigit() and p.isascii() and len(p) < 20 else (-1, p) for p in parts)  # fmt: skip
-
-
-def _assignments(counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    names = list(counts)
-    for values in itertools.product(*(range(counts[name]) for name in names)):
-        yield dict(zip(names, values, strict=True))
-
-
-def _element(rule: MapRule, dtype: str) -> bytes:
-    """The bytes of the element that fills what no source does."""
-    import numpy as np
-
-    from reshard.geometry.dtypes import numpy_dtype
-
-    if dtype in PACKED:
-        return b""
-    with np.errstate(all="ignore"):
-        value = np.array([rule.fill or 0.0]).astype(numpy_dtype(dtype))
-    if rule.fill is not None and float(value[0]) != rule.fill and np.isfinite(rule.fill):
-        raise PlanError(
-            f"{rule.label}: {dtype} has no element {rule.fill}; fill with one that it has"
-        )
-    return value.tobytes()
-
-
-class _Pieces(Struct):
-    """Makes the pieces of one target."""
-
-    spec: TensorSpec
-    found: Sequence[Matched]
-    compiled: Compiled
-    loops: Mapping[str, int]
-    element: bytes
-
-    def most(self, patterns: Sequence[Pattern]) -> int:
-        """How many pieces there are at most, before any is made."""
-        stacked, counts = self.compiled.stacked, self.compiled.sizes
-        own = (_own_indices(pattern, self.found, stacked) for pattern in patterns)
-        return sum(math.prod(counts[name] for name in names) for names in own)
-
-    def all(self, patterns: Sequence[Pattern]) -> Iterator[Piece]:
-        stacked = self.compiled.stacked
-        counts = self.compiled.sizes
-        for pattern in patterns:
-            own = _own_indices(pattern, self.found, stacked)
-            for values in _assignments({name: counts[name] for name in own}):
-                at = {**self.loops, **values}
-                if pattern.is_for(at):
-                    yield self._piece(pattern, at)
-
-    def _piece(self, pattern: Pattern, at: Mapping[str, int]) -> Piece:
-        target = pattern.of_target.at(at)
-        if pattern.source < 0:
-            full = Box.full(target.shape)
-            return Piece(
-                "", full, self.spec.name, target, pattern.axis_order, self.spec.dtype, self.spec.dtype,
-                target_view=pattern.of_target.view, fill=self.element,
-            )  # fmt: skip
-        matched = self.found[pattern.source]
-        return Piece(
-            matched.name(at),
-            pattern.of_source.at(at),
-            self.spec.name,
-            target,
-            pattern.axis_order,
-            matched.spec.dtype,
-            self.spec.dtype,
-            source_view=pattern.of_source.view,
-            target_view=pattern.of_target.view,
-            arithmetic=self.compiled.arithmetic,
-        )
-
-
-def _own_indices(pattern: Pattern, found: Sequence[Matched], stacked: Sequence[str]) -> list[str]:
-    """The stacked indices of a pattern: of its source's name, or of the target's box where an element fills it."""
-    if pattern.source < 0:
-        named = {name for _, name in pattern.of_target.indices}
-        return [index for index in stacked if index in named]
-    return [index for index in found[pattern.source].indices if index in stacked]
 
 
 __all__ = ["MAX_NAME", "Mapped", "MappedTensor", "apply_rules", "natural"]

@@ -1,0 +1,105 @@
+"""Target pieces: the pieces of one target of a rule, from the patterns that the rule was compiled to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from reshard.errors import PlanError
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import PACKED
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.compile_rule import Compiled
+from reshard.maps.matching import Matched
+from reshard.maps.pattern import Pattern
+from reshard.maps.rule import MapRule
+from reshard.planning.piece import Piece
+
+
+def assignments(counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Every choice of indices, the last name's fastest."""
+    names = list(counts)
+    for values in itertools.product(*(range(counts[name]) for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def fill_element(rule: MapRule, dtype: str) -> bytes:
+    """The bytes of the element that fills what no source does."""
+    import numpy as np
+
+    from reshard.geometry.dtypes import numpy_dtype
+
+    if dtype in PACKED:
+        return b""
+    with np.errstate(all="ignore"):
+        value = np.array([rule.fill or 0.0]).astype(numpy_dtype(dtype))
+    if rule.fill is not None and float(value[0]) != rule.fill and np.isfinite(rule.fill):
+        raise PlanError(
+            f"{rule.label}: {dtype} has no element {rule.fill}; fill with one that it has"
+        )
+    return value.tobytes()
+
+
+class TargetPieces(Struct):
+    """Makes the pieces of one target.
+
+    Attributes:
+        loops: the indices in its name.
+        element: what fills it where no source does.
+    """
+
+    spec: TensorSpec
+    found: Sequence[Matched]
+    compiled: Compiled
+    loops: Mapping[str, int]
+    element: bytes
+
+    def most(self, patterns: Sequence[Pattern]) -> int:
+        """How many pieces there are at most, before any is made."""
+        stacked, counts = self.compiled.stacked, self.compiled.sizes
+        own = (_own_indices(pattern, self.found, stacked) for pattern in patterns)
+        return sum(math.prod(counts[name] for name in names) for names in own)
+
+    def all(self, patterns: Sequence[Pattern]) -> Iterator[Piece]:
+        """The pieces, in order."""
+        stacked = self.compiled.stacked
+        counts = self.compiled.sizes
+        for pattern in patterns:
+            own = _own_indices(pattern, self.found, stacked)
+            for values in assignments({name: counts[name] for name in own}):
+                at = {**self.loops, **values}
+                if pattern.is_for(at):
+                    yield self._piece(pattern, at)
+
+    def _piece(self, pattern: Pattern, at: Mapping[str, int]) -> Piece:
+        target = pattern.of_target.at(at)
+        if pattern.source < 0:
+            full = Box.full(target.shape)
+            return Piece(
+                "", full, self.spec.name, target, pattern.axis_order, self.spec.dtype, self.spec.dtype,
+                target_view=pattern.of_target.view, fill=self.element,
+            )  # fmt: skip
+        matched = self.found[pattern.source]
+        return Piece(
+            matched.name(at),
+            pattern.of_source.at(at),
+            self.spec.name,
+            target,
+            pattern.axis_order,
+            matched.spec.dtype,
+            self.spec.dtype,
+            source_view=pattern.of_source.view,
+            target_view=pattern.of_target.view,
+            arithmetic=self.compiled.arithmetic,
+        )
+
+
+def _own_indices(pattern: Pattern, found: Sequence[Matched], stacked: Sequence[str]) -> list[str]:
+    """The stacked indices of a pattern: of its source's name, or of the target's box where an element fills it."""
+    if pattern.source < 0:
+        named = {name for _, name in pattern.of_target.indices}
+        return [index for index in stacked if index in named]
+    return [index for index in found[pattern.source].indices if index in stacked]
