@@ -42,7 +42,12 @@ LINKED = (
     ROOT / "docs" / "explanation" / "reliability.md",
     ROOT / "deploy" / "README.md",
 )
-OF_OTHER_PROGRAMS = {"--strict", "--xla"}  # of mypy, and in XLA_FLAGS
+OF_OTHER_PROGRAMS = {
+    "--strict",
+    "--xla",
+    "--load-format",
+    "--tensor-parallel-size",
+}  # of mypy, and in XLA_FLAGS
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -153,6 +158,8 @@ def known_options() -> set[str]:
     group = typer.main.get_command(make_app())
     assert isinstance(group, typer.core.TyperGroup)
     every = [group, *group.commands.values()]
+    below = [one for one in every[1:] if isinstance(one, typer.core.TyperGroup)]
+    every += [command for one in below for command in one.commands.values()]
     return {option for command in every for p in command.params for option in p.opts} | {"--help"}
 
 

@@ -196,6 +196,17 @@ def test_hostile_maps_are_small(tmp_path: Path) -> None:
             source,
             {"a": 1, "b": 1},
         )
+    choices = " ".join(f"[a{n} | b{n}]" for n in range(40))
+    of_one = {f"{name}{n}": 1 for name in "ab" for n in range(40)}
+    with pytest.raises(PlanError, match="its brackets stand for more than 4,096 boxes"):
+        mapped(f"map: [{{from: a, to: b, shape: 'e -> ({choices})'}}]\n", source, of_one)
+    for rule, sizes in (
+        ("{to: 'b.{i}', shape: -> e, fill: 0}", {"i": 1 << 40, "e": 1}),
+        ("{from: a, to: 'b.{i}.{j}', shape: '(i j) -> 1'}", {"i": 2_000_001, "j": 1}),
+    ):
+        arrays = {} if "from" not in rule else {"a": np.zeros(2_000_001, np.int8)}
+        with pytest.raises(PlanError, match="makes more than 2,000,000 pieces"):
+            mapped(f"map: [{rule}]\n", arrays, sizes)
     reshard.save(tmp_path / "a", source)
     rule = {"map": [{"from": "a", "to": "b", "shape": "e -> e", "pad": {"e": 1 << 40}}]}
     plan = reshard.plan(tmp_path / "a", map=rule)
