@@ -47,7 +47,7 @@ OF_OTHER_PROGRAMS = {
     "--xla",
     "--load-format",
     "--tensor-parallel-size",
-}  # of mypy, and in XLA_FLAGS
+}  # of mypy, in XLA_FLAGS, of vLLM
 
 
 def commands(page: Path) -> Iterator[list[str]]:
