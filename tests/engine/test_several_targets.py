@@ -112,7 +112,7 @@ def with_bands(choice: Choice, nbytes: int) -> Choice:
 def multi_plan(choice: Choice) -> MultiPlan:
     plans = tuple(Plan((TensorPlan((fill,)),), 64 * MIB, 2) for fill in choice.fills)
     places = tuple(FillAt(number, 0) for number in range(len(choice.fills)))
-    return MultiPlan(plans, (Read(places, choice.box, choice.units),))
+    return MultiPlan(plans, (Read.of(places, choice.fills, choice.units),))
 
 
 def carry_out(
