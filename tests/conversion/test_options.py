@@ -121,7 +121,7 @@ def test_the_forms_have_every_option() -> None:
 def test_the_page_has_a_field_for_every_option_that_has_no_place_of_its_own() -> None:
     listed = [name for names in form_fields.FIELDS_OF.values() for name in names]
     assert len(listed) == len(set(listed))
-    own_place = {"target", "layout", "mesh", "missing_axes"}
+    own_place = {"target", "layout", "map", "mesh", "missing_axes"}
     assert set(listed) == set(TargetRequest.model_fields) - own_place
 
 
