@@ -31,7 +31,7 @@ from reshard.maps.matching import (
 from reshard.maps.rule import MapRule
 from reshard.maps.target_pieces import TargetPieces, assignments, fill_element
 from reshard.planning.piece import Piece
-from reshard.planning.rules import MAX_NAME, checked_name
+from reshard.planning.rules import checked_name
 
 MAX_PIECES = 2_000_000
 """Most pieces of all targets together."""
@@ -291,6 +291,3 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A key by which names are sorted so that ``layers.2`` comes before ``layers.10``."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(p), "") if p.isdigit() and p.isascii() and len(p) < 20 else (-1, p) for p in parts)  # fmt: skip
-
-
-__all__ = ["MAX_NAME", "Mapped", "MappedTensor", "apply_rules", "natural"]

@@ -12,13 +12,11 @@ from functools import lru_cache
 from msgspec import Struct
 
 from reshard.maps.expression import Expression, parse_expression
+from reshard.planning.rules import MAX_NAME
 
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _DIGITS = re.compile(r"[\d{]+", re.ASCII)
-
-MAX_NAME = 4096
-"""Longest name of a tensor, with the holes of a template."""
 
 
 def parse_template(text: str) -> Template:

@@ -181,6 +181,9 @@ def test_a_recipe_is_a_map_by_name(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["plan", str(tmp_path / "trained"), "--map", "maxtext-llama3.1"]) == 0
     assert "map: 12 tensors → 30, every element used and written once" in capsys.readouterr().out
     assert run(["convert", str(tmp_path / "trained"), str(tmp_path / "served.safetensors"), "--map", "maxtext-llama3.1"]) == 0  # fmt: skip
+    assert "served.safetensors: map maxtext-llama3.1, verify written" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert "model.layers.2.mlp.up_proj.weight" in load_file(tmp_path / "served.safetensors")
 
 
