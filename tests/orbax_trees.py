@@ -12,7 +12,7 @@ For tests of whatever reads, plans or converts checkpoints::
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,18 @@ def mesh(shape: tuple[int, ...] = (4, 2), names: tuple[str, ...] = ("data", "mod
 def put(array: Any, *axes: Any, on: Mesh | None = None) -> jax.Array:
     """The array split by mesh axes, one entry per dimension."""
     return jax.device_put(array, NamedSharding(on or mesh(), PartitionSpec(*axes)))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree that these paths name."""
+    tree: dict[str, Any] = {}
+    for path, array in flat.items():
+        *folders, last = path.split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = array
+    return tree
 
 
 def small_tree() -> dict[str, Any]:

@@ -65,3 +65,11 @@ def _elements(piece: Piece, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -
         found = found.astype(np.float32) * np.float32(by.multiply)
         found = found / np.float32(by.divide) + np.float32(by.add)
     return found.astype(dtype)
+
+
+def assert_same_arrays(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+    """Names, dtypes, shapes and every bit are alike."""
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        assert found[name].tobytes() == np.ascontiguousarray(array).tobytes(), name

@@ -19,6 +19,7 @@ from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
 from tests.maps.maxtext_pairs import LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
 from tests.oracles.oracle import Oracle
+from tests.orbax_trees import nested
 
 Array = npt.NDArray[Any]
 SIZES = {
@@ -101,17 +102,6 @@ def logits(tree: Mapping[str, Array], tokens: Array) -> Array:
         gate, up = h @ w["mlp/wi_0/kernel"], h @ w["mlp/wi_1/kernel"]
         x = x + (gate / (1 + np.exp(-gate)) * up) @ w["mlp/wo/kernel"]
     return normed(x, p["decoder/decoder_norm/scale"]) @ p["decoder/logits_dense/kernel"]
-
-
-def nested(flat: Mapping[str, Array]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, array in flat.items():
-        *folders, last = path.split("/")
-        place = tree
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = array
-    return tree
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Array]:

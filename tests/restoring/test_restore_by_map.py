@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 import reshard
 from reshard import restoring
 from tests.maps.by_numpy import made_by
-from tests.orbax_trees import mesh
+from tests.orbax_trees import mesh, nested
 
 Array = npt.NDArray[Any]
 
@@ -52,18 +52,6 @@ FLAT = {
 }
 EXPECTED = made_by(MAP, FLAT)
 MESH = reshard.DeviceMesh((2, 4), ("a", "b"))
-
-
-def nested(flat: dict[str, Array]) -> dict[str, Any]:
-    """The tree that these paths name."""
-    tree: dict[str, Any] = {}
-    for path, array in flat.items():
-        *folders, last = path.split("/")
-        place = tree
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = array
-    return tree
 
 
 def flat_of(tree: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import reshard
 from reshard import Target
 from reshard.engine import task_stream
 from tests.maps.by_numpy import made_by
+from tests.orbax_trees import nested
 
 Array = npt.NDArray[Any]
 Tree = dict[str, Array]
@@ -58,18 +58,6 @@ def training_tree() -> Tree:
         "opt_state/mu": numbers(WORDS, EMBED),
         "step": np.array(7, np.int32),
     }
-
-
-def nested(flat: Mapping[str, Array]) -> dict[str, Any]:
-    """The tree that these paths name."""
-    tree: dict[str, Any] = {}
-    for path, array in flat.items():
-        *folders, last = path.split("/")
-        place = tree
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = array
-    return tree
 
 
 TREE = training_tree()
