@@ -91,7 +91,10 @@ def layout_of_document(document: Document) -> LayoutFile:
         mesh=mesh,
         rules=_each(sections, "rules", "mappings with match and axes", _rule),
         partitions=_each(
-            sections, "partitions", "mappings with match and a count or size", _partition
+            sections,
+            "partitions",
+            f"mappings with match and one of {', '.join(get_args(Strategy))}",
+            _partition,
         ),
         unmatched=cast("Unmatched", unmatched),
         changes=read_changes(sections),

@@ -81,13 +81,15 @@ class Request(Struct, frozen=True):
         So 100,000 experts that become tensors of their own are all alike.
         """
         piece, source, target = self.piece, self.source.spec.storage, self.target.spec
-        if self.tiles is not None or (piece.source_view is not None and source.count > 1):
-            return self.geometry
-        taken = None if source.count == 1 else piece.source_grid(source).cuts
+        taken: Hashable = piece.source_box.shape
+        if source.count > 1:
+            viewed = piece.source_view is not None
+            taken = piece.source_box if viewed else piece.source_grid(source).cuts
         filled = None
         if not piece.fills(target):
             filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
-        return (piece.source_box.shape, taken, filled, self._stored)
+        tiles = None if self.tiles is None else piece.target_grid(self.tiles).cuts
+        return (taken, filled, tiles, self._stored)
 
     @property
     def _stored(self) -> Hashable:

@@ -90,7 +90,7 @@ def _of_one_box(
     """Reads of requests that want the same box: each joins the read where it gains most. None where one does not fit."""
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        alike[requests[number].geometry if len(numbers) > 1 else None].append(number)
+        alike[requests[number].geometry_alone if len(numbers) > 1 else None].append(number)
     reads: list[SharedRead] = []
     for same in alike.values():
         alone = _alone(requests[same[0]], room)
@@ -104,7 +104,7 @@ def _of_one_box(
 def _of_alike(
     numbers: Sequence[int], alone: Choice, requests: Sequence[Request], room: Room
 ) -> list[SharedRead]:
-    """Reads of requests that differ in names only: one for all, two, three, five, …, or one for each.
+    """Reads of requests that differ in names and places only: one for all, two, three, five, …, or one for each.
 
     Parts of one size cost the same, so that one of each size is priced.
     """

@@ -196,6 +196,7 @@ MESH = "mesh: {axes: [data, model], shape: [4, 2]}\n"
         ("mesh: {axes: [a], shape: [2, 2]}", "l.yaml:1: mesh: .* should have same size"),
         ("mesh: {axes: [a], shape: [2], axis_types: [odd]}", "l.yaml:1: mesh: a mesh's axis types must be one of Auto"),
         ("rules: {a: 1}", r"l.yaml:1: rules: expected a list of mappings with match and axes, found \{'a': 1\}"),
+        ("partitions: {a: 1}", r"l.yaml:1: partitions: expected a list of mappings with match and one of fixed_shards, min_size, max_size, found \{'a': 1\}"),
         ("rules: [3]", r"l.yaml:1: rules\[0\]: expected a mapping with the keys match, axes, found 3"),
         ("rules: [{match: a}]", r"l.yaml:1: rules\[0\]: the key 'axes' is missing"),
         ("rules: [{match: a, axis: []}]", r"l.yaml:1: rules\[0\].axis: unknown key 'axis'; did you mean 'axes'\?"),

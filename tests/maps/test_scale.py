@@ -122,6 +122,20 @@ def test_experts_that_are_stacked_are_priced_by_their_kind(monkeypatch: pytest.M
     assert 0 < steps.count < 10
 
 
+@pytest.mark.parametrize("chunk", [None, (7, 8)], ids=["whole", "chunks"])
+def test_what_repeats_is_priced_by_its_kind(chunk: tuple[int, ...] | None) -> None:
+    def priced(count: int) -> int:
+        rule = {"from": "w", "to": "w", "shape": "e f -> r e f"}
+        mapping = made({"map": [rule], "sizes": {"r": count}}, {"w": SHAPE})
+        with pytest.MonkeyPatch.context() as patch:
+            steps = Steps(patch, frame, "_stored")
+            plan = planned(mapping, SHAPE, chunk)
+        assert sum(len(read.fills) for read in plan.reads) == count
+        return steps.count
+
+    assert 0 < priced(1000) < 15 * priced(100)
+
+
 def test_what_shares_a_read_fills_every_element_once() -> None:
     rule = {"from": "w", "to": "layers.{l}.experts.{x}.w", "shape": "l x e f -> f e"}
     mapping = made({"map": [rule]}, {"w": STACKED})
