@@ -156,7 +156,10 @@ def examples(*lines: str) -> str:
 
 
 # The library says "start over (restart)"; on the command line that is ``--restart``.
-_OPTION_NAMES = {argument: option for option, argument in LIBRARY_NAMES.items()}
+_OPTION_NAMES = {
+    "sizes": "size",  # given once for each
+    **{argument: option for option, argument in LIBRARY_NAMES.items()},
+}
 _ARGUMENTS = (
     *reshard.ConvertOptions.__annotations__, "item", "max_memory", "step", "unlisted", "workers"
 )  # fmt: skip
@@ -174,6 +177,8 @@ def as_options(message: str) -> str:
 
     >>> as_options("start over (restart), or allow max_memory of 64MiB")
     'start over (--restart), or allow --max-memory of 64MiB'
+    >>> as_options("give its size (sizes)")
+    'give its size (--size)'
     """
     message = _CHOSEN.sub(lambda found: f"{_name(found[1])} {found[2]}", message)
     listed = _LIST.sub(lambda found: re.sub(_ONE, _option, found[0]), message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,12 @@ from safetensors.numpy import load_file, save_file
 import reshard
 from reshard import rules
 from reshard.cli.app import run
+from tests.cli import trusted_script
+from tests.docs.examples import HELP, help_examples
+from tests.docs.walk import ok
 
 Array = npt.NDArray[Any]
 Capture = pytest.CaptureFixture[str]
-
-
-def script(source: Path, target: Path) -> None:
-    """A trusted script: layers apart, kernels turned, heads merged."""
-    tree = load_file(source)
-    made = {"embed.weight": tree["embed"]}
-    for n in range(tree["q"].shape[1]):
-        q = tree["q"][:, n]
-        made[f"layers.{n}.q"] = np.ascontiguousarray(q.reshape(len(q), -1).T)
-        made[f"layers.{n}.up"] = np.ascontiguousarray(tree["wi"][n].T)
-        made[f"layers.{n}.gate"] = np.ascontiguousarray(tree["wg"][n].T)
-    save_file(made, target)
 
 
 def tiny(path: Path, embed: int, layers: int, heads: int, head: int, hidden: int) -> Path:
@@ -49,7 +41,7 @@ def example(folder: Path, *sizes: int) -> tuple[Path, Path]:
     probes, out = folder / "probes", folder / "out"
     out.mkdir()
     for probe in rules.probe(tiny(folder / "tiny.safetensors", *sizes), probes):
-        script(Path(probe), out / Path(probe).name)
+        trusted_script.script(Path(probe), out / Path(probe).name)
     return probes, out
 
 
@@ -72,7 +64,7 @@ def test_two_examples_tell_everything(tmp_path: Path, capsys: Capture) -> None:
         for name, array in load_file(tiny(tmp_path / "c.safetensors", 12, 2, 3, 4, 13)).items()
     }
     save_file(random, tmp_path / "full.safetensors")
-    script(tmp_path / "full.safetensors", tmp_path / "theirs.safetensors")
+    trusted_script.script(tmp_path / "full.safetensors", tmp_path / "theirs.safetensors")
     reshard.convert(tmp_path / "full.safetensors", tmp_path / "ours.safetensors", map=map_file)
     assert not reshard.verify(
         tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
@@ -102,6 +94,44 @@ def test_of_two_maps_that_fit_by_shape_check_tells_the_wrong_one(
     document = json.loads(capsys.readouterr().out)
     assert document["command"] == "rules check"
     assert all(one["differences"] == 6 for one in document["runs"])
+
+
+def test_the_examples_of_the_help(tmp_path: Path) -> None:
+    text = Path(trusted_script.__file__).read_text("utf-8")
+    (tmp_path / "their_script").write_text(f"#!{sys.executable}\n{text}")
+    (tmp_path / "their_script").chmod(0o755)
+    for name, sizes in (("tiny", (9, 3, 4, 8, 11)), ("tiny2", (10, 5, 6, 12, 13))):
+        (tmp_path / name).mkdir()
+        tiny(tmp_path / name / "model.safetensors", *sizes)
+    (tmp_path / "tiny" / "config.json").write_text('{"hidden_size": 9, "num_hidden_layers": 3}')
+    probe, run_script, *of_one = HELP["rules"]
+    of_group = help_examples("rules")
+    for line in (probe, run_script):
+        ok(tmp_path, line)
+        ok(tmp_path, line.replace("tiny", "tiny2").replace("probes", "probes2").replace("out", "out2"))  # fmt: skip
+    real = {
+        name: np.random.default_rng(ord(name[-1])).standard_normal(array.shape, np.float32)
+        for name, array in load_file(tmp_path / "tiny" / "model.safetensors").items()
+    }
+    save_file(real, tmp_path / "tiny" / "model.safetensors")
+    reshard.convert(tmp_path / "tiny", tmp_path / "ckpt" / "1000", to="orbax")
+    ok(tmp_path, "./their_script tiny hf; cp tiny/config.json hf")
+    for line in (*of_one, *of_group["infer"], *of_group["check"]):
+        ok(tmp_path, line)
+        assert ".q', shape: " in (tmp_path / "llama.yaml").read_text(), line
+    save_file({**real, "opt_state/mu": real["q"]}, tmp_path / "tiny" / "model.safetensors")
+    for line in of_group["probe"]:
+        ok(tmp_path, f"rm -r probes; {line}")
+
+
+def test_axes_that_are_too_short_for_a_pair_are_named(tmp_path: Path, capsys: Capture) -> None:
+    short = tiny(tmp_path / "short.safetensors", 6, 3, 4, 5, 7)
+    trusted_script.script(short, tmp_path / "made.safetensors")
+    assert typed("rules", "infer", "--pair", short, tmp_path / "made.safetensors") == 3
+    assert (
+        "layers.0.q is not explained: nothing in the source is like it, and axes of fewer than 8 elements are not looked along, since "
+        "short lines are alike by chance; probe a tiny model"
+    ) in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_is_not_explained_is_named(tmp_path: Path, capsys: Capture) -> None:

@@ -124,7 +124,7 @@ def test_verify_compares_files_of_ranks_by_the_recipe(
     assert run(verify[:-2]) == 1
     assert (
         "error: recipe vllm-llama3: the sizes kv, copies are those of the target's mesh; give a mesh with these axes (--mesh), such as "
-        "kv=2,copies=2, or, where nothing is written, the sizes (--sizes)"
+        "kv=2,copies=2, or, where nothing is written, the sizes (--size)"
     ) in " ".join(capsys.readouterr().err.split())
 
 

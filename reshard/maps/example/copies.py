@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.maps.example.fit import Fit, UnexplainedError, fit
 from reshard.maps.example.nests import nests
-from reshard.maps.example.probes import CONSTANT, SEVERAL, UNKNOWN, Numbering, Origins
+from reshard.maps.example.probes import CONSTANT, SEVERAL, TOO_SHORT, UNKNOWN, Numbering, Origins
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,6 +104,11 @@ def copies_of(
     if unknown:
         raise UnexplainedError(
             f"{unknown} of {numbers.size} elements equal no single source element times a constant plus a constant"
+        )
+    if (numbers == TOO_SHORT).any():
+        raise UnexplainedError(
+            "nothing in the source is like it, and axes of fewer than 8 elements are not looked along, since short lines are alike by "
+            "chance; probe a tiny model"
         )
     several = int((numbers == SEVERAL).sum())
     if several:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.maps.example.probes import CONSTANT, SEVERAL, UNKNOWN, Numbering, Origins
+from reshard.maps.example.probes import CONSTANT, SEVERAL, TOO_SHORT, UNKNOWN, Numbering, Origins
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -122,7 +122,11 @@ class _Search:
                         continue
                     factor = 1 / does.factor if does.divides else does.factor
                     return Origins(found.reshape(y.shape), np.broadcast_to(factor, y.shape))
-        nothing = SEVERAL if is_several else UNKNOWN
+        nothing = UNKNOWN
+        if is_several:
+            nothing = SEVERAL
+        elif any(1 < n < SHORTEST for n in y.shape):
+            nothing = TOO_SHORT
         return Origins(np.full(y.shape, nothing), np.broadcast_to(1.0, y.shape))
 
     def _likely(self, y: Array, is_split: bool) -> Iterator[Arithmetic]:

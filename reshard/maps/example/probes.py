@@ -115,13 +115,15 @@ def _check(source: Mapping[str, Array], numbering: Numbering) -> None:
 CONSTANT = -1
 UNKNOWN = -2
 SEVERAL = -3
+TOO_SHORT = -4
 
 
 class Origins(Struct, frozen=True):
     """Where the elements of one target are from.
 
     Attributes:
-        numbers: of the source elements; CONSTANT or UNKNOWN where none is the origin, SEVERAL where any of several may be.
+        numbers: of the source elements; CONSTANT or UNKNOWN where none is the origin, SEVERAL where any of several may be,
+            TOO_SHORT where nothing is found and axes are too short to look along.
         factors: by which each was multiplied, as far as the runs tell.
     """
 
