@@ -143,7 +143,8 @@ class Leaf(Struct, frozen=True):
             container, or another value that is copied unchanged.
         meta: the format's metadata of the leaf, which is written unchanged where the target
             has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
-            ``memory_kind`` where the layout does not say everything about its placement).
+            ``memory_kind`` where the layout does not say everything about its placement). A value that was not opened
+            has ``object``, what it is, and ``digest``, a text that is the same for the same content.
     """
 
     name: str
@@ -159,6 +160,11 @@ class Leaf(Struct, frozen=True):
         return found if isinstance(found, str) else None
 
     @property
+    def is_object(self) -> bool:
+        """Whether it is a value that was not opened, since only the program that wrote it can."""
+        return "object" in self.meta
+
+    @property
     def value_type(self) -> str:
         """The type that the saver recorded: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
         metadata: Mapping[str, Any] = self.meta.get("value_metadata") or {}
@@ -169,6 +175,8 @@ class Leaf(Struct, frozen=True):
         """What a leaf that is no tensor is, in words."""
         if self.text is not None:
             return "a string"
+        if self.is_object:
+            return str(self.meta["object"])
         if self.value_type in ("Dict", "List", "Tuple", "NamedTuple"):
             return f"an empty {self.value_type.lower()}"
         return self.value_type or "no tensor"

@@ -6,7 +6,7 @@ conversion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -50,6 +50,7 @@ class About(Struct, frozen=True, kw_only=True):
         tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
             is refused.
         one_file: how a target's name says that it is a file of this format; None if none does.
+        is_written: whether targets are written in it, or checkpoints are only read.
     """
 
     name: str
@@ -59,6 +60,7 @@ class About(Struct, frozen=True, kw_only=True):
     tensors_only: bool
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
+    is_written: bool = True
 
 
 def _yes(_: Location) -> bool:
@@ -84,9 +86,10 @@ class Recognised(Struct, frozen=True, kw_only=True):
 
 
 class Format(Protocol):
-    """A format that is read and written; an entry of ``registry.FORMATS``.
+    """A format; an entry of ``registry.FORMATS``.
 
-    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none.
+    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none, and
+    ``form``, ``arrange`` and ``plan`` of one that is only read (``about.is_written``).
     """
 
     about: About
@@ -121,15 +124,19 @@ class Format(Protocol):
         """
         ...
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> Form:
+    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002
         """The form of a target, from the format's own options, parsed, and the open source.
 
-        Raises PlanError for options that contradict each other or the source.
+        Raises PlanError for options that contradict each other or the source, and where the format is only read.
         """
-        ...
+        raise self._only_read()
 
     def arrange(
-        self, form: Form, tensor: TargetTensor, source: StoredTensor, slices: Grid
+        self,
+        form: Form,  # noqa: ARG002
+        tensor: TargetTensor,  # noqa: ARG002
+        source: StoredTensor,  # noqa: ARG002
+        slices: Grid,  # noqa: ARG002
     ) -> TargetTensor:
         """A tensor of a target with the chunks and the encoding in which it is stored.
 
@@ -139,19 +146,19 @@ class Format(Protocol):
 
         Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
         """
-        ...
+        raise self._only_read()
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
         """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 
-    def plan(self, target: TargetCheckpoint) -> FileMap:
+    def plan(self, target: TargetCheckpoint) -> FileMap:  # noqa: ARG002
         """The files of a target; nothing is written yet.
 
         Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
         the format cannot hold; LayoutError where a layout does not divide its tensor.
         """
-        ...
+        raise self._only_read()
 
     def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
         """The folders of an open checkpoint that get a slices.json, the top last.
@@ -160,12 +167,21 @@ class Format(Protocol):
         """
         return []
 
+    def _only_read(self) -> PlanError:
+        return PlanError(
+            f"{self.about.title} checkpoints are read, but not written; say which format the target has, such as orbax or safetensors (to)"
+        )
+
 
 _MOST_SHOWN = 8
 
 
 def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> None:
-    """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only."""
+    """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only.
+
+    No other format than the source's holds values that were not opened.
+    """
+    _refuse_objects(known, target)
     if not known.about.tensors_only:
         return
     others = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if not leaf.tensor]
@@ -176,11 +192,22 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
         if leaf.name in keys or leaf.meta.get("ext_metadata")
     ]
     if others:
-        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
         raise FormatError(
-            f"{known.about.title} files hold tensors only, and cannot hold {', '.join(others[:_MOST_SHOWN])}{more}; leave them out "
-            "(drop), or write Orbax (to)"
+            f"{known.about.title} files hold tensors only, and cannot hold {_some(others)}; leave them out (drop), or write Orbax (to)"
         )
+
+
+def _refuse_objects(known: Format, target: TargetCheckpoint) -> None:
+    objects = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if leaf.is_object]
+    if objects:
+        raise FormatError(
+            f"{known.about.title} cannot hold {_some(objects)}, which was not opened, since a pickle can run any code; leave it out (drop)"
+        )
+
+
+def _some(named: Sequence[str]) -> str:
+    more = f" and {len(named) - _MOST_SHOWN} more" if len(named) > _MOST_SHOWN else ""
+    return ", ".join(named[:_MOST_SHOWN]) + more
 
 
 def refuse_database(form: Form, traits: Traits) -> None:

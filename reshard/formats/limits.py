@@ -66,3 +66,21 @@ MAX_INLINE_BYTES = 1 << 20
 
 MAX_NODES = 1 << 20
 """Nodes of a database's index."""
+
+MAX_PICKLE_BYTES = 256 << 20
+"""A ``.metadata`` of torch takes some 260 bytes for each tensor."""
+
+MAX_PICKLE_OPCODES = 1 << 26
+"""Steps of a pickle: a ``.metadata`` takes some 110 for each tensor. A million take about half a second."""
+
+MAX_PICKLE_VALUES = 1 << 24
+"""Values that a pickle makes, each 70 bytes in memory: a ``.metadata`` makes some 40 for each tensor."""
+
+MAX_PICKLE_STACK = 1 << 16
+"""Values that wait on a pickle's stack: writers of pickles add 1,000 items of a list or dict at a time."""
+
+MAX_ITEM_PICKLE_BYTES = 1 << 20
+"""The pickle of one item that torch.save wrote: of a tensor some 200 bytes, of an optimizer's settings some thousand."""
+
+MAX_ARCHIVE_RECORDS = 1 << 12
+"""Records of one archive of torch.save; that of a tensor has seven."""

@@ -21,6 +21,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader, Record, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
+from reshard.formats.dcp.format import DCP
 from reshard.formats.file_map import FileMap
 from reshard.formats.foreign.recognise import foreign_text, prefix_text
 from reshard.formats.format import Format, Recognised
@@ -34,7 +35,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP)
 """In the order in which they are tried."""
 
 
@@ -181,8 +182,8 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 def format_names() -> tuple[str, ...]:
-    """The names of all formats."""
-    return tuple(known.about.name for known in FORMATS)
+    """The names of the formats that are written."""
+    return tuple(known.about.name for known in FORMATS if known.about.is_written)
 
 
 def format_options() -> dict[str, Option]:

@@ -1,17 +1,18 @@
 """Steps: the folders of a training run; each is a checkpoint, named by its number.
 
 Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options; transformers' Trainer
-names them ``checkpoint-1000``. A folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number
+names them ``checkpoint-1000``, torchtitan ``step-1000``. A folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number
 after any other word is a step only if the caller asks for a step.
 
-A step is an Orbax checkpoint that was committed, or a safetensors model of which all files are there: programs write these in
-place, without a mark at the end.
+A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, or a distributed checkpoint of
+torch with its ``.metadata``: programs write these in place, without a mark at the end but the last of these files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from reshard.formats.dcp import files as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.step_names import StepName, step_name
@@ -70,7 +71,7 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
     """Which of these folders of a run are committed.
 
     Of Orbax as it counts: on a local disk all that have their final name, in a bucket those with the marker, in one request for
-    each. Of safetensors those with all files.
+    each. Of safetensors and torch DCP those with all files.
     """
     names = [name for name in names if TEMPORARY not in name]
     seen = folder.remembered()
@@ -81,10 +82,15 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
 def _is_whole(step: Location) -> bool:
     """Whether a folder with the name of a step may be read."""
     if step.traits.renames:
-        return is_orbax(step) or safetensors.is_whole(step) or _lost_its_files(step)
+        return is_orbax(step) or _has_all_files(step) or _lost_its_files(step)
     if (step / COMMIT_MARKER).is_file():
         return True
-    return safetensors.is_whole(step) and not is_orbax(step) and not is_left_unfinished(step)
+    return _has_all_files(step) and not is_orbax(step) and not is_left_unfinished(step)
+
+
+def _has_all_files(step: Location) -> bool:
+    """Whether a folder is a checkpoint that other programs write in place, and finished."""
+    return safetensors.is_whole(step) or dcp.is_whole(step)
 
 
 def _lost_its_files(step: Location) -> bool:
@@ -121,5 +127,5 @@ def steps_text(steps: Iterable[int]) -> str:
 
 def _is_committed(folder: Location) -> bool:
     """Whether a folder has the marks of a finished checkpoint, and none of an unfinished one."""
-    is_there = is_finished(folder) if is_orbax(folder) else safetensors.is_whole(folder)
+    is_there = is_finished(folder) if is_orbax(folder) else _has_all_files(folder)
     return is_there and not is_left_unfinished(folder)

@@ -75,6 +75,7 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
     _refuse_packed(wanted)
+    _refuse_objects(wanted)
     _check(reader, leaves, wanted, request)
     values = {f.name: _value_without_data(f) for f in wanted if f.stored is None}
     if request.like is not None:
@@ -116,6 +117,16 @@ def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
         )
         raise FormatError(
             f"{packed[0].name!r}{more} is {dtype}, {packed_text(dtype)}, for which numpy and jax have no type; leave it out (drop)"
+        )
+
+
+def _refuse_objects(wanted: Sequence[SourceLeaf]) -> None:
+    """A value that was not opened would be None."""
+    objects = [f for f in wanted if f.stored is None and f.leaf.is_object]
+    if objects:
+        more = f" and {len(objects) - 1} more" if objects[1:] else ""
+        raise FormatError(
+            f"{objects[0].name!r} ({objects[0].leaf.kind}){more} is not restored, since a pickle can run any code; leave it out (drop)"
         )
 
 

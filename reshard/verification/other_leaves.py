@@ -40,6 +40,8 @@ class AllLeaves(Struct, frozen=True):
             spec = self.tensors[name].spec
             return f"{spec.dtype} of shape {list(spec.shape)}"
         leaf = self.leaves[name]
+        if leaf.is_object:
+            return f"{leaf.kind} ({leaf.meta['digest']})"
         return repr(leaf.text) if leaf.text is not None else leaf.value_type or "empty"
 
 

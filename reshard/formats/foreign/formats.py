@@ -56,11 +56,6 @@ SAVED_MODEL = Foreign(
     "tf.train.load_checkpoint('DIR/variables/variables') gives every variable as a numpy array (get_variable_to_shape_map, "
     "get_tensor); save them with safetensors.numpy.save_file",
 )
-TORCH_DCP = Foreign(
-    "a distributed checkpoint of torch (.metadata and .distcp files)",
-    "'python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE.pt' makes one file of it; load that with torch.load "
-    "and write its tensors with safetensors.torch.save_file",
-)
 MEGATRON = Foreign(
     "a checkpoint of Megatron",
     "AutoBridge.export_ckpt of Megatron Bridge writes the model as Hugging Face safetensors",

@@ -19,7 +19,6 @@ _START_BYTES = 16
 _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
     (r".*\.data-\d{5}-of-\d{5}", b"", formats.TENSORFLOW),
     (r"saved_model\.pb", b"", formats.SAVED_MODEL),
-    (r".*\.distcp|\.metadata", b"", formats.TORCH_DCP),
     (r".*", b"GGUF", formats.GGUF),
     (r".*", b"\x89HDF", formats.HDF5),
     (r".*", b"\x93NUMPY", formats.NPY),
@@ -34,7 +33,6 @@ _FOLDERS: tuple[tuple[tuple[str, ...], Foreign], ...] = (
     ((r"\.metadata", r"common\.pt|metadata\.json"), formats.MEGATRON),
     ((r"latest_checkpointed_iteration\.txt|mp_rank_\d.*",), formats.MEGATRON),
     ((r"metadata\.pkl",), formats.TORCH_CHECKPOINTING),
-    ((r"\.metadata|.*\.distcp",), formats.TORCH_DCP),
     ((r"zero_to_fp32\.py",), formats.DEEPSPEED),
     ((r"saved_model\.pb",), formats.SAVED_MODEL),
     ((r".*\.data-\d{5}-of-\d{5}",), formats.TENSORFLOW),

@@ -5,7 +5,6 @@ The bytes of arrays stay in the file, and are read from there. Numbers are kept 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 
 from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
@@ -13,6 +12,7 @@ from reshard.formats.msgpack.arrays import ArrayBytes
 from reshard.formats.msgpack.tree import Value
 from reshard.formats.orbax.aggregate_file import Aggregate
 from reshard.formats.orbax.find_arrays import ArrayFiles
+from reshard.formats.python_numbers import element_of
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
@@ -23,8 +23,6 @@ _EXTENT_BYTES = 220
 
 _RAW = Encoding()
 _GATHERED = Encoding(gathered="in ranges")
-
-_LARGEST_INT64 = (1 << 63) - 1
 
 
 class KeptValues:
@@ -67,7 +65,7 @@ def _as_zarr(value: Value) -> ZarrArray:
         dtype, shape = value.dtype, value.shape
         encoding = _GATHERED if len(value.parts) > 1 else _RAW
     else:
-        (dtype, _), shape, encoding = _number(value), (), _RAW
+        (dtype, _), shape, encoding = element_of(value), (), _RAW
     chunk = tuple(max(1, n) for n in shape)
     fill = bytes(storage_bytes(dtype))
     return ZarrArray(shape, dtype, chunk, chunk, encoding, fill, separator=".", prefixed=False)
@@ -75,7 +73,7 @@ def _as_zarr(value: Value) -> ZarrArray:
 
 def _extent(value: Value, aggregate: Aggregate) -> Extent:
     if not isinstance(value, ArrayBytes):
-        data = _number(value)[1]
+        data = element_of(value)[1]
         return Extent(aggregate.file, 0, len(data), inline=data, version=aggregate.version)
     start = value.parts[0][0] if value.parts else 0
     pieces = None
@@ -94,17 +92,3 @@ def _pieces(value: ArrayBytes, aggregate: Aggregate) -> Iterator[RawPiece]:
             yield RawPiece(box, aggregate.file, offset, version=aggregate.version)
             offset += box.size * itemsize
         first = last
-
-
-def _number(value: Value) -> tuple[str, bytes]:
-    """The dtype in which Orbax stores a Python number, and its bytes."""
-    if isinstance(value, bool):
-        return "bool", struct.pack("<?", value)
-    if isinstance(value, int):
-        is_large = value > _LARGEST_INT64
-        return ("uint64", struct.pack("<Q", value)) if is_large else ("int64", struct.pack("<q", value))  # fmt: skip
-    if isinstance(value, float):
-        return "float64", struct.pack("<d", value)
-    if isinstance(value, complex):
-        return "complex128", struct.pack("<dd", value.real, value.imag)
-    raise TypeError(f"no number: {type(value)}")

@@ -1,0 +1,53 @@
+"""The entries of torch's distributed checkpoint: its tensors in pieces, its other values, and where each is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from reshard.formats.contents import PathKey
+from reshard.geometry.box import Box
+
+
+class Placement(Struct, frozen=True):
+    """Where an item is stored: one archive of ``torch.save`` in a file of the folder."""
+
+    file: str
+    offset: int
+    nbytes: int
+
+
+class Piece(Struct, frozen=True):
+    """A box of a tensor; ``places`` has one for each rank that stored it."""
+
+    box: Box
+    places: tuple[Placement, ...]
+
+
+class TensorEntry(Struct, frozen=True):
+    """A tensor; ``pieces`` may be empty boxes, and in any order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class ValueEntry(Struct, frozen=True):
+    """A value that is no tensor; ``places`` has one for each rank that stored it."""
+
+    name: str
+    places: tuple[Placement, ...]
+
+
+class Entries(Struct, frozen=True):
+    """What the metadata files list.
+
+    Attributes:
+        entries: by name, in the order of the saved tree.
+        paths: the keys of each entry in the saved tree; an entry without has its name as its only key.
+    """
+
+    entries: Mapping[str, TensorEntry | ValueEntry]
+    paths: Mapping[str, tuple[PathKey, ...]]

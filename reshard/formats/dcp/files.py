@@ -1,0 +1,98 @@
+"""The files of torch's distributed checkpoint in a folder.
+
+::
+
+    folder/.metadata                  written last: without it the save did not finish
+    folder/__0.metadata, …            in its place, where each rank saved by itself
+    folder/__0_0.distcp, …            the items; names carry no meaning
+
+Megatron's checkpoints have files of this kind too, and more; they are another format, with ``metadata.json`` or ``common.pt`` beside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
+from reshard.formats.dcp.metadata import MetadataFile
+from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.storage.location import Location
+
+METADATA = ".metadata"
+ENDING = ".distcp"
+
+_OF_RANK = re.compile(r"__([0-9]{1,9})\.metadata")
+_OF_MEGATRON = frozenset({"metadata.json", "common.pt"})
+
+
+def is_dcp(root: Location) -> bool:
+    """Whether a location is such a folder, finished or not, or one of its files."""
+    found = root.status()
+    if found is not None and found.kind == "folder":
+        return _has_marks(_names(root))
+    return found is not None and found.kind == "file" and _is_mark(root.name)
+
+
+def is_whole(folder: Location) -> bool:
+    """Whether a folder has the metadata that a save writes last; no for any other folder."""
+    names = _names(folder)
+    return bool(_metadata_names(names)) and _has_marks(names)
+
+
+def metadata_files(folder: Location) -> list[Location]:
+    """The metadata files of a folder, those of ranks in order.
+
+    Raises NotACheckpointError for one of its files in its place, IncompleteCheckpointError where the save did not finish, or
+    the file of a rank is missing.
+    """
+    if not folder.is_folder():
+        raise NotACheckpointError(
+            f"{folder} is one file of a distributed checkpoint of torch; name its folder, {folder.parent}"
+        )
+    found = _metadata_names(_names(folder))
+    if not found:
+        raise IncompleteCheckpointError(
+            f"{folder} has {ENDING} files but no {METADATA}, which torch writes last: the save did not finish, or the file was not copied "
+            "(its name begins with a dot); copy it, or take another step"
+        )
+    ranks = [int(match[1]) for name in found if (match := _OF_RANK.fullmatch(name))]
+    for expected, rank in enumerate(ranks):
+        if rank != expected:
+            raise IncompleteCheckpointError(
+                f"{folder} has the metadata of {len(ranks)} ranks, up to {max(ranks)}, but not __{expected}{METADATA}: that rank did not "
+                "finish its save, or the file was not copied"
+            )
+    return [folder / name for name in found]
+
+
+def read_metadata_files(folder: Location) -> list[MetadataFile]:
+    """The metadata files with their bytes. Raises as ``metadata_files``; FormatError where they are too large."""
+    files = metadata_files(folder)
+    sizes = [found.nbytes for file in files if (found := file.status()) is not None]
+    if sum(sizes) > MAX_PICKLE_BYTES:
+        raise FormatError(
+            f"{folder} has {sum(sizes):,} bytes of metadata; at most {MAX_PICKLE_BYTES:,} are read"
+        )
+    return [MetadataFile(read_bytes(file, MAX_PICKLE_BYTES), str(file)) for file in files]
+
+
+def _names(folder: Location) -> list[str]:
+    return [entry.name for entry in folder.entries() if not entry.is_folder]
+
+
+def _has_marks(names: Sequence[str]) -> bool:
+    return any(map(_is_mark, names)) and not _OF_MEGATRON.intersection(names)
+
+
+def _is_mark(name: str) -> bool:
+    return name == METADATA or name.endswith(ENDING) or _OF_RANK.fullmatch(name) is not None
+
+
+def _metadata_names(names: Sequence[str]) -> list[str]:
+    """``.metadata``, else the files of ranks by number."""
+    if METADATA in names:
+        return [METADATA]
+    of_ranks = {int(match[1]): name for name in names if (match := _OF_RANK.fullmatch(name))}
+    return [of_ranks[rank] for rank in sorted(of_ranks)]

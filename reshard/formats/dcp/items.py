@@ -1,0 +1,136 @@
+"""Reads the items of a checkpoint: of a tensor where its elements are, of another value what it is."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import islice
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.dcp.entries import Placement
+from reshard.formats.dcp.item_files import ItemFiles, Window
+from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
+from reshard.formats.torch.archive import Archive, open_archive
+from reshard.formats.torch.archived_tensor import (
+    TENSOR_NAMES,
+    ArchivedTensor,
+    archived_tensor,
+    is_tensor,
+)
+from reshard.formats.torch.plain_value import PLAIN_NAMES, Unread, Values, plain_values
+from reshard.storage.location import Location
+
+_AT_ONCE = 1 << 10
+"""Items whose ends are asked for together in a bucket."""
+
+_KNOWN_PICKLES = 1 << 12
+"""Pickles that are kept: those of the layers of a model are alike."""
+
+_PICKLE = "data.pkl"
+
+
+class StoredItem(Struct, frozen=True):
+    """An item that holds a tensor: where its first element is.
+
+    Attributes:
+        path: the text of the file's location.
+        version: which content of the file; see ``FileStatus.version``.
+    """
+
+    tensor: ArchivedTensor
+    path: str
+    offset: int
+    version: str
+
+
+class StoredValue(Struct, frozen=True):
+    """An item that holds another value.
+
+    Attributes:
+        values: what it is.
+        digest: of the archive's content, 8 hex digits; "" where torch computed no checksums.
+    """
+
+    values: Values
+    path: str
+    digest: str
+
+
+Wanted = tuple[Placement, str, bool]
+"""A place, what is expected there, for messages, and whether that is a tensor."""
+
+
+def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[Placement, StoredItem | StoredValue]:  # fmt: skip
+    """The items at these places.
+
+    Raises:
+        MissingError: a file is not there.
+        CorruptError: an archive is damaged, cut short, or holds something else than expected.
+        FormatError: it uses what is not read.
+    """
+    places = {place: (what, is_tensor) for place, what, is_tensor in wanted}
+    files = ItemFiles(root, sorted({place.file for place in places}))
+    known: dict[bytes, ArchivedTensor] = {}
+    found: dict[Placement, StoredItem | StoredValue] = {}
+    ordered = iter(sorted(places, key=lambda place: (place.file, place.offset)))
+    with closing(files):
+        while batch := list(islice(ordered, _AT_ONCE)):
+            for place, window in files.windows(batch, places):
+                _, wants_tensor = places[place]
+                archive = open_archive(window.read, place.nbytes, window.where)
+                archive.refuse_big_endian()
+                if wants_tensor:
+                    found[place] = _tensor_item(archive, place, window, known)
+                else:
+                    values = _values(archive, window.where)
+                    found[place] = StoredValue(values, window.path, _digest(archive))
+    return found
+
+
+def _tensor_item(
+    archive: Archive, place: Placement, window: Window, known: dict[bytes, ArchivedTensor]
+) -> StoredItem:
+    pickled = archive.small(_PICKLE)
+    tensor = known.get(pickled)
+    if tensor is None:
+        node = read_pickle(pickled, TENSOR_NAMES, window.where)
+        if not is_tensor(node):
+            raise CorruptError(
+                f"{window.where} holds something else than a tensor; the files are not of one checkpoint"
+            )
+        tensor = archived_tensor(node, window.where)
+        if len(known) < _KNOWN_PICKLES:
+            known[pickled] = tensor
+    record, start = archive.start(tensor.record)
+    if record.nbytes != tensor.record_bytes:
+        raise CorruptError(
+            f"{window.where} has {record.nbytes:,} bytes of elements; expected {tensor.record_bytes:,}, so restore the file from a copy"
+        )
+    offset = place.offset + start + tensor.offset
+    return StoredItem(tensor, window.path, offset, window.version)
+
+
+def _values(archive: Archive, where: str) -> Values:
+    try:
+        node = read_pickle(archive.small(_PICKLE), PLAIN_NAMES, where)
+    except CorruptError:
+        raise
+    except UnknownNameError as error:
+        return Unread(f"an object of {error.name[:200]}")
+    except FormatError:
+        return Unread("an object")
+    if is_tensor(node):
+        raise CorruptError(
+            f"{where} holds a tensor, but the metadata lists another value; the files are not of one checkpoint"
+        )
+    return plain_values(node)
+
+
+def _digest(archive: Archive) -> str:
+    """A checksum of the pickle and the storages, from those of the archive."""
+    names = [n for n in archive.records if n == _PICKLE or n.startswith("data/")]
+    crcs = [archive.records[name].crc for name in sorted(names)]
+    return f"{zlib.crc32(repr(crcs).encode()):08x}" if any(crcs) else ""

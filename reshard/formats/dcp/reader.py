@@ -1,0 +1,200 @@
+"""Opens a distributed checkpoint of torch: ``.metadata``, and the beginning and the end of each item.
+
+No pickle is run, and no tensor bytes are read. The elements of a piece lie in one range of a file, without checksums, in row-major
+or another order of axes, so that the engine reads them in ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+from reshard.errors import CorruptError, FormatError, ReshardError
+from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.codecs import read_ahead
+from reshard.formats.contents import Container, Encoding, Extent, Item, StoredTensor
+from reshard.formats.dcp.cut_tensor import CutTensor, cut_tensor, filled
+from reshard.formats.dcp.entries import Entries, Placement, TensorEntry, ValueEntry
+from reshard.formats.dcp.files import metadata_files, read_metadata_files
+from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
+from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
+from reshard.formats.dcp.tree import TreeLeaf, tree_of, unread_warnings
+from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.formats.slices.file_digests import check_digest
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile, digest_of
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Grid, Index
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
+
+FORMAT = "dcp"
+
+OPENED_LEAF_BYTES = 6000
+"""Memory of a leaf or a piece while it is opened: its nodes, its records and the ends of its archive."""
+
+LEAF_BYTES, PIECE_BYTES = 1600, 700
+"""Memory of an open leaf and of each of its pieces."""
+
+_NEWOBJ = b"\x81"
+_OBJECTS_OF_A_PIECE = 3
+"""Objects that ``.metadata`` makes for each item at least: what it is, its index, and its place."""
+
+
+def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reader:
+    """Opens the checkpoint in a folder.
+
+    Args:
+        root: viewed as one checkpoint, so that its files are in it.
+        record: how to use its slices.json, if it has one.
+        uri: the folder as the user named it.
+
+    Raises:
+        IncompleteCheckpointError: the save did not finish.
+        MissingError: a file is not there. StorageError: one cannot be read.
+        CorruptError: what is stored is damaged or contradicts itself.
+        FormatError: it uses what is not read.
+    """
+    uri = uri or str(root)
+    files = read_metadata_files(root)
+    known = _read_record(root, files, record)
+    where = files[0].where
+    entries = parse_metadata(files)
+    found = read_items(root, _wanted(entries))
+    tensors = {place: item for place, item in found.items() if isinstance(item, StoredItem)}
+    cuts = {
+        entry.name: cut_tensor(entry, tensors, where)
+        for entry in entries.entries.values()
+        if isinstance(entry, TensorEntry)
+    }
+    leaves = tree_of(entries, dict(_values(entries, found)), where)
+    chunks = DcpChunks(uri, leaves, cuts)
+    stored = {one.leaf.name: _stored(one, cuts, known, root) for one in leaves if one.leaf.tensor}
+    if record == "checked":
+        _check_record(known, stored, uri)
+    return Reader(
+        uri=uri,
+        format=FORMAT,
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=MappingProxyType(stored),
+        leaves=tuple(one.leaf for one in leaves),
+        chunks=chunks,
+        metadata_bytes=root.traits.memory_bytes + _memory(leaves),
+        made=known.made,
+        warnings=tuple(unread_warnings(leaves)),
+        takes_record=True,
+    )
+
+
+def leaf_count(root: Location) -> int:
+    """About how many leaves and pieces it has, never too few: by the objects that its metadata makes; 0 where it cannot be read."""
+    try:
+        files = [read_bytes(file, MAX_PICKLE_BYTES) for file in metadata_files(root)]
+    except ReshardError:
+        return 0
+    return sum(data.count(_NEWOBJ) for data in files) // _OBJECTS_OF_A_PIECE
+
+
+class DcpChunks(Chunks):
+    """The bytes of an open distributed checkpoint."""
+
+    def __init__(self, uri: str, leaves: Sequence[TreeLeaf], cuts: Mapping[str, CutTensor]) -> None:
+        self._uri = uri
+        self._cuts = {one.leaf.name: cuts[one.entry.name] for one in leaves if one.entry}
+        self._numbers = {
+            one.leaf.name: Extent(one.path, 0, len(one.number[1]), inline=one.number[1])
+            for one in leaves
+            if one.number
+        }
+
+    def locate(self, name: str, index: Index) -> Extent:
+        """Where the elements of a chunk are. Raises FormatError where there is no such tensor or chunk."""
+        if name in self._numbers and index == ():
+            return self._numbers[name]
+        if name not in self._cuts:
+            raise FormatError(f"{self._uri} has no tensor named {name!r}")
+        extent = self._cuts[name].chunks.locate(index)
+        if extent is None:
+            raise FormatError(f"{self._uri}: {name!r} has no chunk {list(index)}")
+        return extent
+
+    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:
+        """The places of each piece that several ranks stored."""
+        return self._cuts[name].copies if name in self._cuts else ()
+
+
+def _wanted(entries: Entries) -> Iterator[Wanted]:
+    """The items to look into: of a value the first of its places, since ranks repeat it."""
+    for entry in entries.entries.values():
+        if isinstance(entry, ValueEntry):
+            yield entry.places[0], f"the value {entry.name!r}", False
+            continue
+        for piece in filled(entry):
+            for place in piece.places:
+                yield place, f"the piece {piece.box} of {entry.name!r}", True
+
+
+def _values(
+    entries: Entries, found: Mapping[Placement, StoredItem | StoredValue]
+) -> Iterator[tuple[str, StoredValue]]:
+    for entry in entries.entries.values():
+        if isinstance(entry, ValueEntry):
+            yield entry.name, cast("StoredValue", found[entry.places[0]])
+
+
+def _stored(
+    one: TreeLeaf, cuts: Mapping[str, CutTensor], known: SliceFile, root: Location
+) -> StoredTensor:
+    name = one.leaf.name
+    if one.number is not None:
+        spec, encoding = TensorSpec(name, (), one.number[0], Grid.whole(())), Encoding()
+    else:
+        cut = cuts[one.entry.name if one.entry else name]
+        grid = cut.chunks.grid
+        spec = TensorSpec(name, grid.shape, cut.dtype, grid)
+        encoding = read_ahead(cut.chunks.encoding, root.store)
+    entry = known.tensors.get(name)
+    digest = entry.digest if entry is not None and _describes(entry, spec) else None
+    return StoredTensor(spec, encoding, bytes(storage_bytes(spec.dtype)), False, digest)
+
+
+def _describes(entry: SliceEntry, spec: TensorSpec) -> bool:
+    return (entry.dtype, tuple(entry.shape)) == (spec.dtype, spec.shape)
+
+
+def _read_record(root: Location, files: Sequence[MetadataFile], record: Record) -> SliceFile:
+    """What was recorded of it; an empty record where there is none, or none is wanted."""
+    if record == "ignored":
+        return SliceFile({})
+    try:
+        known = read_slices(root) or SliceFile({})
+        if record == "checked":
+            for file in files:
+                name = file.where.rpartition("/")[2]
+                digest = digest_of(file.data)
+                check_digest(digest, known.files.get(name, digest), f"the file {file.where}")
+    except FormatError:
+        if record == "checked":
+            raise
+        return SliceFile({})
+    return known
+
+
+def _check_record(known: SliceFile, stored: Mapping[str, StoredTensor], uri: str) -> None:
+    """Raises CorruptError where the record does not describe the tensors."""
+    for name, entry in known.tensors.items():
+        if name not in stored or not _describes(entry, stored[name].spec):
+            found = stored[name].spec if name in stored else None
+            what = f"stored is {found.dtype} of shape {list(found.shape)}" if found else "no file holds it"  # fmt: skip
+            raise CorruptError(
+                f"{uri}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but {what}; restore it from a copy, or remove "
+                "slices.json if the files were changed on purpose"
+            )
+
+
+def _memory(leaves: Sequence[TreeLeaf]) -> int:
+    pieces = sum(len(one.entry.pieces) for one in leaves if one.entry)
+    names = sum(4 * len(one.leaf.name) for one in leaves)
+    return LEAF_BYTES * len(leaves) + PIECE_BYTES * pieces + names

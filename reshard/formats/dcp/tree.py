@@ -1,0 +1,100 @@
+"""The leaves of a distributed checkpoint of torch: its tensors and values by their paths in the tree that was saved.
+
+A value that torch stored as one item, such as ``betas`` of an optimizer, is a branch of the tree: each of its numbers and texts is a
+leaf. Numbers are tensors without dimensions, as everywhere here. What is neither is a leaf that says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import FormatError
+from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.dcp.entries import Entries, TensorEntry, ValueEntry
+from reshard.formats.dcp.items import StoredValue
+from reshard.formats.limits import MAX_LEAVES
+from reshard.formats.python_numbers import element_of
+from reshard.formats.torch.plain_value import Empty, Unread
+
+_MOST_SHOWN = 3
+
+_NUMBER = {"value_metadata": {"value_type": "scalar", "skip_deserialize": False}}
+_TEXT = {"value_type": "string", "skip_deserialize": False}
+
+
+class TreeLeaf(Struct, frozen=True):
+    """A leaf, and what it holds.
+
+    Attributes:
+        entry: the tensor in pieces; None for another value.
+        number: dtype and bytes of a number; None for anything else.
+        path: the file that it is in, for a number.
+    """
+
+    leaf: Leaf
+    entry: TensorEntry | None = None
+    number: tuple[str, bytes] | None = None
+    path: str = ""
+
+
+def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> list[TreeLeaf]:
+    """Every leaf, in the order of the entries; ``values``: what each entry holds that is no tensor.
+
+    Raises FormatError for two leaves with the same name, and for too many.
+    """
+    found: dict[str, TreeLeaf] = {}
+    for entry in entries.entries.values():
+        path = entries.paths.get(entry.name) or (PathKey(entry.name),)
+        for one in _leaves(entry, path, values):
+            first = found.setdefault(one.leaf.name, one)
+            if first is not one:
+                raise FormatError(
+                    f"{where}: two leaves are named {one.leaf.name[:200]!r} once their keys are joined, such as {entry.name[:200]!r}; rename "
+                    "one where the checkpoint is saved"
+                )
+        if len(found) > MAX_LEAVES:
+            raise FormatError(f"{where} has more than {MAX_LEAVES:,} leaves, the most that is read")
+    return list(found.values())
+
+
+def _leaves(
+    entry: TensorEntry | ValueEntry, path: tuple[PathKey, ...], values: Mapping[str, StoredValue]
+) -> Iterator[TreeLeaf]:
+    if isinstance(entry, TensorEntry):
+        yield TreeLeaf(_leaf(path, {}), entry)
+        return
+    stored = values[entry.name]
+    if isinstance(stored.values, Unread):
+        meta = {"object": stored.values.kind, "digest": stored.digest or str(entry.places[0])}
+        yield TreeLeaf(_leaf(path, meta, is_tensor=False))
+        return
+    for below, value in stored.values:
+        yield _value_leaf((*path, *below), value, stored.path)
+
+
+def _value_leaf(path: tuple[PathKey, ...], value: Any, file: str) -> TreeLeaf:
+    if isinstance(value, str):
+        return TreeLeaf(_leaf(path, {"value_metadata": _TEXT, "string": value}, is_tensor=False))
+    if value is None or isinstance(value, Empty):
+        kind = "None" if value is None else value.kind
+        meta = {"value_metadata": {"value_type": kind, "skip_deserialize": True}}
+        return TreeLeaf(_leaf(path, meta, is_tensor=False))
+    return TreeLeaf(_leaf(path, _NUMBER), number=element_of(value), path=file)
+
+
+def _leaf(path: tuple[PathKey, ...], meta: Mapping[str, Any], *, is_tensor: bool = True) -> Leaf:
+    return Leaf("/".join(key.key for key in path), path, tensor=is_tensor, meta=meta)
+
+
+def unread_warnings(leaves: list[TreeLeaf]) -> Iterator[str]:
+    """A sentence about the values that are not read."""
+    found = [f"{one.leaf.name!r} is {one.leaf.kind}" for one in leaves if one.leaf.is_object]
+    if found:
+        more = f", and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        yield (
+            f"{', '.join(found[:_MOST_SHOWN])}{more}: not opened, since a pickle can run any code; leave it out (drop) where it is converted, "
+            "or save it as tensors, numbers and text"
+        )

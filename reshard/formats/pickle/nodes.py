@@ -1,0 +1,93 @@
+"""What the interpreter of pickles makes in place of Python objects: records that do nothing.
+
+Numbers, text, None, tuples and lists are themselves. A dict is a ``Table``, which looks nothing up, so that no key is ever
+hashed. A class or a function is a ``Name``, and what a pickle would build or call is a ``Made``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError
+from reshard.formats.json.safe_json import shorten
+
+T = TypeVar("T")
+
+
+class Name(Struct, frozen=True):
+    """A class or a function that a pickle names; ``text`` is what the list of known names calls it."""
+
+    text: str
+
+
+class Persistent(Struct, frozen=True):
+    """A reference to what is outside of the pickle, such as a storage of torch."""
+
+    reference: Any
+
+    def __repr__(self) -> str:  # what it refers to may be deep
+        return "Persistent(…)"
+
+
+class Table:
+    """A dict: its keys and values in turn, as they were set. Equal keys are not joined."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"Table of {len(self.entries) // 2}"
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Each key with its value."""
+        return list(zip(self.entries[::2], self.entries[1::2], strict=True))
+
+
+class Made:
+    """An object that a pickle would make.
+
+    Attributes:
+        name: of its class, or of the function that would be called.
+        arguments: with which it would be.
+        state: given by BUILD; None before.
+        table: its items, where it is a kind of dict.
+    """
+
+    __slots__ = ("arguments", "name", "state", "table")
+
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.state: Any = None
+        self.table: Table | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}(…)"
+
+
+def expect_made(value: Any, name: str, what: str, where: str) -> Made:
+    """``value`` itself, if it is made from ``name``; else a CorruptError that names ``what`` and ``where``."""
+    if isinstance(value, Made) and value.name == name:
+        return value
+    raise CorruptError(f"{where}: {what} should be a {name}, but is {shorten(value)}")
+
+
+def expect_node(value: Any, kind: type[T], what: str, where: str) -> T:
+    """``value`` itself, if it is exactly a ``kind``; else a CorruptError that names ``what`` and ``where``."""
+    if type(value) is kind:
+        return value
+    expected = "dict" if kind is Table else kind.__name__
+    raise CorruptError(f"{where}: {what} should be a {expected}, but is {shorten(value)}")
+
+
+def fields_of(made: Made, where: str) -> dict[str, Any]:
+    """The attributes of an object whose state is a dict. Raises CorruptError for any other."""
+    state = expect_node(made.state, Table, f"the state of a {made.name}", where)
+    found: dict[str, Any] = {}
+    for key, value in state.pairs():
+        found[expect_node(key, str, f"a name in the state of a {made.name}", where)] = value
+    return found

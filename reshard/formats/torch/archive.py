@@ -1,0 +1,229 @@
+"""The zip archive that ``torch.save`` makes of one object: where each record's bytes are.
+
+::
+
+    archive/data.pkl        a pickle of the object; what is in a tensor's storage is named by a number
+    archive/byteorder       "little" or "big"
+    archive/data/0, …       the bytes of each storage, uncompressed
+
+Records are stored as they are. The sizes in local headers are left out mostly (flag 8), so that the central directory tells
+them; a ZIP64 end record comes before the end record (PKWARE's APPNOTE.TXT, 4.3). The first part of a name is the name of the file that
+torch wrote to, and may be anything.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_ITEM_PICKLE_BYTES
+
+_END = struct.Struct("<4s4H2IH")
+_LOCATOR = struct.Struct("<4sIQI")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_LOCAL = struct.Struct("<4s5H3I2H")
+_EXTRA = struct.Struct("<2H")
+
+_UNSET = 0xFFFFFFFF
+"""Where a field of 4 bytes says that ZIP64's has the value."""
+
+_ZIP64 = 1
+_SIZES_FOLLOW = 8
+_ENCRYPTED = 1
+
+MOST_DIRECTORY_BYTES = 1 << 20
+
+Read = Callable[[int, int], bytes]
+"""The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
+
+
+class Record(Struct, frozen=True):
+    """A record of an archive.
+
+    Attributes:
+        header: offset of its local header.
+        limit: offset that its data may not reach beyond: the next record, or the directory.
+        flags: of the zip format.
+        crc: CRC-32 of the data; 0 where torch was told not to compute it.
+    """
+
+    name: str
+    header: int
+    nbytes: int
+    limit: int
+    flags: int
+    crc: int
+
+
+class Archive(Struct, frozen=True):
+    """The records of an archive by name, without the part that all names begin with."""
+
+    records: dict[str, Record]
+    read: Read
+    where: str
+
+    def start(self, name: str) -> tuple[Record, int]:
+        """A record, and the offset of its first byte in the archive. Raises CorruptError where it is not as its headers say."""
+        record = self.records.get(name)
+        if record is None:
+            raise CorruptError(
+                f"{self.where} has no record {name!r}; expected an archive of torch.save, so restore the file from a copy"
+            )
+        fields = _LOCAL.unpack(self.read(record.header, _LOCAL.size))
+        magic, flags, method, stored, size = fields[0], fields[2], fields[3], fields[7], fields[8]
+        start = record.header + _LOCAL.size + fields[9] + fields[10]
+        is_told = not flags & _SIZES_FOLLOW and _UNSET not in (stored, size)
+        if (
+            magic != b"PK\3\4"
+            or method
+            or flags != record.flags
+            or (is_told and (stored, size) != (record.nbytes, record.nbytes))
+            or start + record.nbytes > record.limit
+        ):
+            raise _lies(self.where, f"the headers of its record {name!r} contradict each other")
+        return record, start
+
+    def small(self, name: str) -> bytes:
+        """The bytes of a small record. Raises CorruptError where they are damaged, FormatError where they are too many."""
+        record, start = self.start(name)
+        if record.nbytes > MAX_ITEM_PICKLE_BYTES:
+            raise FormatError(
+                f"{self.where} has a record {name!r} of {record.nbytes:,} bytes; at most {MAX_ITEM_PICKLE_BYTES:,} are read"
+            )
+        data = self.read(start, record.nbytes)
+        if record.crc and zlib.crc32(data) != record.crc:
+            raise CorruptError(
+                f"{self.where}: the record {name!r} has another CRC-32 than its header says; restore the file from a copy"
+            )
+        return data
+
+    def refuse_big_endian(self) -> None:
+        """Raises FormatError for an archive that a big-endian machine wrote. Older versions of torch do not say."""
+        if "byteorder" in self.records and self.small("byteorder") != b"little":
+            raise FormatError(
+                f"{self.where} holds big-endian numbers; load it with torch, and save it on a little-endian machine"
+            )
+
+
+def open_archive(read: Read, nbytes: int, where: str) -> Archive:
+    """The archive in ``nbytes`` bytes, all of them.
+
+    Raises CorruptError for what is no archive, or one whose parts contradict each other; FormatError for compressed records.
+    """
+    if nbytes < _END.size or read(0, 4) != b"PK\3\4":
+        raise _lies(where, "it does not begin as an archive does")
+    start, size, count = _directory(read, nbytes, where)
+    records = list(_entries(read(start, size), count, start, where))
+    return Archive(_named(records, where), read, where)
+
+
+def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
+    """Offset and size of the central directory, and how many records it lists."""
+    end_at = nbytes - _END.size
+    magic, *_, count, size, start, comment = _END.unpack(read(end_at, _END.size))
+    if magic != b"PK\5\6" or comment:
+        raise _lies(where, "it does not end as an archive does")
+    locator_at = end_at - _LOCATOR.size
+    locator = _LOCATOR.unpack(read(locator_at, _LOCATOR.size)) if locator_at > 0 else (b"",)
+    if locator[0] == b"PK\6\7":
+        end_at = locator[2]
+        if end_at + _END64.size > locator_at:
+            raise _lies(where, "its ZIP64 end record is not before its locator")
+        found = _END64.unpack(read(end_at, _END64.size))
+        if found[0] != b"PK\6\6":
+            raise _lies(where, "its ZIP64 end record is not where its locator says")
+        count, size, start = found[7:]
+    if count > MAX_ARCHIVE_RECORDS or size > MOST_DIRECTORY_BYTES:
+        raise FormatError(
+            f"{where} is an archive of {count:,} records; at most {MAX_ARCHIVE_RECORDS:,} are read"
+        )
+    if start + size > end_at:
+        raise _lies(where, "its directory reaches beyond its end record")
+    return start, size, count
+
+
+class _Entry(Struct, frozen=True):
+    name: str
+    header: int
+    nbytes: int
+    flags: int
+    crc: int
+
+
+def _entries(data: bytes, count: int, limit: int, where: str) -> Iterator[Record]:
+    """The records of a central directory, by offset; ``limit``: its own offset."""
+    found, at = list[_Entry](), 0
+    for _ in range(count):
+        entry, at = _entry(data, at, where)
+        found.append(entry)
+    if at != len(data):
+        raise _lies(where, f"its directory has {len(data):,} bytes, but its records take {at:,}")
+    found.sort(key=lambda entry: entry.header)
+    limits = [*(entry.header for entry in found[1:]), limit]
+    for entry, end in zip(found, limits, strict=bool(found)):
+        if entry.header + _LOCAL.size + entry.nbytes > end:
+            raise _lies(where, f"its record {entry.name[:200]!r} reaches into what follows it")
+        yield Record(entry.name, entry.header, entry.nbytes, end, entry.flags, entry.crc)
+
+
+def _entry(data: bytes, at: int, where: str) -> tuple[_Entry, int]:
+    """The entry at an offset of a directory, and the offset behind it."""
+    if at + _CENTRAL.size > len(data):
+        raise _lies(where, "its directory is cut short")
+    fields = _CENTRAL.unpack_from(data, at)
+    magic, flags, method, crc, stored, nbytes = (fields[i] for i in (0, 3, 4, 7, 8, 9))
+    name_bytes, extra_bytes, comment_bytes, header = (fields[i] for i in (10, 11, 12, 16))
+    name_at = at + _CENTRAL.size
+    extra_at = name_at + name_bytes
+    end = extra_at + extra_bytes + comment_bytes
+    if magic != b"PK\1\2" or end > len(data):
+        raise _lies(where, "its directory is cut short")
+    name = data[name_at:extra_at].decode("utf-8", "replace")
+    extra = data[extra_at : extra_at + extra_bytes]
+    nbytes, stored, header = _full_sizes(extra, (nbytes, stored, header), where)
+    if method or flags & _ENCRYPTED:
+        raise FormatError(
+            f"{where}: the record {name[:200]!r} is compressed or encrypted; expected it as torch.save stores it, as it is"
+        )
+    if stored != nbytes:
+        raise _lies(where, f"its record {name[:200]!r} has two sizes, {stored:,} and {nbytes:,}")
+    return _Entry(name, header, nbytes, flags, crc), end
+
+
+def _full_sizes(extra: bytes, sizes: tuple[int, ...], where: str) -> list[int]:
+    """Sizes and offset of an entry, those that are unset taken from its ZIP64 field."""
+    unset = [number for number, size in enumerate(sizes) if size == _UNSET]
+    found, at = list(sizes), 0
+    while unset and at + _EXTRA.size <= len(extra):
+        kind, nbytes = _EXTRA.unpack_from(extra, at)
+        at += _EXTRA.size
+        if kind == _ZIP64 and min(nbytes, len(extra) - at) >= 8 * len(unset):
+            for number, value in zip(
+                unset, struct.unpack_from(f"<{len(unset)}Q", extra, at), strict=True
+            ):
+                found[number] = value
+            return found
+        at += nbytes
+    if unset:
+        raise _lies(where, "the size of a record is not told")
+    return found
+
+
+def _named(records: list[Record], where: str) -> dict[str, Record]:
+    """The records by name, without the first part of their names."""
+    tops = {record.name.partition("/")[0] for record in records}
+    named = {record.name.partition("/")[2]: record for record in records}
+    if len(tops) != 1 or len(named) != len(records):
+        raise _lies(where, "its records have names that torch.save does not give")
+    return named
+
+
+def _lies(where: str, what: str) -> CorruptError:
+    return CorruptError(
+        f"{where} should be an archive of torch.save, but {what}; restore the file from a copy"
+    )

@@ -1,0 +1,172 @@
+"""A tensor in an archive of ``torch.save``: its dtype and shape, and the order and the place of its elements.
+
+The pickle of a tensor is a call of one of these (``torch/_utils.py``)::
+
+    _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, {"conj": True}])
+    _rebuild_tensor_v3(storage, offset, size, stride, requires_grad, hooks, dtype[, {"conj": True}])
+
+``storage`` refers to the record ``data/<key>`` by ``("storage", class, key, device, elements)``. The class names the dtype of v2; the
+storage of v3 has none, and counts bytes. ``offset`` and ``stride`` count elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.json.safe_json import shorten
+from reshard.formats.limits import MAX_RANK, MAX_TENSOR_BYTES
+from reshard.formats.pickle.nodes import Made, Name, Persistent, Table, expect_made, expect_node
+from reshard.formats.torch.dtypes import DTYPE_NAMES, STORAGE_DTYPES, dtype_of
+from reshard.geometry.dtypes import storage_bytes
+
+REBUILD_V2, REBUILD_V3 = "_rebuild_tensor_v2", "_rebuild_tensor_v3"
+UNTYPED = "UntypedStorage"
+SIZE = "torch.Size"
+
+TENSOR_NAMES = {
+    "torch._utils._rebuild_tensor_v2": REBUILD_V2,
+    "torch._utils._rebuild_tensor_v3": REBUILD_V3,
+    "torch.storage.UntypedStorage": UNTYPED,
+    "torch.Size": SIZE,
+    "collections.OrderedDict": "OrderedDict",
+    **{f"torch.{storage}": storage for storage in STORAGE_DTYPES},
+    **DTYPE_NAMES,
+}
+"""Names in the pickle of a tensor, and what its nodes call them."""
+
+
+class ArchivedTensor(Struct, frozen=True):
+    """A tensor whose elements lie in one record, without gaps.
+
+    Attributes:
+        order: the axes from the one that is stored slowest to the fastest; () for row-major.
+        record: the name of the record.
+        offset: of the first element in it, in bytes.
+        record_bytes: which the record must have.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    record: str
+    offset: int
+    record_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * storage_bytes(self.dtype)
+
+
+def is_tensor(node: Any) -> bool:
+    """Whether a node would be a tensor."""
+    return isinstance(node, Made) and node.name in (REBUILD_V2, REBUILD_V3)
+
+
+def archived_tensor(node: Made, where: str) -> ArchivedTensor:
+    """The tensor that a pickle describes.
+
+    Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype,
+    gaps between elements.
+    """
+    arguments, is_v3 = node.arguments, node.name == REBUILD_V3
+    fixed = 7 if is_v3 else 6
+    if not fixed <= len(arguments) <= fixed + 1:
+        raise CorruptError(
+            f"{where}: {node.name} has {len(arguments)} arguments; expected {fixed} or {fixed + 1}"
+        )
+    _refuse_lazy(arguments[fixed:], where)
+    storage, key, count = _storage(arguments[0], where)
+    if is_v3:
+        dtype = dtype_of(expect_node(arguments[6], Name, "the dtype", where).text, where)
+    else:
+        dtype = _typed(storage, where)
+    itemsize = storage_bytes(dtype)
+    record_bytes = count if storage == UNTYPED else count * itemsize
+    shape = sizes_of(arguments[2], "the shape", where)
+    stride = sizes_of(arguments[3], "the strides", where)
+    offset = sizes_of((arguments[1],), "the offset", where)[0] * itemsize
+    order = _order(shape, stride, where)
+    found = ArchivedTensor(dtype, shape, order, f"data/{key}", offset, record_bytes)
+    if max(record_bytes, found.nbytes) > MAX_TENSOR_BYTES or (
+        found.nbytes and offset + found.nbytes > record_bytes
+    ):
+        raise CorruptError(
+            f"{where}: {dtype} of shape {shorten(list(shape))} at byte {offset:,} does not fit its storage of {record_bytes:,} bytes; "
+            "restore the file from a copy"
+        )
+    return found
+
+
+def sizes_of(value: Any, what: str, where: str) -> tuple[int, ...]:
+    """Sizes, offsets or strides: a tuple or a ``torch.Size`` of numbers from 0 to 2^60, at most 32."""
+    if isinstance(value, Made):
+        expect_made(value, SIZE, what, where)
+        value = value.arguments[0] if len(value.arguments) == 1 else None
+    found = expect_node(value, tuple, what, where)
+    if len(found) > MAX_RANK:
+        raise FormatError(
+            f"{where}: {what} has {len(found):,} dimensions; at most {MAX_RANK} are supported"
+        )
+    for size in found:
+        # Smaller numbers than 2^61 - 1 have different hashes, so that no one can make a dict of them slow.
+        if type(size) is not int or not 0 <= size <= 1 << 60:
+            raise CorruptError(
+                f"{where}: {what} should be of numbers from 0 to 2^60, but is {shorten(found)}"
+            )
+    return found
+
+
+def _refuse_lazy(more: Sequence[Any], where: str) -> None:
+    """Refuses marks by which torch computes other values from the stored ones, or that are not known."""
+    marks = [key for value in more for key, _ in expect_node(value, Table, "it", where).pairs()]
+    if marks:
+        raise FormatError(
+            f"{where} is stored with the mark {shorten(marks[0])}, so that its bytes are not its values; save it after resolve_conj() and "
+            "resolve_neg()"
+        )
+
+
+def _storage(value: Any, where: str) -> tuple[str, str, int]:
+    """The class of a storage, its key, and its elements (bytes of an untyped one)."""
+    reference = expect_node(value, Persistent, "its storage", where).reference
+    if not isinstance(reference, tuple) or len(reference) != 5 or reference[0] != "storage":
+        raise CorruptError(f"{where}: its storage is {shorten(reference)}; expected five parts")
+    _, storage, key, _, count = reference
+    name = expect_node(storage, Name, "the class of its storage", where).text
+    key = expect_node(key, str, "the name of its storage", where)
+    return name, key, sizes_of((count,), "the size of its storage", where)[0]
+
+
+def _typed(storage: str, where: str) -> str:
+    if storage not in STORAGE_DTYPES:
+        raise CorruptError(f"{where}: its storage is {storage}, which names no dtype")
+    return STORAGE_DTYPES[storage]
+
+
+def _order(shape: tuple[int, ...], stride: tuple[int, ...], where: str) -> tuple[int, ...]:
+    """The axes as they are stored. Axes of one element have no place, whatever their stride."""
+    if len(shape) != len(stride):
+        raise CorruptError(
+            f"{where} has the shape {shorten(list(shape))} and the strides {shorten(list(stride))}"
+        )
+    if not math.prod(shape):
+        return ()
+    long = [dim for dim, size in enumerate(shape) if size > 1]
+    axes = sorted(long, key=lambda dim: -stride[dim])
+    step = 1
+    for dim in reversed(axes):
+        if stride[dim] != step:
+            raise FormatError(
+                f"{where} has the shape {shorten(list(shape))} and the strides {shorten(list(stride))}, which repeat elements or leave gaps; "
+                "save it after contiguous()"
+            )
+        step *= shape[dim]
+    if axes == long:
+        return ()
+    short = [dim for dim, size in enumerate(shape) if size <= 1]
+    return (*short, *axes)

@@ -1,0 +1,126 @@
+"""Plain values that ``torch.save`` wrote: numbers, text, None, and lists, tuples and dicts of them.
+
+Everything else is an ``Unread``, which is told of and never opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.formats.contents import PathKey
+from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
+from reshard.formats.pickle.nodes import Made, Table
+from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
+
+COMPLEX, ORDERED, BYTES = "complex", "OrderedDict", "bytes"
+
+PLAIN_NAMES = {
+    "__builtin__.complex": COMPLEX,
+    "builtins.complex": COMPLEX,
+    # Before protocol 3 a pickle has bytes as the text that they are the Latin-1 code of.
+    "_codecs.encode": BYTES,
+    "__builtin__.bytes": BYTES,
+    **TENSOR_NAMES,
+}
+"""Names in the pickle of a plain value; those of tensors and bytes are there so that these can be told of."""
+
+EMPTY_KINDS = {list: "List", tuple: "Tuple", Table: "Dict"}
+
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+
+Path = tuple[PathKey, ...]
+Plain = bool | int | float | complex | str | None
+
+
+class Empty(Struct, frozen=True):
+    """An empty container; ``kind`` is ``"List"``, ``"Tuple"`` or ``"Dict"``."""
+
+    kind: str
+
+
+class Unread(Struct, frozen=True):
+    """A value that is not read; ``kind`` says what it is, as in "it is …"."""
+
+    kind: str
+
+
+Values = tuple[tuple[Path, Plain | Empty], ...] | Unread
+
+
+class _NotPlainError(Exception):
+    """Raised within this module for a part that is not plain."""
+
+
+def plain_values(node: Any) -> Values:
+    """The values in a node, each with its path in it; an Unread where any part of it is not plain."""
+    try:
+        return tuple(_walk(node))
+    except _NotPlainError as error:
+        return Unread(str(error))
+
+
+def _walk(node: Any) -> Iterator[tuple[Path, Plain | Empty]]:
+    """The leaves, in order. What is walked may contain itself, so that depth and number are limited."""
+    waiting: list[tuple[Path, Any]] = [((), node)]
+    steps = 0
+    while waiting:
+        path, value = waiting.pop()
+        steps += 1
+        if steps > MAX_LEAVES or len(path) > MAX_PATH_KEYS:
+            raise _NotPlainError("a value with too many parts")
+        children = list(_children(value))
+        if children:
+            waiting += [((*path, key), child) for key, child in reversed(children)]
+        else:
+            yield path, _leaf(value)
+
+
+def _children(value: Any) -> Iterator[tuple[PathKey, Any]]:
+    if isinstance(value, Made) and value.name == ORDERED and value.table is not None:
+        value = value.table
+    if isinstance(value, list | tuple):
+        for number, child in enumerate(value):
+            yield PathKey(str(number), is_sequence=True), child
+    elif isinstance(value, Table):
+        pairs = [(_key(key), child) for key, child in value.pairs()]
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise _NotPlainError("a dict with a key twice")
+        yield from pairs
+
+
+def _key(key: Any) -> PathKey:
+    """The key of a dict. A number becomes text, as torch makes names of it."""
+    if type(key) not in (str, int) or len(str(key)) > MAX_NAME_CHARACTERS:
+        raise _NotPlainError("a dict with keys that are no names")
+    return PathKey(str(key))
+
+
+def _leaf(value: Any) -> Plain | Empty:
+    if type(value) in EMPTY_KINDS:
+        return Empty(EMPTY_KINDS[type(value)])
+    if value is None or type(value) in (bool, float, str):
+        found: Plain = value
+        return found
+    if type(value) is int:
+        if not _LEAST <= value <= _MOST:
+            raise _NotPlainError("an integer of more than 64 bits")
+        return value
+    if is_tensor(value):
+        raise _NotPlainError("a value with tensors in it")
+    if isinstance(value, Made):
+        return _made(value)
+    raise _NotPlainError("an object")
+
+
+def _made(value: Made) -> Plain | Empty:
+    if value.name == ORDERED and not value.arguments and value.state is None:
+        return Empty("Dict")
+    arguments = value.arguments
+    if value.name == COMPLEX and len(arguments) == 2 and {type(a) for a in arguments} == {float}:
+        return complex(*arguments)
+    if value.name == BYTES:
+        raise _NotPlainError("bytes")
+    raise _NotPlainError(f"an object of {value.name}")
