@@ -30,12 +30,13 @@ from reshard.formats.safetensors.format import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, steps_text
+from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.options import Option
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, TENSORFLOW)
 """In the order in which they are tried."""
 
 

@@ -1,0 +1,63 @@
+"""Names of tensors: the paths of TensorFlow's object graph, and of TensorFlow 1 the names of its variables.
+
+An object's variable has the key ``model/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE``. In parts of such keys ``.`` is written ``..``, and
+``/`` is ``.S``. A slot of an optimizer is below its variable: ``model/dense/kernel/.OPTIMIZER_SLOT/optimizer/m/…``.
+(``tensorflow/python/trackable/trackable_utils.py``)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from reshard.formats.contents import PathKey
+
+ATTRIBUTE = "/.ATTRIBUTES/"
+VALUE = f"{ATTRIBUTE}VARIABLE_VALUE"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""The key of the objects that were saved and of what they refer to, a message."""
+
+Parts = tuple[str, ...]
+
+_ESCAPES = {"..": ".", ".S": "/"}
+_ESCAPE = re.compile(r"\.[.S]")
+
+
+def paths_of(keys: Iterable[str]) -> dict[str, tuple[PathKey, ...]]:
+    """The path of each key; joined with slashes it is the tensor's name, and no two names are equal.
+
+    A key keeps its escapes where without them two tensors had one name. A path is not split behind what is a tensor itself.
+
+    >>> found = paths_of(["a/b..c/.ATTRIBUTES/VARIABLE_VALUE", "dense/kernel", "dense/kernel/Adam"])
+    >>> [[key.key for key in path] for path in found.values()]
+    [['a', 'b.c'], ['dense', 'kernel'], ['dense', 'kernel/Adam']]
+    """
+    raw = {key: tuple(key.removesuffix(VALUE).split("/")) for key in keys}
+    plain = {
+        key: tuple(map(_unescaped, parts)) if ATTRIBUTE in key else parts
+        for key, parts in raw.items()
+    }
+    found = _distinct(_distinct(plain, raw), {key: (key,) for key in raw})
+    known = frozenset(found.values())
+    return {key: tuple(map(PathKey, _joined(parts, known))) for key, parts in found.items()}
+
+
+def _distinct(found: Mapping[str, Parts], other: Mapping[str, Parts]) -> dict[str, Parts]:
+    """The paths, but the other ones for those whose names are equal."""
+    counted = Counter("/".join(parts) for parts in found.values())
+    return {
+        key: parts if counted["/".join(parts)] == 1 else other[key] for key, parts in found.items()
+    }
+
+
+def _unescaped(part: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], part)
+
+
+def _joined(parts: Parts, known: frozenset[Parts]) -> Iterator[str]:
+    start = 0
+    for end in range(1, len(parts) + 1):
+        if end == len(parts) or parts[:end] not in known:
+            yield "/".join(parts[start:end])
+            start = end

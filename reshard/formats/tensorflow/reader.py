@@ -1,0 +1,189 @@
+"""Reading checkpoints of TensorFlow: ``tf.train.Checkpoint``, ``tf.train.Saver``, and the variables of a SavedModel.
+
+Opening reads the index. A tensor lies in a data file, row-major, or its slices do, as a ShardedVariable or a partitioned variable was
+saved: any boxes in any files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from reshard.errors import CorruptError, LayoutError, ReshardError
+from reshard.formats.base import Chunks, Reader
+from reshard.formats.codecs import read_ahead
+from reshard.formats.contents import (
+    Container,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    RawPiece,
+    StoredTensor,
+)
+from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.tensorflow.bundle import (
+    DTYPES,
+    OTHER_DTYPES,
+    STRING,
+    Entry,
+    Extents,
+    box_of,
+)
+from reshard.formats.tensorflow.files import DataFile, data_files, index_of
+from reshard.formats.tensorflow.index import IndexEntry, entry_count, read_index
+from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
+from reshard.formats.tensorflow.strings import MOST_TEXT_BYTES, scalar_string
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Index
+from reshard.geometry.tiling import check_tiling
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.base import Store
+from reshard.storage.location import Location
+
+FORMAT = "tensorflow"
+
+OPENED_TENSOR_BYTES = 2500
+"""Memory of a tensor or a slice while it is opened."""
+
+
+def open_tensorflow(root: Location, uri: str = "") -> Reader:
+    """Open the checkpoint that a prefix names.
+
+    Raises:
+        StorageError: a file of it is not there or cannot be read.
+        CorruptError: the index is damaged, or contradicts itself or the data files.
+        FormatError: it uses what is not supported.
+    """
+    index = read_index(root)
+    files = data_files(root, index.header.data_files)
+    where = str(index_of(root))
+    kept = [found for found in index.tensors if found.key != OBJECT_GRAPH]
+    paths = paths_of(found.key for found in kept)
+    tensors: dict[str, StoredTensor] = {}
+    chunks: dict[str, GatheredChunks] = {}
+    leaves = []
+    for found in kept:
+        path = paths[found.key]
+        name = "/".join(step.key for step in path)
+        if found.entry.dtype in DTYPES:
+            chunks[name] = _chunks(found, files, where)
+            tensors[name] = _stored(name, found.entry, chunks[name], root.store)
+            leaves.append(Leaf(name, path))
+        else:
+            leaves.append(_other(name, path, found, files, where))
+    return Reader(
+        uri=uri or str(root),
+        format=FORMAT,
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=MappingProxyType(tensors),
+        leaves=tuple(leaves),
+        chunks=TensorflowChunks(chunks),
+        metadata_bytes=root.traits.memory_bytes + 2 * index.nbytes + _memory(index.tensors),
+    )
+
+
+def leaf_count(root: Location) -> int:
+    """About how many tensors the index names; 0 where it cannot be read, which opening it reports."""
+    try:
+        return entry_count(root)
+    except ReshardError:
+        return 0
+
+
+class TensorflowChunks(Chunks):
+    """The bytes of an open checkpoint of TensorFlow."""
+
+    def __init__(self, chunks: Mapping[str, GatheredChunks]) -> None:
+        self._chunks = chunks
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        """Where the elements of a chunk lie: in a range of one slice, or in several slices."""
+        return self._chunks[name].locate(index)
+
+
+def _memory(tensors: Sequence[IndexEntry]) -> int:
+    """Of the open tensors and slices, without their names."""
+    return sum(1500 + 400 * len(found.slices) for found in tensors)
+
+
+def _stored(name: str, entry: Entry, chunks: GatheredChunks, store: Store) -> StoredTensor:
+    dtype = DTYPES[entry.dtype]
+    spec = TensorSpec(name, entry.shape, dtype, chunks.grid)
+    return StoredTensor(
+        spec, read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype)), may_be_missing=False
+    )
+
+
+def _chunks(found: IndexEntry, files: Sequence[DataFile], where: str) -> GatheredChunks:
+    """The chunks of a tensor. Raises CorruptError for slices that do not tile it, and for bytes that are not there."""
+    shape, itemsize = found.entry.shape, storage_bytes(DTYPES[found.entry.dtype])
+    if not found.slices:
+        pieces = [_piece(found.key, Box.full(shape), found.entry, files, where)]
+        return gathered_chunks(shape, itemsize, pieces)
+    extents: list[Extents] = [one.extents for one in found.slices]
+    boxes = [box_of(one, shape) for one in extents]
+    try:
+        check_tiling(found.key, shape, boxes)
+    except LayoutError as error:
+        raise CorruptError(f"{where}: {error}") from None
+    pieces = [
+        _piece(found.key, box, one.entry, files, where)
+        for box, one in zip(boxes, found.slices, strict=True)
+    ]
+    return gathered_chunks(shape, itemsize, pieces)
+
+
+def _piece(key: str, box: Box, entry: Entry, files: Sequence[DataFile], where: str) -> RawPiece:
+    nbytes = box.size * storage_bytes(DTYPES[entry.dtype])
+    if nbytes != entry.nbytes:
+        raise CorruptError(
+            f"{where}: {key!r} of {DTYPES[entry.dtype]} at {box} takes {nbytes} bytes, but {entry.nbytes} are stored; restore the checkpoint "
+            "from a copy"
+        )
+    file = _file_of(key, entry, files, where)
+    return RawPiece(box, file.path, entry.offset, version=file.found.version)
+
+
+def _file_of(key: str, entry: Entry, files: Sequence[DataFile], where: str) -> DataFile:
+    """The data file of an entry. Raises CorruptError where it has not all of its bytes."""
+    if entry.data_file >= len(files):
+        raise CorruptError(
+            f"{where}: {key!r} is in data file {entry.data_file}, counted from 0, but the index counts {len(files)}; restore the file from "
+            "a copy"
+        )
+    file = files[entry.data_file]
+    end = entry.offset + entry.nbytes
+    if end > file.found.nbytes:
+        raise CorruptError(
+            f"{file.path} has {file.found.nbytes} bytes, but {key!r} ends at {end}; it was cut short: restore it from a copy"
+        )
+    return file
+
+
+def _other(
+    name: str, path: tuple[PathKey, ...], found: IndexEntry, files: Sequence[DataFile], where: str
+) -> Leaf:
+    """A leaf that is no array of numbers: a text, or what is only named, so that it can be left out."""
+    entry = found.entry
+    if entry.dtype == STRING and not entry.shape and entry.nbytes <= MOST_TEXT_BYTES:
+        file = _file_of(found.key, entry, files, where)
+        data = scalar_string(entry, file.path, file.found.version, repr(found.key))
+        try:
+            return Leaf(name, path, tensor=False, meta={"string": data.decode()})
+        except UnicodeDecodeError:
+            pass  # bytes, such as a message
+    stored = [entry, *(one.entry for one in found.slices)]
+    digest = " ".join(f"{one.crc32c:08x}" for one in stored)
+    return Leaf(name, path, tensor=False, meta={"object": _kind(entry), "digest": digest})
+
+
+def _kind(entry: Entry) -> str:
+    """What a tensor that is not read holds."""
+    count = math.prod(entry.shape)
+    name = OTHER_DTYPES.get(entry.dtype, f"dtype {entry.dtype} of TensorFlow")
+    if entry.dtype == STRING:
+        return "bytes" if not entry.shape else f"{count:,} strings"
+    return f"{count:,} elements of {name}"
