@@ -23,13 +23,14 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.dcp.format import DCP
 from reshard.formats.file_map import FileMap
-from reshard.formats.foreign.recognise import foreign_text, prefix_text
+from reshard.formats.foreign.recognise import foreign_text
 from reshard.formats.format import Format, Recognised
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, steps_text
+from reshard.formats.tensorflow.files import prefix_text
 from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.options import Option
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
@@ -262,7 +263,7 @@ def refuse_missing(
 ) -> None:
     """Raises MissingError where nothing is there, nor files with that prefix; StorageError where the store refuses access.
 
-    NotACheckpointError for a prefix of files of a format that is not read.
+    NotACheckpointError for a prefix of data files without their index.
     """
     if not root.exists() and files_of(root) is None:
         if found := prefix_text(root):
@@ -287,7 +288,8 @@ def _hint(uri: str, root: Location) -> str:
     """What the folder is instead, and which path to give."""
     if not root.is_folder():
         found = (
-            foreign_text(root)
+            prefix_text(root)
+            or foreign_text(root)
             or "it is a file, expected a safetensors file or the directory of a checkpoint"
         )
         return f"; {found}"
@@ -299,5 +301,5 @@ def _hint(uri: str, root: Location) -> str:
         more = " or another" if names[3:] else ""
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
-    found = foreign_text(root)
+    found = prefix_text(root) or foreign_text(root)
     return f"; {found}" if found else ""

@@ -8,15 +8,22 @@ from msgspec import Struct
 
 _USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt)"
 _USUAL_PREFIX = re.compile(_USUAL, re.DOTALL)
+_OF_PREFIX = re.compile(r"(.+)-([0-9]{1,18})", re.DOTALL | re.ASCII)
 _STEP = re.compile(rf"(?:(.+)_|({_USUAL})-)?([0-9]{{1,18}})", re.DOTALL | re.ASCII)
 
 
 class StepName(Struct, frozen=True, order=True):
-    """The name of a folder that may be a step; ``prefix`` is "" for a number alone."""
+    """The name of a folder that may be a step, or of files as TensorFlow names them.
+
+    Attributes:
+        prefix: what is before the number; "" for a number alone.
+        is_folder: False where it is no folder, but what the names of files begin with.
+    """
 
     prefix: str
     step: int
     name: str
+    is_folder: bool = True
 
     @property
     def number(self) -> str:
@@ -27,6 +34,16 @@ class StepName(Struct, frozen=True, order=True):
     def is_usual(self) -> bool:
         """Whether it can only be a step."""
         return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
+
+
+def step_of_prefix(name: str) -> StepName | None:
+    """The parsed prefix of a checkpoint of TensorFlow, which puts a number behind any word; None if it does not end with one.
+
+    >>> step_of_prefix("model.ckpt-7")
+    StepName(prefix='model.ckpt', step=7, name='model.ckpt-7', is_folder=False)
+    """
+    found = _OF_PREFIX.fullmatch(name)
+    return None if found is None else StepName(found[1], int(found[2]), name, is_folder=False)
 
 
 def step_name(name: str) -> StepName | None:

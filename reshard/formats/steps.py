@@ -1,11 +1,12 @@
 """Steps: the folders of a training run; each is a checkpoint, named by its number.
 
 Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options; transformers' Trainer
-names them ``checkpoint-1000``, torchtitan ``step-1000``. A folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number
-after any other word is a step only if the caller asks for a step.
+names them ``checkpoint-1000``, torchtitan ``step-1000``, and TensorFlow's have the prefix ``ckpt-1000``. A folder may also contain
+unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller asks for a step.
 
-A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, or a distributed checkpoint of
-torch with its ``.metadata``: programs write these in place, without a mark at the end but the last of these files.
+A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
+with its ``.metadata``, or one of TensorFlow with its index: programs write these in place, without a mark at the end but the last of
+these files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from reshard.formats.dcp import files as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.formats.safetensors import files as safetensors
-from reshard.formats.step_names import StepName, step_name
+from reshard.formats.step_names import StepName, step_name, step_of_prefix
+from reshard.formats.tensorflow import files as tensorflow
 from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
@@ -43,16 +45,20 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     ``any_prefix``: whether any word may be the prefix.
     """
     folder = folder.remembered()
-    named = [
-        one
-        for name in folder.folders()
-        if (one := step_name(name)) is not None and (any_prefix or one.is_usual)
-    ]
+    found = (step_name(name) for name in folder.folders())
+    named = [one for one in found if one is not None and (any_prefix or one.is_usual)]
+    found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
+    named += [one for one in found if one is not None]
     whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
-    found = sorted(one for one, is_whole in zip(named, whole, strict=True) if is_whole)
-    if len({one.prefix for one in found}) > 1:
-        return [one for one in found if not one.prefix]
-    return found
+    steps = sorted(one for one, is_whole in zip(named, whole, strict=True) if is_whole)
+    if len({one.prefix for one in steps}) > 1:
+        return [one for one in steps if not one.prefix]
+    return steps
+
+
+def _names(folder: Location) -> list[str]:
+    """The names of whatever may be a checkpoint right below a folder: folders and prefixes."""
+    return [*folder.folders(), *tensorflow.prefixes_in(folder)]
 
 
 def begun_steps(folder: Location) -> list[StepName]:
@@ -71,7 +77,7 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
     """Which of these folders of a run are committed.
 
     Of Orbax as it counts: on a local disk all that have their final name, in a bucket those with the marker, in one request for
-    each. Of safetensors and torch DCP those with all files.
+    each. Of other formats those with all files.
     """
     names = [name for name in names if TEMPORARY not in name]
     seen = folder.remembered()
@@ -90,6 +96,8 @@ def _is_whole(step: Location) -> bool:
 
 def _has_all_files(step: Location) -> bool:
     """Whether a folder is a checkpoint that other programs write in place, and finished."""
+    if tensorflow.is_whole(step):  # no folder
+        return True
     return safetensors.is_whole(step) or dcp.is_whole(step)
 
 
@@ -112,7 +120,7 @@ def uncommitted(folder: Location, step: int) -> str | None:
 def committed(folder: Location) -> Iterator[str]:
     """Names of the finished checkpoints right below a folder, in order."""
     folder = folder.remembered()
-    return (name for name in folder.folders() if _is_committed(folder / name))
+    return (name for name in _names(folder) if _is_committed(folder / name))
 
 
 def steps_text(steps: Iterable[int]) -> str:

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from reshard.arguments import path_of
 from reshard.errors import NotACheckpointError, PlanError
-from reshard.formats.registry import is_no_run, refuse_missing
+from reshard.formats.registry import files_of, is_no_run, refuse_missing
 from reshard.formats.steps import begun_steps, run_steps
 from reshard.record import Record
-from reshard.storage.folder_size import folder_size
-from reshard.storage.location import locate
+from reshard.storage.folder_size import FolderSize, files_size, folder_size
+from reshard.storage.location import Location, locate
 from reshard.storage.parallel_calls import each_at_once
 
 
@@ -19,8 +19,8 @@ class StepInfo(Record, frozen=True):
     """One step of a training run.
 
     Attributes:
-        name: of its folder.
-        path: of its folder, as other calls take it.
+        name: of its folder, or the prefix of its files.
+        path: the same, as other calls take it.
         is_finished: whether it was committed; no other step is read.
         nbytes: of all its files together, as they are stored.
         written_at: when a file of it was last written, in UTC; None where it has none.
@@ -55,7 +55,7 @@ def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
             f"{path} contains no step; expected the folder of a training run, in which each step is a checkpoint with a name such "
             "as 1000 or step_1000"
         )
-    sizes = each_at_once(root.store, lambda one: folder_size(root / one[0].name), named)
+    sizes = each_at_once(root.store, lambda one: _size(root / one[0].name), named)
     found = [
         StepInfo(
             step=one.step,
@@ -69,3 +69,8 @@ def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
         for (one, is_finished), size in zip(named, sizes, strict=True)
     ]
     return tuple(sorted(found, key=lambda step: (step.step, not step.is_finished, step.name)))
+
+
+def _size(step: Location) -> FolderSize:
+    files = files_of(step)
+    return folder_size(step) if files is None else files_size(files)

@@ -257,7 +257,7 @@ def step_folder(run: Location, step: int, *, overwrite: bool) -> Location:
         )
     if not run.is_folder():
         return run / str(step)
-    steps = run_steps(run, any_prefix=True)
+    steps = [one for one in run_steps(run, any_prefix=True) if one.is_folder]
     if steps and not steps[0].is_usual:
         raise StorageError(
             f"{str(run)!r} contains {steps[0].name!r}, which may or may not be a step, so it is not clear how step {step} "

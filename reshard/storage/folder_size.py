@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,17 @@ def folder_size(place: Location) -> FolderSize:
     Raises StorageError where something cannot be listed.
     """
     store = place.store
-    found = _objects(store, place) if isinstance(store, BucketStore) else _files(Path(place.path))
+    return _sum(
+        _objects(store, place) if isinstance(store, BucketStore) else _files(Path(place.path))
+    )
+
+
+def files_size(files: Iterable[Location]) -> FolderSize:
+    """The same for some files, those of a prefix."""
+    return _sum(found for file in files for found in _file(file))
+
+
+def _sum(found: Iterable[tuple[int, datetime]]) -> FolderSize:
     files, nbytes, latest = 0, 0, None
     for size, written_at in found:
         files, nbytes = files + 1, nbytes + size
@@ -44,13 +54,27 @@ def folder_size(place: Location) -> FolderSize:
     return FolderSize(files, nbytes, latest)
 
 
+def _file(file: Location) -> Iterator[tuple[int, datetime]]:
+    if isinstance(file.store, BucketStore):
+        with bucket_errors("look at", str(file)):
+            one = counts.head(file.store.client(file.path), file.path)
+            yield one["size"], one["last_modified"].astimezone(UTC)
+        return
+    with storage_errors("look at", file.path), suppress(FileNotFoundError):
+        yield _size_and_time(file.path)
+
+
+def _size_and_time(path: str) -> tuple[int, datetime]:
+    status = os.lstat(path)
+    return status.st_size, datetime.fromtimestamp(int(status.st_mtime), UTC)
+
+
 def _files(folder: Path) -> Iterator[tuple[int, datetime]]:
     with storage_errors("list", folder):
         for below, _, names in os.walk(folder, onerror=_unless_gone):
             for name in names:
                 with suppress(FileNotFoundError):  # a run that saves now renames and removes
-                    status = os.lstat(f"{below}/{name}")
-                    yield status.st_size, datetime.fromtimestamp(int(status.st_mtime), UTC)
+                    yield _size_and_time(f"{below}/{name}")
 
 
 def _unless_gone(error: OSError) -> None:

@@ -21,6 +21,7 @@ os.dup2(2, 1)
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+import tensorflow_checkpoints  # noqa: E402
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
@@ -48,7 +49,13 @@ def decoded(value: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """An array in its JSON form; other values as they are."""
+    """Arrays and bytes in their JSON form, also within lists and dicts; other values as they are."""
+    if isinstance(value, dict):
+        return {name: encoded(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [encoded(v) for v in value]
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, tf.Tensor | tf.Variable | np.ndarray):
         found = np.ascontiguousarray(value)
         shape = list(np.shape(value))
@@ -166,6 +173,7 @@ FUNCTIONS: dict[str, Any] = {
         of_lists,
         saved_as,
         operate,
+        *tensorflow_checkpoints.FUNCTIONS,
     )
 }
 
@@ -173,7 +181,7 @@ FUNCTIONS: dict[str, Any] = {
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     arguments = {key: decoded(value) for key, value in request["arguments"].items()}
     try:
-        return {"value": FUNCTIONS[request["function"]](**arguments)}
+        return {"value": encoded(FUNCTIONS[request["function"]](**arguments))}
     except Exception as error:  # noqa: BLE001  what TensorFlow raises is an answer too
         return {"error": type(error).__name__, "text": str(error)}
 

@@ -46,15 +46,9 @@ class Foreign(Struct, frozen=True):
     way: str
 
 
-TENSORFLOW = Foreign(
-    "a checkpoint of TensorFlow (.index and .data files)",
-    "tf.train.load_checkpoint(PREFIX) gives every variable as a numpy array (get_variable_to_shape_map, get_tensor); save them with "
-    "safetensors.numpy.save_file",
-)
 SAVED_MODEL = Foreign(
     "a SavedModel of TensorFlow",
-    "tf.train.load_checkpoint('DIR/variables/variables') gives every variable as a numpy array (get_variable_to_shape_map, "
-    "get_tensor); save them with safetensors.numpy.save_file",
+    "its variables are a checkpoint, which the prefix DIR/variables/variables names",
 )
 MEGATRON = Foreign(
     "a checkpoint of Megatron",

@@ -17,7 +17,6 @@ _MAP_OF_TEXT = re.compile(rb"(?:[\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]
 _START_BYTES = 16
 
 _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
-    (r".*\.data-\d{5}-of-\d{5}", b"", formats.TENSORFLOW),
     (r"saved_model\.pb", b"", formats.SAVED_MODEL),
     (r".*", b"GGUF", formats.GGUF),
     (r".*", b"\x89HDF", formats.HDF5),
@@ -35,7 +34,6 @@ _FOLDERS: tuple[tuple[tuple[str, ...], Foreign], ...] = (
     ((r"metadata\.pkl",), formats.TORCH_CHECKPOINTING),
     ((r"zero_to_fp32\.py",), formats.DEEPSPEED),
     ((r"saved_model\.pb",), formats.SAVED_MODEL),
-    ((r".*\.data-\d{5}-of-\d{5}",), formats.TENSORFLOW),
     ((r"model_index\.json",), formats.DIFFUSERS),
     ((r"manifest\.ocdbt",), formats.OCDBT),
 )
@@ -71,18 +69,6 @@ def foreign_text(root: Location) -> str:
     return f"it is {_text(found)}" if found is not None else ""
 
 
-def prefix_text(root: Location) -> str:
-    """The same for a prefix of files, as TensorFlow names its checkpoints; nothing else is at the location."""
-    is_index = root.name and (root.parent / f"{root.name}.index").is_file()
-    return f"it is {_text(formats.TENSORFLOW)}" if is_index and _has_data(root) else ""
-
-
-def _has_data(prefix: Location) -> bool:
-    """Whether a data file of TensorFlow is beside an index, which by itself may be one of anything."""
-    data = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}")
-    return any(data.fullmatch(entry.name) for entry in prefix.parent.entries())
-
-
 def _text(found: Foreign) -> str:
     return f"{found.name}, which reshard does not read; {found.way}"
 
@@ -92,8 +78,6 @@ def _of_file(file: Location) -> Foreign | None:
     for name, first, found in _FILES:
         if start.startswith(first) and re.fullmatch(name, file.name, re.DOTALL):
             return found
-    if file.name.endswith(".index") and _has_data(file.parent / file.name.removesuffix(".index")):
-        return formats.TENSORFLOW
     return formats.MSGPACK if _MAP_OF_TEXT.match(start) else None
 
 
@@ -115,10 +99,8 @@ def _of_folder(folder: Location) -> Foreign | None:
 
 
 def _of_checkpoint_file(file: Location) -> Foreign | None:
-    """Of a file that TensorFlow, T5X and Orbax before 0.4.2 each write into a folder."""
+    """Of a file that T5X and Orbax before 0.4.2 each write into a folder, as TensorFlow does."""
     start, end = _ends(file)
-    if start.startswith(b"model_checkpoin"):
-        return formats.TENSORFLOW
     if not _MAP_OF_TEXT.match(start):
         return None
     # T5X saves {"version": 3, "optimizer": …}, whose keys Flax sorts.

@@ -12,7 +12,7 @@ from reshard.storage.location import Location
 
 INDEX = ".index"
 
-_DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}")
+_DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}\Z")
 
 
 def index_of(root: Location) -> Location:
@@ -25,6 +25,30 @@ def data_name(root: Location, number: int, count: int) -> str:
     return f"{root.name}.data-{number:05d}-of-{count:05d}"
 
 
+def is_whole(root: Location) -> bool:
+    """Whether a prefix names a finished checkpoint: its index is written last."""
+    return bool(root.name) and index_of(root).is_file() and not root.exists()
+
+
+def prefixes_in(folder: Location) -> list[str]:
+    """The names of the checkpoints whose files are in a folder, in order."""
+    names = {entry.name for entry in folder.entries() if not entry.is_folder}
+    found = {prefix_of(name) for name in names if name.endswith(INDEX)} - {""}
+    return sorted(one for one in found if any(name.startswith(f"{one}.data-") for name in names))
+
+
+def prefix_of(name: str) -> str:
+    """The name of the checkpoint that a file belongs to, by the file's name; "" for another file.
+
+    >>> prefix_of("ckpt-7.data-00000-of-00002"), prefix_of("ckpt-7.index"), prefix_of("README")
+    ('ckpt-7', 'ckpt-7', '')
+    """
+    if name.endswith(INDEX):
+        return name.removesuffix(INDEX)
+    found = _DATA.search(name)
+    return "" if found is None else name[: found.start()]
+
+
 def bundle_files(root: Location) -> tuple[Location, ...] | None:
     """The index and the data files of a prefix; None where no index is there, or something has the prefix as its name."""
     if not root.name or not index_of(root).is_file() or root.exists():
@@ -32,6 +56,25 @@ def bundle_files(root: Location) -> tuple[Location, ...] | None:
     found = (entry.name for entry in root.parent.entries() if entry.name.startswith(root.name))
     data = sorted(name for name in found if _DATA.fullmatch(name[len(root.name) :]))
     return (index_of(root), *(root.parent / name for name in data))
+
+
+def prefix_text(root: Location) -> str:
+    """What a path that names no checkpoint has to do with one of TensorFlow: it is a file of one, or an index is missing; "" for nothing."""
+    prefix = prefix_of(root.name)
+    if prefix and root.is_file() and is_whole(root.parent / prefix):
+        return f"it is a file of a checkpoint of TensorFlow, which its prefix names: {root.parent / prefix}"
+    folder = root if root.is_folder() else root.parent
+    if root.is_file() or not folder.is_folder():
+        return ""
+    names = {entry.name for entry in folder.entries()}
+    for name in sorted(names):
+        prefix = prefix_of(name)
+        if prefix and f"{prefix}{INDEX}" not in names and (folder is root or prefix == root.name):
+            return (
+                f"{name!r} is there without {prefix + INDEX!r}, which TensorFlow writes last; the save did not finish, or the file was not "
+                "copied"
+            )
+    return ""
 
 
 class DataFile(Struct, frozen=True):

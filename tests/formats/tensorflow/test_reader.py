@@ -1,0 +1,131 @@
+"""Checkpoints that TensorFlow saved, read without it: every bit, name and slice, in other layouts and formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.errors import FormatError
+from tests.oracles.oracle import Oracle
+
+pytestmark = [
+    pytest.mark.xdist_group("tensorflow"),
+    pytest.mark.filterwarnings("ignore:Sharding info not provided"),
+]
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+UNREAD = ["^model/(blob|words)$"]
+KINDS: dict[str, Callable[[Oracle, Path], str]] = {
+    "dtypes": lambda tf, folder: tf.ask("save_dtypes", folder=str(folder)),
+    "names": lambda tf, folder: tf.ask("save_names", folder=str(folder)),
+    "one shard": lambda tf, folder: tf.ask("save_shards", folder=str(folder), rows=[8]),
+    "three shards": lambda tf, folder: tf.ask("save_shards", folder=str(folder), rows=[3, 3, 2]),
+    "many shards": lambda tf, folder: tf.ask("save_shards", folder=str(folder), rows=[2] * 70),
+    "columns": lambda tf, folder: tf.ask("save_columns", folder=str(folder)),
+    "loose": lambda tf, folder: tf.ask("save_loose", folder=str(folder)),
+    "keras": lambda tf, folder: tf.ask("save_keras", folder=str(folder)),
+}
+
+
+Saved = dict[str, tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def saved(tensorflow: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """The prefix of each checkpoint, and its values by their keys as TensorFlow reads them."""
+    found = {}
+    for kind, save in KINDS.items():
+        prefix = save(tensorflow, tmp_path_factory.mktemp("tf"))
+        found[kind] = (prefix, tensorflow.ask("checkpoint_values", prefix=prefix))
+    return found
+
+
+def plain(key: str) -> str:
+    """The name of a key without odd characters."""
+    return key.removesuffix(VALUE)
+
+
+def others(prefix: str) -> list[str]:
+    """The leaves that are no tensors."""
+    return [leaf.name for leaf in reshard.inspect(prefix).leaves if not leaf.tensor]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "names"])
+def test_every_bit_is_as_tensorflow_reads_it(kind: str, saved: Saved) -> None:
+    prefix, values = saved[kind]
+    opened = reshard.open_checkpoint(prefix)
+    tensors = reshard.inspect(prefix).tensors
+    assert tensors.keys() == {plain(key) for key in values}
+    for key, (dtype, shape, data) in values.items():
+        spec = tensors[plain(key)].spec
+        assert (spec.dtype, list(spec.shape)) == (dtype, shape), key
+        assert b"".join(opened.stream(plain(key))) == data, key
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("to", ["orbax", "safetensors"])
+def test_it_becomes_other_formats(kind: str, to: str, saved: Saved, tmp_path: Path) -> None:
+    prefix, values = saved[kind]
+    drop = UNREAD if kind == "names" else []
+    if to == "safetensors":  # it has no place for texts
+        drop = [f"^{re.escape(name)}$" for name in others(prefix)]
+    reshard.convert(prefix, tmp_path / "made", to=to, drop=drop)
+    assert not reshard.verify(prefix, tmp_path / "made", drop=drop).differences
+    made = reshard.inspect(tmp_path / "made").tensors
+    assert sum(tensor.spec.nbytes for tensor in made.values()) == sum(
+        len(v[2]) for v in values.values()
+    )
+
+
+def test_names_are_those_of_the_objects(saved: Saved, tmp_path: Path) -> None:
+    prefix, values = saved["names"]
+    names = set(reshard.inspect(prefix).tensors)
+    assert {"model/odd/a.b/c", "model/odd/..", "model/odd/ü", "save_counter"} <= names
+    assert {f"model/layers/{n}" for n in range(12)} <= names
+    assert len(names) == len(values)
+    reshard.convert(prefix, tmp_path / "made", to="orbax", drop=UNREAD)
+    made = reshard.restore(tmp_path / "made")
+    assert made["model"]["odd"].keys() == {"a.b/c", "..", "ü"}  # one key each
+    assert made["model"]["text"] == "grüße"
+
+
+def test_a_variable_and_its_slots_are_beside_each_other(saved: Saved, tmp_path: Path) -> None:
+    prefix, values = saved["columns"]
+    assert {
+        "dense/kernel",
+        "dense/kernel/Adam",
+        "dense/kernel/Adam_1",
+        "beta1_power",
+    } <= values.keys()
+    reshard.convert(prefix, tmp_path / "made", to="orbax")
+    made = reshard.restore(tmp_path / "made")
+    assert {"kernel", "kernel/Adam", "kernel/Adam_1", "bias"} <= made["dense"].keys()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_shards_become_other_shards(shards: int, saved: Saved) -> None:
+    prefix, values = saved["three shards"]
+    made = reshard.restore(prefix, partition={"table": reshard.FixedShardsPartitioner(shards)})
+    table = made["model"]["table"]
+    assert [len(shard) for shard in np.array_split(np.zeros(8), shards)] == [
+        v.shape[0] for v in table.variables
+    ]
+    whole = np.concatenate([np.asarray(v) for v in table.variables])
+    assert whole.tobytes() == values[f"model/table{VALUE}"][2]
+
+
+def test_what_is_not_read_is_named(saved: Saved, tmp_path: Path) -> None:
+    prefix, _ = saved["names"]
+    with pytest.raises(
+        FormatError, match=r"Orbax cannot hold 'model/blob' \(bytes\), 'model/words' \(3 strings\)"
+    ):
+        reshard.convert(prefix, tmp_path / "made", to="orbax")
+    assert not (tmp_path / "made").exists()
+    with pytest.raises(FormatError, match=r"'model/blob' \(bytes\) and 1 more is not restored"):
+        reshard.restore(prefix)

@@ -1,0 +1,107 @@
+"""Checkpoints as TensorFlow saves them; runs inside its environment, and imports nothing of reshard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+ShardedVariable = tf.__internal__.distribute.ShardedVariable
+DTYPES = (
+    "float32", "float64", "int32", "uint8", "int16", "int8", "complex64", "int64", "bool", "bfloat16", "uint16",
+    "complex128", "float16", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn", "int4",
+)  # fmt: skip
+
+
+class Module(tf.Module):
+    """Holds whatever it is given."""
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def save_dtypes(folder: str) -> str:
+    root = tf.train.Checkpoint(model=Module())
+    for dtype in DTYPES:
+        values = np.arange(-3 if dtype != "bool" else 0, 9).reshape(3, -1)
+        numpy_type = tf.dtypes.as_dtype(dtype).as_numpy_dtype
+        setattr(root.model, dtype, tf.Variable(tf.constant(values.astype(numpy_type))))
+    root.model.empty = tf.Variable(np.zeros((3, 0, 2), np.float32))
+    root.model.scalar = tf.Variable(2.5)
+    return root.save(f"{folder}/ckpt")
+
+
+def save_names(folder: str) -> str:
+    root = tf.train.Checkpoint(model=Module())
+    root.model.layers = [tf.Variable(numbers(n + 1)) for n in range(12)]
+    root.model.odd = {
+        "a.b/c": tf.Variable(numbers(3)),
+        "..": tf.Variable(numbers(4)),
+        "ü": tf.Variable(numbers(5)),
+    }
+    root.model.text = tf.Variable("grüße")
+    root.model.blob = tf.Variable(b"\xff\x00")
+    root.model.words = tf.Variable(["a", "bc", ""])
+    return root.save(f"{folder}/ckpt")
+
+
+def save_shards(folder: str, rows: list[int]) -> str:
+    """A ShardedVariable with so many rows in each shard, beside a variable that is whole."""
+    root = tf.train.Checkpoint(model=Module())
+    root.model.table = ShardedVariable(
+        [tf.Variable(numbers(n, 6, seed=k)) for k, n in enumerate(rows)]
+    )
+    root.model.kernel = tf.Variable(numbers(6, 5))
+    return root.save(f"{folder}/ckpt")
+
+
+def save_columns(folder: str) -> str:
+    """As TensorFlow 1 saves a variable that is partitioned along its columns, with the slots of Adam."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable(
+            "dense/kernel", initializer=tf.constant(numbers(4, 10)),
+            partitioner=tf.compat.v1.fixed_size_partitioner(3, axis=1),
+        )  # fmt: skip
+        bias = tf.compat.v1.get_variable("dense/bias", initializer=tf.constant(numbers(10)))
+        loss = tf.reduce_sum(tf.matmul(tf.ones((2, 4)), tf.convert_to_tensor(variable)) + bias)
+        train = tf.compat.v1.train.AdamOptimizer(0.1).minimize(loss)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train)
+        return str(tf.compat.v1.train.Saver().save(session, f"{folder}/model.ckpt", global_step=7))
+
+
+def save_loose(folder: str) -> str:
+    """Slices that are no grid, in several data files."""
+    policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=20_000)
+    options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+    root = tf.train.Checkpoint(cube=tf.Variable(numbers(3, 40, 50)), small=tf.Variable(numbers(7)))
+    return root.save(f"{folder}/ckpt", options=options)
+
+
+def save_keras(folder: str) -> str:
+    """A model of Keras 2 with its optimizer, after a step."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(5), tf_keras.layers.Dense(2)])
+    model.compile(tf_keras.optimizers.legacy.Adam(0.1), "mse")
+    model.fit(numbers(8, 3), numbers(8, 2), verbose=0)
+    root = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    return root.save(f"{folder}/ckpt")
+
+
+def checkpoint_values(prefix: str) -> dict[str, Any]:
+    """Every tensor that is no string by its key, as its dtype, shape and bytes."""
+    reader = tf.train.load_checkpoint(prefix)
+    found = {}
+    for key, dtype in reader.get_variable_to_dtype_map().items():
+        if dtype not in (tf.string, tf.variant, tf.resource):
+            value = np.asarray(reader.get_tensor(key))
+            found[key] = [dtype.name, list(value.shape), np.ascontiguousarray(value).tobytes()]
+    return found
+
+
+FUNCTIONS = (
+    save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values,
+)  # fmt: skip
