@@ -143,7 +143,7 @@ class Leaf(Struct, frozen=True):
             container, or another value that is copied unchanged.
         meta: the format's metadata of the leaf, which is written unchanged where the target
             has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
-            ``memory_kind`` where the layout does not say everything about its placement). A value that was not opened
+            ``memory_kind`` where the layout does not say everything about its placement). A value that is not read
             has ``object``, what it is, and ``digest``, a text that is the same for the same content.
     """
 
@@ -161,7 +161,7 @@ class Leaf(Struct, frozen=True):
 
     @property
     def is_object(self) -> bool:
-        """Whether it is a value that was not opened, since only the program that wrote it can."""
+        """Whether it is a value that is not read, since only the program that wrote it can."""
         return "object" in self.meta
 
     @property

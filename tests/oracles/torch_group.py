@@ -1,9 +1,10 @@
 """Four processes that save a tree of DTensors with torch's distributed checkpoint, or load one onto other meshes.
 
-Run as ``torch_group.py save FOLDER`` or ``torch_group.py load FOLDER…`` inside the environment of torch; prints the
-answer of each process as JSON. ``save`` writes ``FOLDER/single`` (a file for each process), ``FOLDER/several`` (two for
+Run as ``torch_group.py save FOLDER``, ``torch_group.py load FOLDER…`` or ``torch_group.py save_distcp FOLDER`` inside the environment
+of torch; prints the answer of each process as JSON. ``save`` writes ``FOLDER/single`` (a file for each process), ``FOLDER/several`` (two for
 each) and ``FOLDER/settings`` (with a value that is no tensor), and tells what the tensors are. ``load`` reads the
-safetensors files of each folder and tells which tensors have other bits than those that ``save`` writes.
+safetensors files of each folder and tells which tensors have other bits than those that ``save`` writes. ``save_distcp`` writes ``.distcp`` files of the same tensors: ``FOLDER/together``, ``FOLDER/threads``
+(several files for each process) and ``FOLDER/alone`` (by each process for itself), and tells what the tensors are.
 """
 
 from __future__ import annotations
@@ -112,6 +113,17 @@ def save(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
     return {name: described(full(name)) for name in CASES}
 
 
+def save_distcp(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
+    (folder,) = folders
+    spreads = {name: spread(full(name), case.saved, meshes) for name, case in CASES.items()}
+    state = {"model": spreads, "rate": 0.5}
+    dcp.save(state, checkpoint_id=f"{folder}/together")
+    writer = dcp.FileSystemWriter(f"{folder}/threads", thread_count=3)
+    dcp.save(state, storage_writer=writer)
+    dcp.save(state, checkpoint_id=f"{folder}/alone", use_collectives=False)
+    return {f"model/{name}": described(full(name)) for name in CASES}
+
+
 def load(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
     return {folder: wrong_tensors(folder, meshes) for folder in folders}
 
@@ -131,7 +143,7 @@ def local_bytes(tensor: Any) -> bytes:
 
 
 Action = Callable[[list[str], dict[Any, DeviceMesh]], Any]
-ACTIONS: dict[str, Action] = {"save": save, "load": load}
+ACTIONS: dict[str, Action] = {"save": save, "load": load, "save_distcp": save_distcp}
 
 
 def run(rank: int, action: Action, folders: list[str], scratch: str) -> None:

@@ -20,6 +20,7 @@ os.dup2(2, 1)
 
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from torch_dcp import load_dcp, save_dcp  # noqa: E402
 from torch_tensors import described  # noqa: E402
 
 # The order of a sum must not depend on how many cores are free.
@@ -116,7 +117,17 @@ def group(action: str, folders: list[str]) -> Any:
 
 FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group)
+    for f in (
+        save_model,
+        save_described,
+        load_model,
+        logit_values,
+        stored,
+        dcp_sizes,
+        group,
+        save_dcp,
+        load_dcp,
+    )  # fmt: skip
 }
 
 

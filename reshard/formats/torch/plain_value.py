@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.pickle.nodes import Made, Table
+from reshard.formats.pickle.nodes import Made, Name, Table
 from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
 
 COMPLEX, ORDERED, BYTES = "complex", "OrderedDict", "bytes"
@@ -112,6 +112,8 @@ def _leaf(value: Any) -> Plain | Empty:
         raise _NotPlainError("a value with tensors in it")
     if isinstance(value, Made):
         return _made(value)
+    if isinstance(value, Name):
+        raise _NotPlainError(f"the object {value.text}")
     raise _NotPlainError("an object")
 
 

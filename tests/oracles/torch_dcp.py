@@ -1,0 +1,147 @@
+"""State dicts that torch saves as distributed checkpoints, and what torch itself loads from such folders.
+
+Imported by ``torch_process.py``, inside the environment of torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import SerializationFormat
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch_tensors import described
+
+warnings.filterwarnings("ignore", module="torch")
+
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+
+
+def random_bits(dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Any bits, but for bool."""
+    wanted = getattr(torch, dtype)
+    empty = torch.empty(shape, dtype=wanted)
+    generator = torch.Generator().manual_seed(len(dtype))
+    top = 2 if dtype == "bool" else 256
+    bits = torch.randint(0, top, (empty.nbytes,), dtype=torch.uint8, generator=generator)
+    return bits.view(wanted).reshape(shape)
+
+
+def plain() -> dict[str, Any]:
+    return {
+        "model": OrderedDict(
+            {
+                "layers.0.weight": torch.arange(40.0).reshape(5, 8),
+                "layers.0.bias": torch.ones(3, dtype=torch.bfloat16),
+                "scale": torch.tensor(3),
+            }
+        ),
+        "lists": [torch.zeros(2), {"a": torch.ones(1)}, [torch.full((2,), 7)]],
+        "empty": {"rows": torch.zeros(0, 3), "columns": torch.zeros(4, 0, dtype=torch.int8)},
+        "values": {
+            "rate": 0.25, "steps": 5, "wide": -(2**40), "widest": 2**64 - 1, "yes": True, "none": None, "name": "Adam",
+            "long": "x" * 300, "wave": 1 + 2j, "betas": (0.9, 0.999), "list": [], "tuple": (), "infinite": float("inf"),
+            "nested": [1, {"a": "b", 3: None}, (2, [])],
+        },
+        3: torch.arange(3),
+        "dotted.name": torch.arange(2),
+    }  # fmt: skip
+
+
+def strides() -> dict[str, Any]:
+    block = torch.arange(2 * 3 * 4 * 5, dtype=torch.int32).reshape(2, 3, 4, 5)
+    return {
+        "transposed": torch.arange(40.0).reshape(5, 8).t(),
+        "channels_last": block.to(memory_format=torch.channels_last),
+        "permuted": block.permute(3, 1, 0, 2),
+        "ones": torch.arange(6).reshape(1, 6, 1).transpose(0, 1),
+        "sliced": torch.arange(100).reshape(10, 10)[2:5, 3:7],
+        "expanded": torch.arange(3).expand(4, 3),
+        "offset": torch.arange(30)[7:19],
+        "every_other": torch.arange(30)[::2],
+    }
+
+
+def training() -> dict[str, Any]:
+    model, optimizer = _trained()
+    return {"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 2}
+
+
+def named_training() -> dict[str, Any]:
+    model, optimizer = _trained()
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer}
+
+
+def _trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def hidden() -> dict[str, Any]:
+    return {
+        "w": torch.ones(2),
+        "pair": (1, torch.ones(2)),
+        "bytes": b"abc",
+        "large": 2**70,
+        "set": {"a"},
+        "dtype": torch.float32,
+    }
+
+
+STATES: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": plain,
+    "strides": strides,
+    "dtypes": lambda: {dtype: random_bits(dtype, (3, 4)) for dtype in DTYPES},
+    "training": training,
+    "named_training": named_training,
+    "hidden": hidden,
+    "conj": lambda: {"w": torch.tensor([1 + 2j]).conj()},
+    "neg": lambda: {"w": torch._neg_view(torch.ones(1))},
+    "floats": lambda: {"a": torch.ones(40), "b": torch.zeros(3, 4)},
+    "half_complex": lambda: {"w": torch.zeros(3, dtype=torch.complex32)},
+    "large": lambda: {"w": torch.arange(3_000_000, dtype=torch.int32).reshape(1500, 2000).t()},
+}
+
+
+def save_dcp(state: str, folder: str, **options: Any) -> Any:
+    """Saves one of ``STATES``; ``options`` are those of ``FileSystemWriter``, and ``format``."""
+    if "format" in options:
+        options["serialization_format"] = SerializationFormat[options.pop("format")]
+    writer = dcp.FileSystemWriter(folder, **options)
+    dcp.save(STATES[state](), storage_writer=writer)
+
+
+def load_dcp(folder: str) -> Any:
+    """The full state dict as torch loads it: each leaf by its keys, joined with slashes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "all.pt"
+        dcp_to_torch_save(folder, file)
+        return dict(_leaves(torch.load(file, weights_only=False), ()))
+
+
+def _leaves(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    children: list[Any] = []
+    if isinstance(node, dict):
+        children = list(node.items())
+    elif isinstance(node, list | tuple):
+        children = list(enumerate(node))
+    for key, child in children:
+        yield from _leaves(child, (*keys, str(key)))
+    if not children:
+        yield "/".join(keys), described(node) if isinstance(node, torch.Tensor) else repr(node)
