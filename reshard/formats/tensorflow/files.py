@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError
+from reshard.formats.tensorflow.table import MAGIC
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 
@@ -27,7 +29,7 @@ def data_name(root: Location, number: int, count: int) -> str:
 
 def is_whole(root: Location) -> bool:
     """Whether a prefix names a finished checkpoint: its index is written last."""
-    return bool(root.name) and index_of(root).is_file() and not root.exists()
+    return bundle_files(root) is not None
 
 
 def prefixes_in(folder: Location) -> list[str]:
@@ -50,12 +52,24 @@ def prefix_of(name: str) -> str:
 
 
 def bundle_files(root: Location) -> tuple[Location, ...] | None:
-    """The index and the data files of a prefix; None where no index is there, or something has the prefix as its name."""
-    if not root.name or not index_of(root).is_file() or root.exists():
+    """The index and the data files of a prefix; None where no index is there, or something has the prefix as its name.
+
+    An index is one of TensorFlow if data files are beside it, or if it ends as one: other programs have files of that name.
+    """
+    index = index_of(root)
+    found = index.status() if root.name else None
+    if found is None or found.kind != "file" or root.exists():
         return None
-    found = (entry.name for entry in root.parent.entries() if entry.name.startswith(root.name))
-    data = sorted(name for name in found if _DATA.fullmatch(name[len(root.name) :]))
-    return (index_of(root), *(root.parent / name for name in data))
+    names = (entry.name for entry in root.parent.entries() if entry.name.startswith(root.name))
+    data = sorted(name for name in names if _DATA.fullmatch(name[len(root.name) :]))
+    if not data and not _ends_as_table(index, found):
+        return None
+    return (index, *(root.parent / name for name in data))
+
+
+def _ends_as_table(index: Location, found: FileStatus) -> bool:
+    with closing(index.open(found.version)) as file:
+        return file.read(max(0, found.nbytes - len(MAGIC)), len(MAGIC)) == MAGIC
 
 
 def prefix_text(root: Location) -> str:

@@ -77,7 +77,6 @@ def both(*writers: Callable[[Path], None]) -> Callable[[Path], None]:
 
 MSGPACK = msgpack_serialize(ARRAYS)
 ZIP = b"PK\x03\x04" + bytes(30)
-TENSORFLOW = put("ckpt-1.index", "ckpt-1.data-00000-of-00001")
 
 FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
     "checkpoint_100": (put("checkpoint_100", data=MSGPACK), formats.MSGPACK),
@@ -90,16 +89,11 @@ FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
     "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), formats.GGUF),
     "state.pt": (put("state.pt", data=ZIP), formats.PICKLE),
     "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), formats.PICKLE),
-    "ckpt-1.index": (TENSORFLOW, formats.TENSORFLOW),
-    "ckpt-1.data-00000-of-00001": (TENSORFLOW, formats.TENSORFLOW),
-    "ckpt-1": (TENSORFLOW, formats.TENSORFLOW),
     "saved_model.pb": (put("saved_model.pb"), formats.SAVED_MODEL),
 }
 """A file, or a prefix of files, by its name."""
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
-    "TensorFlow": (TENSORFLOW, formats.TENSORFLOW),
-    "a run of TensorFlow": (put("checkpoint", data=b'model_checkpoint_path: "ck-1"\n'), formats.TENSORFLOW),
     "SavedModel": (put("saved_model.pb", "variables/variables.index"), formats.SAVED_MODEL),
     "Megatron to 0.16": (put(".metadata", "__0_0.distcp", "common.pt", "metadata.json"), formats.MEGATRON),
     "Megatron": (put(".metadata", "__0_0.distcp", "metadata.json"), formats.MEGATRON),
