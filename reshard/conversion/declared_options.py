@@ -15,8 +15,12 @@ from reshard.formats.safetensors.options import OPTIONS as SAFETENSORS
 from reshard.layout.layout_file import MissingAxes
 from reshard.options import CHANGES, LAYOUT, Option
 
-OF_FORMATS: Mapping[str, Mapping[str, Option]] = {"Orbax": ORBAX, "safetensors": SAFETENSORS}
-"""The options that only one format has, by the format's title."""
+OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
+    "Orbax": ORBAX,
+    "safetensors": SAFETENSORS,
+    "TensorFlow": {},
+}
+"""The options that only one format has, by the format's title; of the formats that are written."""
 
 
 def _pair(old: str, new: str) -> str | tuple[str, str]:
@@ -162,7 +166,8 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         choices=(None, *get_args(FormatName)),
         show=str,
         help="Format of DST. Default: safetensors where DST ends in .safetensors, else the source's. "
-        f"{'; '.join(_belong_to(*each) for each in OF_FORMATS.items())}.",
+        f"{'; '.join(_belong_to(*each) for each in OF_FORMATS.items() if each[1])}. Of tensorflow DST is what the names of its files begin "
+        "with.",
         description="Format of the target; without it safetensors where the target ends in .safetensors, else the source's.",
         label="Format",
         hint="Compression, chunk size, style and OCDBT are for Orbax; the next three for safetensors.",

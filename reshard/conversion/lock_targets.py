@@ -83,7 +83,7 @@ def begun(run: Run, targets: Sequence[OpenTarget]) -> Iterator[None]:
 def _begin(run: Run, target: OpenTarget) -> None:
     job = target.job
     if run.scope.is_whole:
-        check_new(job.place, overwrite=job.options.overwrite, is_file=bool(job.file))
+        check_new(job.place, overwrite=job.options.overwrite, file=job.file)
         _refuse_parts(target)
     if run.scope.is_commit and not job.place.traits.renames:
         return  # the objects of its parts are in their places, so that nothing of them must be removed

@@ -142,7 +142,7 @@ def plan_targets(
             forms.append(form)
             if number not in finished:
                 overwrite = target.options.overwrite
-                check_target(place, locate(source), overwrite=overwrite, is_file=bool(form.file))
+                check_target(place, locate(source), overwrite=overwrite, file=form.file)
                 refuse_other_content(place)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
     target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)

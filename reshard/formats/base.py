@@ -154,7 +154,7 @@ class Form(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """Name of the one file that becomes the target; "" where a folder does."""
+        """Name of the one file that becomes the target; "" where a folder does, ``staging.FILES_OF_PREFIX`` where several files do."""
         return ""
 
     @property

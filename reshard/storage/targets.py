@@ -9,7 +9,8 @@ from pathlib import Path
 
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
-from reshard.storage.local.staging import staging_for
+from reshard.storage.local.prefix_files import check_prefix
+from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
 from reshard.storage.local.syncing import fsync, sync_files
 from reshard.storage.local.target_checks import refuse_overlap
@@ -36,25 +37,29 @@ def absolute_text(target: str) -> str:
     return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
 
 
-def check_target(
-    target: Location, source: Location, *, overwrite: bool, is_file: bool = False
-) -> None:
+def check_target(target: Location, source: Location, *, overwrite: bool, file: str = "") -> None:
     """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
 
     Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
     """
     refuse_overlap(target, source)
-    check_new(target, overwrite=overwrite, is_file=is_file)
+    check_new(target, overwrite=overwrite, file=file)
 
 
-def check_new(target: Location, *, overwrite: bool, is_file: bool = False) -> None:
-    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made."""
+def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
+    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made.
+
+    ``file`` as for ``held_target``.
+    """
+    if is_local(target) and file == FILES_OF_PREFIX:
+        check_prefix(Path(target.path))
+        return
     if is_local(target):
-        target_checks.check_new(Path(target.path), overwrite=overwrite, is_file=is_file)
+        target_checks.check_new(Path(target.path), overwrite=overwrite, is_file=bool(file))
         return
     from reshard.storage.buckets.target.checks import check_new_in_bucket
 
-    check_new_in_bucket(target, overwrite=overwrite, is_file=is_file)
+    check_new_in_bucket(target, overwrite=overwrite, file=file)
 
 
 def held_target(
@@ -62,7 +67,8 @@ def held_target(
 ) -> AbstractContextManager[Transaction]:
     """The transaction of a target, as the last run left it; in the block no other run can have it.
 
-    ``file`` names the file below the root that becomes the target; "" where the root itself does. ``unsafe``: also in a
+    ``file`` names the file below the root that becomes the target; "" where the root itself does, ``FILES_OF_PREFIX`` where
+    several do, whose names begin with the target's. ``unsafe``: also in a
     store that keeps no conditions on writing. ``state``: the folder in a bucket in which the record of a run to a bucket is
     kept; None for one beside the target. Raises TargetBusyError naming the holder where another live process holds it.
     """

@@ -49,6 +49,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.formats.base import TargetTensor
+from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
@@ -270,6 +271,22 @@ def target_entry(
         digest=digest,
         positions=positions,
     )
+
+
+def tensor_entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
+    """The entry of a tensor of a checkpoint that has no items, with the path of its leaf."""
+    path = leaf_path(tensor.leaf)
+    positions = tuple(number for number, step in enumerate(path) if step.is_sequence)
+    return target_entry(tuple(step.key for step in path), tensor, digest, positions=positions)
+
+
+def leaf_path(leaf: Leaf) -> tuple[PathKey, ...]:
+    """The keys of a leaf, which joined with slashes are its name: in a checkpoint without items, that of its item is one of them."""
+    joined = "/".join(step.key for step in leaf.path)
+    if joined == leaf.name:
+        return leaf.path
+    item, _, inner = leaf.name.partition("/")
+    return (PathKey(item), *leaf.path) if joined == inner else (PathKey(leaf.name),)
 
 
 def split_of_shards(target: TargetTensor) -> dict[str, Any]:

@@ -12,8 +12,18 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.limits import MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.tensorflow.slice_keys import WHOLE
-from reshard.formats.tensorflow.table import unmasked
-from reshard.formats.tensorflow.wire import WireError, fields, message, signed, whole
+from reshard.formats.tensorflow.table import masked, unmasked
+from reshard.formats.tensorflow.wire import (
+    WireError,
+    bytes_field,
+    fields,
+    fixed32_field,
+    message,
+    number_field,
+    signed,
+    varint_bytes,
+    whole,
+)
 from reshard.geometry.box import Box
 
 DTYPES = {
@@ -22,6 +32,9 @@ DTYPES = {
     25: "float8_e4m3fn", 26: "float8_e4m3fnuz", 27: "float8_e4m3b11fnuz", 28: "float8_e5m2fnuz", 29: "int4", 31: "int2",
 }  # fmt: skip
 """Element types by their number. Types below 8 bits are stored one element a byte, as here."""
+
+NUMBERS = {name: number for number, name in DTYPES.items()}
+"""The number of each element type."""
 
 STRING = 7
 
@@ -116,6 +129,32 @@ def read_entry(value: bytes, key: str, where: str) -> Entry:
         )
     dtype, data_file, offset, nbytes, crc = numbers.values()
     return Entry(dtype, shape, data_file, offset, nbytes, unmasked(crc & 0xFFFFFFFF), tuple(slices))
+
+
+def header_bytes(data_files: int) -> bytes:
+    """The header of a little-endian checkpoint of version 1."""
+    return number_field(1, data_files) + bytes_field(3, number_field(1, 1))
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    """The message of a tensor or a slice; ``read_entry`` reads it."""
+    shape = b"".join(bytes_field(2, number_field(1, size)) for size in entry.shape)
+    numbers = (entry.data_file, entry.offset, entry.nbytes)
+    return b"".join([
+        number_field(1, entry.dtype),
+        bytes_field(2, shape),
+        *(number_field(3 + place, number) for place, number in enumerate(numbers)),
+        fixed32_field(6, masked(entry.crc32c)) if not entry.slices else b"",
+        *(bytes_field(7, _extents_bytes(extents)) for extents in entry.slices),
+    ])  # fmt: skip
+
+
+def _extents_bytes(extents: Extents) -> bytes:
+    # A length is one of several fields that may be there, so that one of 0 is written too.
+    return b"".join(
+        bytes_field(1, number_field(1, start) + b"\x10" + varint_bytes(length))
+        for start, length in extents
+    )
 
 
 def box_of(extents: Extents, shape: tuple[int, ...]) -> Box:

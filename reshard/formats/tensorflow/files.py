@@ -14,6 +14,9 @@ from reshard.storage.location import Location
 
 INDEX = ".index"
 
+RECORD = ".slices.json"
+"""What this project records beside an index; see ``formats/slices``."""
+
 _DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}\Z")
 
 
@@ -22,9 +25,9 @@ def index_of(root: Location) -> Location:
     return root.parent / f"{root.name}{INDEX}"
 
 
-def data_name(root: Location, number: int, count: int) -> str:
-    """The name of a data file, of which there are ``count``, counted from 0."""
-    return f"{root.name}.data-{number:05d}-of-{count:05d}"
+def data_ending(number: int, count: int) -> str:
+    """What follows the prefix in the name of a data file, of which there are ``count``, counted from 0."""
+    return f".data-{number:05d}-of-{count:05d}"
 
 
 def is_whole(root: Location) -> bool:
@@ -102,7 +105,7 @@ def data_files(root: Location, count: int) -> tuple[DataFile, ...]:
     """The data files in the order of their numbers. Raises MissingError for one that is not there."""
     files = []
     for number in range(count):
-        file = root.parent / data_name(root, number, count)
+        file = root.parent / f"{root.name}{data_ending(number, count)}"
         found = file.status()
         if found is None:
             raise MissingError(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
 from reshard.arguments import Unlisted
-from reshard.formats.base import Reader, Record
+from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.tensorflow.files import bundle_files
+from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
 from reshard.formats.tensorflow.reader import (
     FORMAT,
     OPENED_TENSOR_BYTES,
     leaf_count,
     open_tensorflow,
 )
+from reshard.geometry.grid import Grid
 from reshard.storage.location import Location
 
 _RECOGNISED = Recognised(count_leaves=leaf_count, is_ours=lambda _: False)
 
 
 class Tensorflow(Format):
-    """Checkpoints of TensorFlow, which a prefix names: they are read."""
+    """Checkpoints of TensorFlow, which a prefix names: an index and data files."""
 
     about = About(
         name=FORMAT,
@@ -26,7 +33,6 @@ class Tensorflow(Format):
         marks="TensorFlow (PREFIX.index)",
         leaf_bytes=OPENED_TENSOR_BYTES,
         tensors_only=False,
-        is_written=False,
     )
 
     def recognise(self, root: Location) -> Recognised | None:
@@ -43,6 +49,26 @@ class Tensorflow(Format):
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:
         return open_tensorflow(root, uri)
+
+    def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:  # noqa: ARG002
+        return tensorflow_form(source)
+
+    def arrange(
+        self,
+        form: Form,
+        tensor: TargetTensor,
+        source: StoredTensor,
+        slices: Grid,  # noqa: ARG002  TensorFlow puts together what it wants
+    ) -> TargetTensor:
+        return arrange(cast("TensorflowForm", form), tensor, source)
+
+    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+        return warnings(target)
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.tensorflow.write.file_map import plan_files
+
+        return plan_files(target, cast("TensorflowForm", target.form))
 
 
 TENSORFLOW = Tensorflow()

@@ -13,10 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from reshard.formats.contents import PathKey
 
-ATTRIBUTE = "/.ATTRIBUTES/"
+_ATTRIBUTES = ".ATTRIBUTES"
+ATTRIBUTE = f"/{_ATTRIBUTES}/"
 VALUE = f"{ATTRIBUTE}VARIABLE_VALUE"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key of the objects that were saved and of what they refer to, a message."""
+
+SLOT = "/.OPTIMIZER_SLOT"
+"""Behind the path of a variable; the path of the optimizer and the slot's name follow."""
 
 Parts = tuple[str, ...]
 
@@ -41,6 +45,25 @@ def paths_of(keys: Iterable[str]) -> dict[str, tuple[PathKey, ...]]:
     found = _distinct(_distinct(plain, raw), {key: (key,) for key in raw})
     known = frozenset(found.values())
     return {key: tuple(map(PathKey, _joined(parts, known))) for key, parts in found.items()}
+
+
+def key_of(path: Iterable[PathKey]) -> str:
+    """The key of the variable of an object at a path; ``paths_of`` gives the path.
+
+    >>> key_of([PathKey("a"), PathKey("b.c")])
+    'a/b..c/.ATTRIBUTES/VARIABLE_VALUE'
+    """
+    keys = [step.key for step in path]
+    if _ATTRIBUTES in keys:  # another attribute than the value, such as a layer's configuration
+        return "/".join(key if key == _ATTRIBUTES else _escaped(key) for key in keys)
+    return "/".join(map(_escaped, keys)) + VALUE
+
+
+def _escaped(key: str) -> str:
+    name, slot, rest = key.partition(SLOT)  # below a variable, which is no folder: one key
+    if slot and not rest:
+        return _escaped(name) + slot
+    return key.replace(".", "..").replace("/", ".S")
 
 
 def _distinct(found: Mapping[str, Parts], other: Mapping[str, Parts]) -> dict[str, Parts]:

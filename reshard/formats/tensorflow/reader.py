@@ -80,7 +80,7 @@ def open_tensorflow(root: Location, uri: str = "") -> Reader:
         container=Container(None, (Item("", "", is_tree=True),)),
         tensors=MappingProxyType(tensors),
         leaves=tuple(leaves),
-        chunks=TensorflowChunks(chunks),
+        chunks=TensorflowChunks(chunks, is_of_variables=len(kept) == len(index.tensors)),
         metadata_bytes=root.traits.memory_bytes + 2 * index.nbytes + _memory(index.tensors),
     )
 
@@ -94,9 +94,14 @@ def leaf_count(root: Location) -> int:
 
 
 class TensorflowChunks(Chunks):
-    """The bytes of an open checkpoint of TensorFlow."""
+    """The bytes of an open checkpoint of TensorFlow.
 
-    def __init__(self, chunks: Mapping[str, GatheredChunks]) -> None:
+    Attributes:
+        is_of_variables: whether names are those of variables: no graph tells of objects.
+    """
+
+    def __init__(self, chunks: Mapping[str, GatheredChunks], *, is_of_variables: bool) -> None:
+        self.is_of_variables = is_of_variables
         self._chunks = chunks
 
     def locate(self, name: str, index: Index) -> Extent | None:

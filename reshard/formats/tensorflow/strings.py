@@ -12,7 +12,7 @@ from reshard.checksums.crc import CRC32C
 from reshard.errors import CorruptError
 from reshard.formats.tensorflow.bundle import Entry
 from reshard.formats.tensorflow.table import masked
-from reshard.formats.tensorflow.wire import WireError, varint
+from reshard.formats.tensorflow.wire import WireError, varint, varint_bytes
 from reshard.storage.location import open_file
 
 MOST_TEXT_BYTES = 1 << 20
@@ -45,6 +45,13 @@ def scalar_string(entry: Entry, path: str, version: str, what: str) -> bytes:
     if CRC32C.of(lengths + checksum + text) != entry.crc32c:
         raise _damaged(path, what, "it does not have its checksum")
     return text
+
+
+def stored_string(text: bytes) -> tuple[bytes, int]:
+    """A string without dimensions as it is stored, and the CRC32C of its entry."""
+    lengths = len(text).to_bytes(4, "little")
+    checksum = masked(CRC32C.of(lengths)).to_bytes(_CHECKSUM_BYTES, "little")
+    return varint_bytes(len(text)) + checksum + text, CRC32C.of(lengths + checksum + text)
 
 
 def _damaged(path: str, what: str, how: str) -> CorruptError:

@@ -79,3 +79,29 @@ def message(value: Value) -> bytes:
     if not isinstance(value, bytes):
         raise WireError("a number stands where bytes are expected")
     return value
+
+
+def varint_bytes(number: int) -> bytes:
+    """A number of at least 0 as a varint; a negative one as the int64 that it is."""
+    number &= (1 << 64) - 1
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """A field with a varint; nothing for 0, which is what a missing field means."""
+    return varint_bytes(number << 3 | VARINT) + varint_bytes(value) if value else b""
+
+
+def fixed32_field(number: int, value: int) -> bytes:
+    """A field with four bytes."""
+    return varint_bytes(number << 3 | FIXED32) + value.to_bytes(4, "little")
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """A field with a length: bytes, text, or a message."""
+    return varint_bytes(number << 3 | BYTES) + varint_bytes(len(value)) + value

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.storage.local.files import libc, storage_errors
+from reshard.storage.local.prefix_files import link_files
 from reshard.storage.local.staging import Staging
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import checked, fsync, sync_tree
@@ -25,18 +26,24 @@ _RENAME_EXCHANGE = 2
 
 
 def publish(
-    staging: Staging, *, overwrite: bool, check: Callable[[Location], None] | None = None
+    staging: Staging,
+    *,
+    overwrite: bool,
+    check: Callable[[Location], None] | None = None,
+    last: Sequence[str] = (),
 ) -> None:
     """Syncs and renames what is staged to the target, in one step that replaces nothing but an empty folder.
 
     With ``overwrite`` an existing target is exchanged with what is staged, and the old one is removed
     afterwards: at every moment one of the two is complete. ``check`` raises where the existing target must not be
-    replaced: it may have appeared since the run began.
+    replaced: it may have appeared since the run began. ``last``: of several files those that tell of the others.
     """
     sync_tree(staging.root)
     _refuse_replaced(staging)
     with storage_errors("publish", staging.target):
-        if overwrite and os.path.lexists(staging.target):
+        if staging.is_prefix:
+            link_files(staging, last)
+        elif overwrite and os.path.lexists(staging.target):
             refuse_other_kind(staging.target, is_file=bool(staging.file))
             if check is not None:
                 check(Location(LOCAL, str(staging.target)))

@@ -26,6 +26,12 @@ from reshard.storage.local.syncing import fsync
 _LOCK = "lock"
 PARTIAL = ".reshard-partial"
 
+STAGED_PREFIX = "prefix"
+"""What the names of staged files begin with, where several become the target; the target's name takes its place."""
+
+FILES_OF_PREFIX = f"{STAGED_PREFIX}.*"
+"""Stands for the name of the file that becomes the target, where several do."""
+
 _HOLDER_SECONDS = 0.5
 """The longest time, on a busy machine, between taking a lock and writing the holder into it."""
 
@@ -37,7 +43,8 @@ class Staging(Struct, frozen=True):
         target: the folder or file that will appear.
         folder: the hidden folder beside it.
         root: the folder in it below which everything is written.
-        file: name of the file in ``root`` that becomes the target; "" where ``root`` itself does.
+        file: name of the file in ``root`` that becomes the target; "" where ``root`` itself does, ``FILES_OF_PREFIX`` where all
+            files in it do (``prefix_files``).
         identity: device and inode of what becomes the target, to notice that something else has replaced it.
     """
 
@@ -48,9 +55,14 @@ class Staging(Struct, frozen=True):
     identity: tuple[int, int] | None = None
 
     @property
+    def is_prefix(self) -> bool:
+        """Whether several files become the target."""
+        return self.file == FILES_OF_PREFIX
+
+    @property
     def published(self) -> Path:
-        """The folder or file that is renamed to the target."""
-        return self.root / self.file if self.file else self.root
+        """The folder or file that is renamed to the target; the folder of several files, which get names of their own."""
+        return self.root / self.file if self.file and not self.is_prefix else self.root
 
     @property
     def journal(self) -> Path:
@@ -125,7 +137,7 @@ def emptied(staging: Staging) -> Staging:
         _remove(staging.next_journal)
         _remove(staging.root)
         staging.root.mkdir()
-        if staging.file:
+        if staging.published != staging.root:
             staging.published.touch()
     return identified(staging)
 

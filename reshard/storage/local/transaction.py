@@ -21,8 +21,10 @@ from reshard.storage.host import boot_id, host_name, this_kernel
 from reshard.storage.local.attempts import attempts_in, end_attempts, open_attempts
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
 from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
+from reshard.storage.local.prefix_files import is_linked, unlink_files
 from reshard.storage.local.publishing import publish
 from reshard.storage.local.staging import (
+    STAGED_PREFIX,
     Staging,
     dissolve,
     emptied,
@@ -45,8 +47,8 @@ PARTS_REQUEST = "parts/request"
 def held_target(target: Path, file: str = "") -> Iterator[LocalTransaction]:
     """The transaction of a target, as the last run left it; in the block no other run can have it.
 
-    ``file`` names the file below the root that becomes the target; "" where the root itself does. Raises TargetBusyError
-    naming the holder where another live process holds it.
+    ``file`` names the file below the root that becomes the target; "" where the root itself does, ``FILES_OF_PREFIX`` where
+    several do. Raises TargetBusyError naming the holder where another live process holds it.
     """
     with held(target, file) as staging:
         yield LocalTransaction(staging)
@@ -59,6 +61,7 @@ class LocalTransaction:
         self._staging = staging
         self._journal: LineFile | None = None
         self._attempts: Path | None = None
+        self._marks: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -150,13 +153,14 @@ class LocalTransaction:
         (self.root / file).remove()
 
     def mark(self, files: Mapping[str, bytes]) -> None:
+        self._marks = tuple(files)
         for name, data in files.items():
             write_file(str(self._root / name), data)
 
     def written(self) -> Location:
         sync_tree(self._root)
         forget_cached(self._root)
-        return self.root
+        return self.root / STAGED_PREFIX if self._staging.is_prefix else self.root
 
     def commit(
         self,
@@ -165,9 +169,11 @@ class LocalTransaction:
         check: Check | None = None,
         prove: Prove | None = None,  # noqa: ARG002  files on a disk have no versions
     ) -> None:
-        publish(self._staging, overwrite=overwrite, check=check)
+        publish(self._staging, overwrite=overwrite, check=check, last=self._marks)
 
     def is_committed(self) -> bool:
+        if self._staging.is_prefix:
+            return bool(self._marks) and is_linked(self._staging, self._marks)
         try:
             header = read_header(self._staging.journal)
             return header is not None and os.lstat(self.target).st_ino == header.root
@@ -175,6 +181,8 @@ class LocalTransaction:
             return False
 
     def abort(self) -> None:
+        with suppress(StorageError):
+            unlink_files(self._staging)
         dissolve(self._staging)
 
     def _has_records(self) -> bool:
@@ -194,7 +202,8 @@ class LocalTransaction:
             status = os.lstat(self._staging.published)
         except FileNotFoundError:
             return False
-        is_published = bool(self._staging.file) and status.st_nlink > 1
+        is_file = self._staging.published != self._root
+        is_published = is_file and status.st_nlink > 1
         return status.st_ino == header.root and not is_published
 
 

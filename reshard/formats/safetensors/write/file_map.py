@@ -11,11 +11,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
-
-from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
-from reshard.formats.contents import PathKey
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import index_of_pattern
@@ -28,14 +25,14 @@ from reshard.formats.safetensors.write.file_plan import (
     listed_files,
 )
 from reshard.formats.safetensors.write.header import safetensors_header
+from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.file_digests import digests_of_files
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
-    SliceEntry,
     SliceFile,
     digest_of,
     render_slices,
-    target_entry,
+    tensor_entry,
 )
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
@@ -58,33 +55,6 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> FileMap:
         shared_file=planned.shared_file,
         copy=planned.copy,
     )
-
-
-class _Stored(Struct, frozen=True):
-    """Where a tensor is stored.
-
-    Attributes:
-        slices: its slices.
-        starts: per slice, the place of its first byte in every file that has it.
-    """
-
-    tensor: TargetTensor
-    slices: Grid
-    starts: Mapping[Index, tuple[Place, ...]]
-
-    def places(self, index: Index) -> tuple[Place, ...]:
-        """The places of a chunk: the storage grid cuts each slice into contiguous parts."""
-        spec = self.tensor.spec
-        start = spec.storage.box(index).start
-        found = tuple(
-            bisect_right(c, at) - 1 for c, at in zip(self.slices.cuts, start, strict=True)
-        )
-        box = self.slices.box(found)
-        offset = 0
-        for at, first, size in zip(start, box.start, box.shape, strict=True):
-            offset = offset * size + at - first
-        offset *= spec.itemsize
-        return tuple(Place(p.file, p.start + offset) for p in self.starts[found])
 
 
 class _Planned:
@@ -141,7 +111,7 @@ class _Planned:
     def _index_name(self) -> str:
         return index_of_pattern(self._form.file_names or "") or self._form.name.index
 
-    def _located(self) -> dict[str, _Stored]:
+    def _located(self) -> dict[str, SlicePlaces]:
         starts: dict[str, dict[Index, list[Place]]] = defaultdict(lambda: defaultdict(list))
         grids = {n: self._form.slices_of(t) for n, t in self._target.tensors.items()}
         for file in self._files.values():
@@ -154,7 +124,7 @@ class _Planned:
                 offset += one.nbytes
             self.sizes[file.name] = offset
         return {
-            name: _Stored(tensor, grids[name], {i: tuple(p) for i, p in starts[name].items()})
+            name: SlicePlaces(tensor, grids[name], {i: tuple(p) for i, p in starts[name].items()})
             for name, tensor in self._target.tensors.items()
         }
 
@@ -172,7 +142,9 @@ class _Planned:
 
     def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
         target = self._target
-        entries = (_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items())
+        entries = (
+            tensor_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items()
+        )
         return render_slices(
             SliceFile(
                 {entry.name: entry for entry in entries},
@@ -217,20 +189,3 @@ def _slices_text(file: PlannedFile, conversion: str) -> str:
 
 def _dcp_text(file: PlannedFile) -> str:
     return json.dumps({one.name: {"saved_offsets": one.header_offset} for one in file.slices})
-
-
-def _entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
-    path = _path(tensor)
-    keys = tuple(step.key for step in path)
-    positions = tuple(number for number, step in enumerate(path) if step.is_sequence)
-    return target_entry(keys, tensor, digest, positions=positions)
-
-
-def _path(tensor: TargetTensor) -> tuple[PathKey, ...]:
-    """The keys of a tensor, which joined with slashes are its name."""
-    path, name = tensor.leaf.path, tensor.spec.name
-    joined = "/".join(step.key for step in path)
-    if joined == name:
-        return path
-    item, _, inner = name.partition("/")
-    return (PathKey(item), *path) if joined == inner else (PathKey(name),)

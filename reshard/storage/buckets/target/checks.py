@@ -10,10 +10,11 @@ from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.target.held import state_folder
 from reshard.storage.buckets.target.lease import BEAT_S, now_s, read_lease
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
+from reshard.storage.local.staging import FILES_OF_PREFIX
 from reshard.storage.location import Location
 
 
-def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = False) -> None:
+def check_new_in_bucket(target: Location, *, overwrite: bool, file: str = "") -> None:
     """Refuses a target that exists, unless it may be overwritten; what an unfinished run left is no target.
 
     Also refuses a whole bucket, and a single file: a file appears in a bucket by itself, and nothing could say that it is
@@ -23,7 +24,12 @@ def check_new_in_bucket(target: Location, *, overwrite: bool, is_file: bool = Fa
         raise StorageError(
             f"the target {target} is a whole bucket; name a folder in it, such as {target / 'checkpoint'}"
         )
-    if is_file:
+    if file == FILES_OF_PREFIX:
+        raise StorageError(
+            f"the target {target} is several files, which a bucket cannot show at once; write to a local disk and copy the files from "
+            "there, the index last"
+        )
+    if file:
         raise StorageError(
             f"the target {target} is a single file, which cannot be checked in a bucket before it appears; name a folder, such as "
             f"{target.parent / 'serving'}"

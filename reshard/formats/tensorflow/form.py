@@ -1,0 +1,87 @@
+"""The form of a TensorFlow target: the slices and chunks of each tensor, and whose names it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from msgspec.structs import replace
+
+from reshard.errors import PlanError
+from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
+from reshard.formats.chunking import contiguous_grid
+from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.tensorflow.bundle import NUMBERS
+from reshard.formats.tensorflow.reader import FORMAT, TensorflowChunks
+from reshard.geometry.grid import Grid
+from reshard.storage.local.staging import FILES_OF_PREFIX
+
+CHUNK_BYTES = 16 << 20
+"""Most bytes of a chunk. It is a unit of work only: readers see slices."""
+
+WHOLE_DTYPES = frozenset({
+    "float16", "uint16", "uint32", "uint64", "int4", "int2", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
+    "float8_e5m2fnuz",
+})  # fmt: skip
+"""Element types whose slices TensorFlow 2.21 cannot put together, so that they are stored whole."""
+
+
+class TensorflowForm(Form, frozen=True):
+    """A TensorFlow target: an index and data files, whose names begin with the target's.
+
+    Attributes:
+        names: whose names tensors have: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of
+            TensorFlow 1 does.
+    """
+
+    format: ClassVar[str] = FORMAT
+
+    names: Literal["objects", "variables"] = "objects"
+
+    @property
+    def file(self) -> str:
+        return FILES_OF_PREFIX
+
+    def slices_of(self, tensor: TargetTensor) -> Grid:
+        """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together."""
+        shards, spec = tensor.shards, tensor.spec
+        if spec.dtype in WHOLE_DTYPES or not isinstance(shards, Grid) or not spec.nbytes:
+            return Grid.whole(spec.shape)
+        return shards
+
+
+def tensorflow_form(source: Reader) -> TensorflowForm:
+    """The form of a target of a source: names of variables stay what they are."""
+    chunks = source.chunks
+    is_of_variables = isinstance(chunks, TensorflowChunks) and chunks.is_of_variables
+    return TensorflowForm("variables" if is_of_variables else "objects")
+
+
+def arrange(form: TensorflowForm, tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
+    """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
+    spec = tensor.spec
+    if spec.dtype not in NUMBERS:
+        raise PlanError(
+            f"{spec.name!r} is {spec.dtype}, which TensorFlow does not have; drop it, or cast it to one of {', '.join(NUMBERS)}"
+        )
+    wanted, grid = source.spec.storage, form.slices_of(tensor)
+    storage = contiguous_grid(
+        grid, spec.itemsize, CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
+    )
+    return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding(), packed=grid)
+
+
+def warnings(target: TargetCheckpoint) -> Iterator[str]:
+    """Which tensors are stored whole although shards were asked for."""
+    whole = [
+        name
+        for name, tensor in target.tensors.items()
+        if tensor.spec.dtype in WHOLE_DTYPES
+        and isinstance(tensor.shards, Grid)
+        and tensor.shards.count > 1
+    ]
+    if whole:
+        more = f" and {len(whole) - 1:,} more tensors" if whole[1:] else ""
+        yield (
+            f"{whole[0]!r} ({target.tensors[whole[0]].spec.dtype}){more} is stored whole: TensorFlow cannot put slices of this dtype together"
+        )

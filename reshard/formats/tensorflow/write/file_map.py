@@ -1,0 +1,197 @@
+"""The files of a TensorFlow target: data files, in which slices follow one another, and the index, which is written last.
+
+Slice i of each tensor is in data file i. The first file begins with what is known before: the object graph and texts. A record of the
+layout and of digests is beside the index, as ``PREFIX.slices.json``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from reshard.checksums.crc import CRC32C
+from reshard.errors import PlanError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile, StoredRanges
+from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.slices.slice_file import SliceFile, leaf_path, render_slices, tensor_entry
+from reshard.formats.tensorflow.bundle import (
+    NUMBERS,
+    STRING,
+    Entry,
+    Extents,
+    entry_bytes,
+    header_bytes,
+)
+from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
+from reshard.formats.tensorflow.form import TensorflowForm
+from reshard.formats.tensorflow.names import OBJECT_GRAPH, VALUE, key_of
+from reshard.formats.tensorflow.slice_keys import slice_key
+from reshard.formats.tensorflow.strings import stored_string
+from reshard.formats.tensorflow.write.graph import object_graph
+from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.geometry.grid import Grid, Index
+from reshard.storage.local.staging import STAGED_PREFIX
+from reshard.storage.location import Location
+
+
+def plan_files(target: TargetCheckpoint, form: TensorflowForm) -> FileMap:
+    """The files of a TensorFlow checkpoint; nothing is written yet.
+
+    Raises PlanError for two tensors that would have one key.
+    """
+    planned = _Planned(target, form)
+    return FileMap(
+        places=planned.places,
+        finish=planned.finish,
+        names=lambda: [f"{STAGED_PREFIX}{INDEX}", *planned.sizes],
+        shared=planned.sizes,
+        shared_file=planned.shared_file,
+    )
+
+
+class _Text(Struct, frozen=True):
+    """A string in the head of the first data file."""
+
+    entry: Entry
+    stored: bytes
+
+
+class _Planned:
+    """What the files of a target follow from. Nothing of it changes."""
+
+    def __init__(self, target: TargetCheckpoint, form: TensorflowForm) -> None:
+        self._target = target
+        self._keys = _keys(target, form)
+        self._texts = dict(_stored_texts(self._texts_by_key(form)))
+        self._grids = {name: form.slices_of(tensor) for name, tensor in target.tensors.items()}
+        self._count = max((grid.count for grid in self._grids.values()), default=1)
+        head = sum(len(text.stored) for text in self._texts.values())
+        self.sizes = {self._file(number): 0 for number in range(self._count)}
+        self.sizes[self._file(0)] = head
+        self._stored = self._located()
+
+    def _file(self, number: int) -> str:
+        return f"{STAGED_PREFIX}{data_ending(number, self._count)}"
+
+    def _texts_by_key(self, form: TensorflowForm) -> dict[str, bytes]:
+        texts = {
+            self._keys[leaf.name]: leaf.text.encode()
+            for leaf in self._target.leaves
+            if leaf.text is not None
+        }
+        if form.names == "objects":
+            keys = (key for key in self._keys.values() if key.endswith(VALUE))
+            texts[OBJECT_GRAPH] = object_graph(keys)
+        return texts
+
+    def _located(self) -> dict[str, SlicePlaces]:
+        """Where the slices of each tensor are; adds up the sizes of the files."""
+        found = {}
+        for name, tensor in self._target.tensors.items():
+            starts: dict[Index, tuple[Place, ...]] = {}
+            for number, index in enumerate(self._grids[name].indices()):
+                box = self._grids[name].box(index)
+                file = self._file(number)
+                starts[index] = (Place(file, self.sizes[file]),)
+                self.sizes[file] += box.size * tensor.spec.itemsize
+            found[name] = SlicePlaces(tensor, self._grids[name], starts)
+        return found
+
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        """The part of a data file that has the chunk."""
+        return self._stored[name].places(index)
+
+    def shared_file(self, file: str) -> SharedFile:
+        """A data file; the first begins with the texts."""
+        head = b"".join(text.stored for text in self._texts.values())
+        return SharedFile(head if file == self._file(0) else b"", self.sizes[file])
+
+    def finish(
+        self, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
+    ) -> Mapping[str, bytes]:
+        """Writes the record; the index, with the checksum of each slice, is the marker."""
+        (root / f"{STAGED_PREFIX}{RECORD}").write(self._record(digests))
+        ranges = self._ranges(checksums)
+        entries = {b"": header_bytes(self._count)}
+        entries |= {key.encode(): entry_bytes(text.entry) for key, text in self._texts.items()}
+        for name in self._target.tensors:
+            entries |= self._entries(name, ranges)
+        return {f"{STAGED_PREFIX}{INDEX}": table_bytes(sorted(entries.items()))}
+
+    def _ranges(self, checksums: Iterable[ChunkChecksum]) -> Mapping[str, StoredRanges]:
+        found: dict[str, StoredRanges] = defaultdict(lambda: StoredRanges(CRC32C))
+        for chunk in checksums:
+            (place,) = self.places(chunk.name, chunk.index)
+            found[place.file].add(place.start, chunk.nbytes, chunk.crc32c)
+        return found
+
+    def _entries(
+        self, name: str, ranges: Mapping[str, StoredRanges]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entry of a tensor, and those of its slices."""
+        tensor, stored = self._target.tensors[name], self._stored[name]
+        dtype, shape = NUMBERS[tensor.spec.dtype], tensor.spec.shape
+        key = self._keys[name].encode()
+        numbers = {file: number for number, file in enumerate(self.sizes)}
+
+        def entry(index: Index) -> Entry:
+            box, (place,) = stored.slices.box(index), stored.starts[index]
+            nbytes = box.size * tensor.spec.itemsize
+            crc = ranges[place.file].crc(place.start, nbytes)
+            return Entry(dtype, box.shape, numbers[place.file], place.start, nbytes, crc)
+
+        if not tensor.spec.nbytes:
+            yield key, entry_bytes(Entry(dtype, shape, crc32c=CRC32C.of(b"")))
+            return
+        indices = list(stored.slices.indices())
+        if len(indices) == 1:
+            yield key, entry_bytes(entry(indices[0]))
+            return
+        extents = [_extents(stored.slices, index) for index in indices]
+        yield key, entry_bytes(Entry(dtype, shape, slices=tuple(extents)))
+        for index, one in zip(indices, extents, strict=True):
+            yield slice_key(key, one), entry_bytes(entry(index))
+
+    def _record(self, digests: Mapping[str, str]) -> bytes:
+        target = self._target
+        entries = (
+            tensor_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items()
+        )
+        return render_slices(
+            SliceFile(
+                {entry.name: entry for entry in entries},
+                {},
+                conversion=target.conversion,
+                made=target.made,
+            )
+        )
+
+
+def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
+    """The key of each leaf, by its name. Raises PlanError for two that are equal."""
+    names: dict[str, str] = {}
+    for leaf in target.leaves:
+        if leaf.tensor or leaf.text is not None:
+            key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
+            if key in names:
+                raise PlanError(
+                    f"{names[key]!r} and {leaf.name!r} would both have the key {key!r} in TensorFlow; rename one of them (rename)"
+                )
+            names[key] = leaf.name
+    return {name: key for key, name in names.items()}
+
+
+def _stored_texts(texts: Mapping[str, bytes]) -> Iterator[tuple[str, _Text]]:
+    offset = 0
+    for key, text in texts.items():
+        stored, crc = stored_string(text)
+        yield key, _Text(Entry(STRING, (), 0, offset, len(stored), crc), stored)
+        offset += len(stored)
+
+
+def _extents(grid: Grid, index: Index) -> Extents:
+    box = grid.box(index)
+    return tuple(zip(box.start, box.shape, strict=True))
