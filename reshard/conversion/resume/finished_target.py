@@ -10,7 +10,7 @@ from reshard.conversion.resume.identity import Identity
 from reshard.conversion.resume.journal import identity_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import files_of, open_reader
 from reshard.storage.location import locate
 from reshard.storage.targets import has_leftovers, held_target, is_link, make_name_durable
 from reshard.storage.transaction import Transaction
@@ -23,7 +23,7 @@ def open_result(target: str, identity: Identity) -> Reader | None:
     """
     try:
         place = locate(target)
-        if is_link(place) or not place.exists():
+        if is_link(place) or not (place.exists() or files_of(place)):
             return None
         reader = open_reader(target)
         made_by = reader.conversion

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Record
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader
 from reshard.formats.safetensors.record import HEADER_DIGEST, RECORD
 from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor
+from reshard.formats.slices.described import check_described
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile
@@ -69,33 +70,9 @@ def check_record(
 
     ``unlisted``: names of tensors that no index lists, and that were recorded only if they were taken then too.
     """
-    if record is _NOTHING:
-        return
-    remedy = "; restore it from a copy, or remove the record if the files were changed on purpose"
-    stored = {cut.name: cut for cut in cuts}
-    for name, entry in record.tensors.items():
-        cut = stored.get(name)
-        if cut is None:
-            raise CorruptError(f"{path}: {name!r} is recorded, but no file holds it{remedy}")
-        if (entry.dtype, tuple(entry.shape)) != (cut.dtype, cut.chunks.grid.shape):
-            raise CorruptError(
-                f"{path}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but stored is {cut.dtype} of "
-                f"shape {list(cut.chunks.grid.shape)}{remedy}"
-            )
-        _check_layout(entry, path)
-    unknown = next((n for n in stored if n not in record.tensors and n not in unlisted), None)
-    if unknown is not None:
-        raise CorruptError(f"{path}: {unknown!r} is stored, but not recorded{remedy}")
-
-
-def _check_layout(entry: SliceEntry, path: str) -> None:
-    try:
-        if entry.layout is not None:
-            entry.layout.grid(entry.shape, entry.name)
-    except LayoutError as error:
-        raise CorruptError(
-            f"{path}: the layout recorded for {entry.name!r} contradicts its shape: {error}"
-        ) from error
+    if record is not _NOTHING:
+        stored = {cut.name: (cut.dtype, cut.chunks.grid.shape) for cut in cuts}
+        check_described(record, stored, path, unlisted)
 
 
 def entry_of(cut: CutTensor, record: SliceFile) -> SliceEntry | None:

@@ -44,7 +44,11 @@ def read_slices(folder: Location) -> SliceFile | None:
     Raises CorruptError if its bytes contradict its digest or make no sense, FormatError if a newer version wrote it,
     StorageError if it cannot be read.
     """
-    file = folder / FILE_NAME
+    return read_slice_file(folder / FILE_NAME)
+
+
+def read_slice_file(file: Location) -> SliceFile | None:
+    """The same of a file with the content of a slices.json, whatever its name."""
     found = file.status("slice metadata")
     if found is None:
         return None

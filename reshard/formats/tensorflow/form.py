@@ -42,13 +42,6 @@ class TensorflowForm(Form, frozen=True):
     def file(self) -> str:
         return FILES_OF_PREFIX
 
-    def slices_of(self, tensor: TargetTensor) -> Grid:
-        """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together."""
-        shards, spec = tensor.shards, tensor.spec
-        if spec.dtype in WHOLE_DTYPES or not isinstance(shards, Grid) or not spec.nbytes:
-            return Grid.whole(spec.shape)
-        return shards
-
 
 def tensorflow_form(source: Reader) -> TensorflowForm:
     """The form of a target of a source: names of variables stay what they are."""
@@ -57,18 +50,32 @@ def tensorflow_form(source: Reader) -> TensorflowForm:
     return TensorflowForm("variables" if is_of_variables else "objects")
 
 
-def arrange(form: TensorflowForm, tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
+def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
     """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
     spec = tensor.spec
     if spec.dtype not in NUMBERS:
         raise PlanError(
             f"{spec.name!r} is {spec.dtype}, which TensorFlow does not have; drop it, or cast it to one of {', '.join(NUMBERS)}"
         )
-    wanted, grid = source.spec.storage, form.slices_of(tensor)
+    wanted, grid = source.spec.storage, _slices(tensor, source)
     storage = contiguous_grid(
         grid, spec.itemsize, CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
     )
     return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding(), packed=grid)
+
+
+def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
+    """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together.
+
+    Where nothing says what shards it has, they are those of the source.
+    """
+    shards, spec = tensor.shards, tensor.spec
+    if spec.dtype in WHOLE_DTYPES or not isinstance(shards, Grid) or not spec.nbytes:
+        return Grid.whole(spec.shape)
+    is_given = spec.layout is not None or tensor.partition is not None
+    if is_given or source.partition is None or source.spec.shape != spec.shape:
+        return shards
+    return replace(tensor, partition=source.partition, slices=None).shards  # type: ignore[return-value] # a partition has a grid
 
 
 def warnings(target: TargetCheckpoint) -> Iterator[str]:

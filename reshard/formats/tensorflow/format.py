@@ -44,23 +44,23 @@ class Tensorflow(Format):
     def open(
         self,
         root: Location,
-        record: Record = "checked",  # noqa: ARG002  it has none
+        record: Record = "checked",
         uri: str = "",
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:
-        return open_tensorflow(root, uri)
+        return open_tensorflow(root, record, uri)
 
     def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:  # noqa: ARG002
         return tensorflow_form(source)
 
     def arrange(
         self,
-        form: Form,
+        form: Form,  # noqa: ARG002
         tensor: TargetTensor,
         source: StoredTensor,
         slices: Grid,  # noqa: ARG002  TensorFlow puts together what it wants
     ) -> TargetTensor:
-        return arrange(cast("TensorflowForm", form), tensor, source)
+        return arrange(tensor, source)
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
         return warnings(target)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from reshard.errors import CorruptError, LayoutError, ReshardError
-from reshard.formats.base import Chunks, Reader
+from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
+from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
@@ -23,6 +24,9 @@ from reshard.formats.contents import (
     StoredTensor,
 )
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.slices.described import check_described
+from reshard.formats.slices.parse import read_slice_file
+from reshard.formats.slices.slice_file import SliceFile
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
     OTHER_DTYPES,
@@ -31,7 +35,7 @@ from reshard.formats.tensorflow.bundle import (
     Extents,
     box_of,
 )
-from reshard.formats.tensorflow.files import DataFile, data_files, index_of
+from reshard.formats.tensorflow.files import RECORD, DataFile, data_files, index_of
 from reshard.formats.tensorflow.index import IndexEntry, entry_count, read_index
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
 from reshard.formats.tensorflow.strings import MOST_TEXT_BYTES, scalar_string
@@ -39,18 +43,25 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.geometry.tiling import check_tiling
+from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.base import Store
 from reshard.storage.location import Location
 
 FORMAT = "tensorflow"
 
+_NOTHING = SliceFile({})
+
 OPENED_TENSOR_BYTES = 2500
 """Memory of a tensor or a slice while it is opened."""
 
 
-def open_tensorflow(root: Location, uri: str = "") -> Reader:
+def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -> Reader:
     """Open the checkpoint that a prefix names.
+
+    Args:
+        record: how to use what this project recorded beside it: refuse contradictions, use the parts that fit, or nothing.
+        uri: the prefix as the user named it.
 
     Raises:
         StorageError: a file of it is not there or cannot be read.
@@ -62,6 +73,7 @@ def open_tensorflow(root: Location, uri: str = "") -> Reader:
     where = str(index_of(root))
     kept = [found for found in index.tensors if found.key != OBJECT_GRAPH]
     paths = paths_of(found.key for found in kept)
+    known = _record(root, record)
     tensors: dict[str, StoredTensor] = {}
     chunks: dict[str, GatheredChunks] = {}
     leaves = []
@@ -70,10 +82,13 @@ def open_tensorflow(root: Location, uri: str = "") -> Reader:
         name = "/".join(step.key for step in path)
         if found.entry.dtype in DTYPES:
             chunks[name] = _chunks(found, files, where)
-            tensors[name] = _stored(name, found.entry, chunks[name], root.store)
+            tensors[name] = _stored(name, found, chunks[name], root.store, known)
             leaves.append(Leaf(name, path))
         else:
             leaves.append(_other(name, path, found, files, where))
+    if record == "checked" and known is not _NOTHING:
+        described = {n: (t.spec.dtype, t.spec.shape) for n, t in tensors.items()}
+        check_described(known, described, uri or str(root))
     return Reader(
         uri=uri or str(root),
         format=FORMAT,
@@ -82,6 +97,8 @@ def open_tensorflow(root: Location, uri: str = "") -> Reader:
         leaves=tuple(leaves),
         chunks=TensorflowChunks(chunks, is_of_variables=len(kept) == len(index.tensors)),
         metadata_bytes=root.traits.memory_bytes + 2 * index.nbytes + _memory(index.tensors),
+        conversion=known.conversion,
+        made=known.made,
     )
 
 
@@ -114,12 +131,43 @@ def _memory(tensors: Sequence[IndexEntry]) -> int:
     return sum(1500 + 400 * len(found.slices) for found in tensors)
 
 
-def _stored(name: str, entry: Entry, chunks: GatheredChunks, store: Store) -> StoredTensor:
-    dtype = DTYPES[entry.dtype]
-    spec = TensorSpec(name, entry.shape, dtype, chunks.grid)
-    return StoredTensor(
-        spec, read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype)), may_be_missing=False
-    )
+def _record(root: Location, record: Record) -> SliceFile:
+    """What this project recorded; an empty record where there is none, or none is wanted."""
+    if record == "ignored":
+        return _NOTHING
+    try:
+        return read_slice_file(root.parent / f"{root.name}{RECORD}") or _NOTHING
+    except FormatError:
+        if record == "checked":
+            raise
+        return _NOTHING
+
+
+def _stored(
+    name: str, found: IndexEntry, chunks: GatheredChunks, store: Store, known: SliceFile
+) -> StoredTensor:
+    dtype, shape = DTYPES[found.entry.dtype], found.entry.shape
+    entry = known.tensors.get(name)
+    layout, digest, partition = None, None, _partition(found)
+    if entry is not None and (entry.dtype, tuple(entry.shape)) == (dtype, shape):
+        layout, digest, partition = entry.layout, entry.digest, entry.partition
+    spec = TensorSpec(name, shape, dtype, chunks.grid, layout=layout)
+    encoding, fill = read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype))
+    return StoredTensor(spec, encoding, fill, False, digest, partition=partition)
+
+
+def _partition(found: IndexEntry) -> Mapping[str, Any] | None:
+    """Slices as a ShardedVariable has them, even parts along one dimension, so that a target has them too; None for others."""
+    shape, count = found.entry.shape, len(found.slices)
+    boxes = [box_of(one.extents, shape) for one in found.slices]
+    split = [dim for dim, size in enumerate(shape) if any(box.shape[dim] != size for box in boxes)]
+    if len(split) != 1:
+        return None
+    (axis,) = split
+    cuts = sorted({box.start[axis] for box in boxes} | {shape[axis]})
+    if count != len(cuts) - 1 or tuple(cuts) != tuple(div_cuts(shape[axis], count)):
+        return None
+    return {"strategy": "fixed_shards", "axis": axis, "shards": count}
 
 
 def _chunks(found: IndexEntry, files: Sequence[DataFile], where: str) -> GatheredChunks:

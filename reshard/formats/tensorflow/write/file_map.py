@@ -66,7 +66,10 @@ class _Planned:
         self._target = target
         self._keys = _keys(target, form)
         self._texts = dict(_stored_texts(self._texts_by_key(form)))
-        self._grids = {name: form.slices_of(tensor) for name, tensor in target.tensors.items()}
+        self._grids = {
+            name: tensor.packed or Grid.whole(tensor.spec.shape)
+            for name, tensor in target.tensors.items()
+        }
         self._count = max((grid.count for grid in self._grids.values()), default=1)
         head = sum(len(text.stored) for text in self._texts.values())
         self.sizes = {self._file(number): 0 for number in range(self._count)}
