@@ -117,18 +117,8 @@ def group(action: str, folders: list[str]) -> Any:
 
 FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (
-        save_model,
-        save_described,
-        load_model,
-        logit_values,
-        stored,
-        dcp_sizes,
-        group,
-        save_dcp,
-        load_dcp,
-    )  # fmt: skip
-}
+    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group)
+} | {"save_dcp": save_dcp, "load_dcp": load_dcp}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _name(value: Any, where: str) -> str:
     name = expect_node(value, str, "the name of an entry", where)
     if len(name) > MAX_NAME_CHARACTERS or "\0" in name:
         raise FormatError(
-            f"{where} has an entry {shorten(name)} of {len(name):,} characters; expected at most {MAX_NAME_CHARACTERS:,}, and none "
+            f"{where} has an entry {name[:40]!r}… of {len(name):,} characters; expected at most {MAX_NAME_CHARACTERS:,}, and none "
             "that is NUL"
         )
     return name

@@ -14,17 +14,16 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import FormatError
 from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import (
-    MAX_NAME_CHARACTERS,
     MAX_PICKLE_BYTES,
     MAX_PICKLE_OPCODES,
     MAX_PICKLE_STACK,
     MAX_PICKLE_VALUES,
-    MAX_VALUE_CHARACTERS,
 )
+from reshard.formats.pickle.machine import Machine
 from reshard.formats.pickle.nodes import Made, Name, Persistent, Table
 
 _U16, _U32, _I32, _U64 = map(struct.Struct, ("<H", "<I", "<i", "<Q"))
@@ -40,12 +39,7 @@ class UnknownNameError(FormatError):
         name: module and name, with a dot between.
     """
 
-    def __init__(self, name: str, where: str) -> None:
-        super().__init__(
-            f"{where} names {shorten(name)}, which is not on the list of names that are read; nothing of it was run. Where "
-            "you trust it, load it with the program that wrote it and save plain tensors, numbers and text"
-        )
-        self.name = name
+    name: str = ""
 
 
 def read_pickle(data: bytes, names: Mapping[str, str], where: str) -> Any:
@@ -64,117 +58,34 @@ def read_pickle(data: bytes, names: Mapping[str, str], where: str) -> Any:
         raise FormatError(
             f"{where} has {len(data):,} bytes; at most {MAX_PICKLE_BYTES:,} of a pickle are read"
         )
-    machine = _Machine(data, names, where)
-    machine.run()
+    machine = Machine(data, names, where)
+    if data[:1] != b"\x80":
+        refuse_stand_in(data[:START_BYTES], where)
+        raise machine.damaged("does not begin as a pickle does")
+    _run(machine)
     return machine.result()
 
 
-class _Machine:
-    """The state of the interpreter; each opcode is a function that changes it."""
-
-    __slots__ = ("at", "data", "marks", "memo", "names", "stack", "values_left", "where")
-
-    def __init__(self, data: bytes, names: Mapping[str, str], where: str) -> None:
-        self.data, self.names, self.where = data, names, where
-        self.at = 0
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: list[Any] = []
-        self.values_left = MAX_PICKLE_VALUES
-
-    def run(self) -> None:
-        data, opcodes = self.data, _OPCODES
-        if data[:1] != b"\x80":
-            refuse_stand_in(data[:START_BYTES], self.where)
-            raise self.damaged("does not begin as a pickle does")
-        try:
-            for _ in range(MAX_PICKLE_OPCODES):
-                opcode = data[self.at]
-                self.at += 1
-                if opcode == _STOP:
-                    return
-                opcodes[opcode](self)
-        except (IndexError, struct.error):
-            raise self.damaged("is cut short, or takes more from its stack than is there") from None
-        except KeyError:
-            raise FormatError(
-                f"{self.where} has the opcode {data[self.at - 1]:#04x} at byte {self.at - 1:,}, which is not read; expected a pickle as torch "
-                "writes it"
-            ) from None
-        raise self.too_large(f"{MAX_PICKLE_OPCODES:,} opcodes")
-
-    def result(self) -> Any:
-        if len(self.stack) != 1 or self.marks or self.at != len(self.data):
-            raise self.damaged("does not end where its one value is complete")
-        return self.stack[0]
-
-    def push(self, value: Any) -> None:
-        """Adds a new value."""
-        self.values_left -= 1
-        if self.values_left < 0:
-            raise self.too_large(f"{MAX_PICKLE_VALUES:,} values")
-        self.stack.append(value)
-
-    def push_known(self, value: Any) -> None:
-        """Adds a value that is there already, so that it takes no memory."""
-        if len(self.stack) >= MAX_PICKLE_STACK:
-            raise self.too_large(f"{MAX_PICKLE_STACK:,} values on its stack")
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        if self.marks and self.marks[-1] >= len(self.stack):
-            raise self.damaged("takes more from its stack than is there")
-        return self.stack.pop()
-
-    def since_mark(self) -> list[Any]:
-        """Takes what was pushed since the last MARK."""
-        start = self.marks.pop()
-        taken = self.stack[start:]
-        del self.stack[start:]
-        return taken
-
-    def take(self, nbytes: int) -> bytes:
-        start = self.at
-        self.at = start + nbytes
-        if self.at > len(self.data):
-            raise self.damaged("is cut short")
-        return self.data[start : self.at]
-
-    def number(self, form: struct.Struct) -> Any:
-        (value,) = form.unpack_from(self.data, self.at)
-        self.at += form.size
-        return value
-
-    def text(self, nbytes: int) -> str:
-        if nbytes > MAX_VALUE_CHARACTERS:
-            raise self.too_large(f"{MAX_VALUE_CHARACTERS:,} bytes in one text")
-        try:
-            return self.take(nbytes).decode()
-        except UnicodeDecodeError:
-            raise self.damaged("holds text that is not UTF-8") from None
-
-    def line(self) -> str:
-        """Text up to the end of a line."""
-        end = self.data.find(b"\n", self.at, self.at + MAX_NAME_CHARACTERS)
-        if end < 0:
-            raise self.damaged("holds a name without an end")
-        found = self.text(end - self.at)
-        self.at = end + 1
-        return found
-
-    def damaged(self, what: str) -> CorruptError:
-        return CorruptError(
-            f"{self.where} {what} (at byte {self.at:,} of {len(self.data):,}); expected a pickle as torch writes it, so restore it "
-            "from a copy"
-        )
-
-    def too_large(self, most: str) -> FormatError:
-        return FormatError(
-            f"{self.where} has more than {most}, the most that is read of a pickle; this checkpoint cannot be handled safely"
-        )
+def _run(machine: Machine) -> None:
+    data, opcodes = machine.data, _OPCODES
+    try:
+        for _ in range(MAX_PICKLE_OPCODES):
+            opcode = data[machine.at]
+            machine.at += 1
+            if opcode == _STOP:
+                return
+            opcodes[opcode](machine)
+    except (IndexError, struct.error):
+        raise machine.damaged("is cut short, or takes more from its stack than is there") from None
+    except KeyError:
+        raise FormatError(
+            f"{machine.where} has the opcode {data[machine.at - 1]:#04x} at byte {machine.at - 1:,}, which is not read; expected a pickle "
+            "as torch writes it"
+        ) from None
+    raise machine.too_large(f"{MAX_PICKLE_OPCODES:,} opcodes")
 
 
-def _protocol(m: _Machine) -> None:
+def _protocol(m: Machine) -> None:
     version = m.take(1)[0]
     if not 2 <= version <= 5:
         raise FormatError(
@@ -182,24 +93,24 @@ def _protocol(m: _Machine) -> None:
         )
 
 
-def _frame(m: _Machine) -> None:
+def _frame(m: Machine) -> None:
     if m.number(_U64) > len(m.data) - m.at:
         raise m.damaged("is cut short")
 
 
-def _mark(m: _Machine) -> None:
+def _mark(m: Machine) -> None:
     if len(m.marks) >= MAX_PICKLE_STACK:
         raise m.too_large(f"{MAX_PICKLE_STACK:,} marks")
     m.marks.append(len(m.stack))
 
 
-def _memoize(m: _Machine) -> None:
+def _memoize(m: Machine) -> None:
     if len(m.memo) >= MAX_PICKLE_VALUES:
         raise m.too_large(f"{MAX_PICKLE_VALUES:,} values in its memo")
     m.memo.append(m.stack[-1])
 
 
-def _put(m: _Machine, number: int) -> None:
+def _put(m: Machine, number: int) -> None:
     # Every writer of pickles numbers what it keeps from 0 on, so that the memo can be a list.
     if number == len(m.memo):
         _memoize(m)
@@ -209,11 +120,11 @@ def _put(m: _Machine, number: int) -> None:
         raise m.damaged(f"keeps a value as number {number:,} while it has {len(m.memo):,}")
 
 
-def _get(m: _Machine, number: int) -> None:
+def _get(m: Machine, number: int) -> None:
     m.push_known(m.memo[number])
 
 
-def _tuple(m: _Machine, count: int) -> None:
+def _tuple(m: Machine, count: int) -> None:
     start = len(m.stack) - count
     if start < (m.marks[-1] if m.marks else 0):
         raise m.damaged("takes more from its stack than is there")
@@ -222,14 +133,14 @@ def _tuple(m: _Machine, count: int) -> None:
     m.push(taken)
 
 
-def _append(m: _Machine, values: list[Any]) -> None:
+def _append(m: Machine, values: list[Any]) -> None:
     target = m.stack[-1]
     if type(target) is not list:
         raise m.damaged(f"appends to {shorten(target)}, which is no list")
     target.extend(values)
 
 
-def _set_items(m: _Machine, entries: list[Any]) -> None:
+def _set_items(m: Machine, entries: list[Any]) -> None:
     target = m.stack[-1]
     if len(entries) % 2:
         raise m.damaged("sets a key without a value")
@@ -241,33 +152,42 @@ def _set_items(m: _Machine, entries: list[Any]) -> None:
     target.entries.extend(entries)
 
 
-def _set_item(m: _Machine) -> None:
+def _set_item(m: Machine) -> None:
     value = m.pop()
     _set_items(m, [m.pop(), value])
 
 
-def _name(m: _Machine, module: Any, name: Any) -> None:
+def _name(m: Machine, module: Any, name: Any) -> None:
     if type(module) is not str or type(name) is not str:
         raise m.damaged(f"names {shorten(name)} of {shorten(module)}, which are not both text")
     known = m.names.get(f"{module}.{name}")
     if known is None:
-        raise UnknownNameError(f"{module}.{name}", m.where)
+        raise _unknown(f"{module}.{name}", m.where)
     m.push(Name(known))
 
 
-def _stack_global(m: _Machine) -> None:
+def _unknown(name: str, where: str) -> UnknownNameError:
+    error = UnknownNameError(
+        f"{where} names {shorten(name)}, which is not on the list of names that are read; nothing of it was run. Where you trust it, load "
+        "it with the program that wrote it, and save plain tensors, numbers and text"
+    )
+    error.name = name
+    return error
+
+
+def _stack_global(m: Machine) -> None:
     name = m.pop()
     _name(m, m.pop(), name)
 
 
-def _make(m: _Machine) -> None:
+def _make(m: Machine) -> None:
     arguments, name = m.pop(), m.pop()
     if type(name) is not Name or type(arguments) is not tuple:
         raise m.damaged(f"calls {shorten(name)} with {shorten(arguments)}")
     m.push(Made(name.text, arguments))
 
 
-def _build(m: _Machine) -> None:
+def _build(m: Machine) -> None:
     state = m.pop()
     target = m.stack[-1]
     if type(target) is not Made or target.state is not None:
@@ -275,11 +195,11 @@ def _build(m: _Machine) -> None:
     target.state = state
 
 
-def _long(m: _Machine) -> None:
+def _long(m: Machine) -> None:
     m.push(int.from_bytes(m.take(m.take(1)[0]), "little", signed=True))
 
 
-_OPCODES: Mapping[int, Callable[[_Machine], Any]] = {
+_OPCODES: Mapping[int, Callable[[Machine], Any]] = {
     ord(opcode): action
     for opcode, action in {
         "\x80": _protocol,

@@ -286,7 +286,7 @@ def test_steps_of_torchtitan_are_finished_where_their_metadata_is(
     (tmp_path / "step-30" / ".metadata").unlink()
     assert list(reshard.steps(tmp_path)) == [10, 20]
     assert reshard.inspect(tmp_path, step="latest").uri == f"{tmp_path}/step-20"
-    with pytest.raises(IncompleteCheckpointError, match="step 30 of .* was never committed"):
+    with pytest.raises(IncompleteCheckpointError, match=r"step 30 of .* was never committed"):
         reshard.inspect(tmp_path, step=30)
     with pytest.raises(IncompleteCheckpointError) as error:
         reshard.inspect(tmp_path / "step-30")

@@ -1,0 +1,105 @@
+"""The machine that a pickle is a program for: a stack, marks in it, and a memo. Each opcode is a function that changes it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.limits import (
+    MAX_NAME_CHARACTERS,
+    MAX_PICKLE_STACK,
+    MAX_PICKLE_VALUES,
+    MAX_VALUE_CHARACTERS,
+)
+
+
+class Machine:
+    """The state of the interpreter.
+
+    Args:
+        data: the pickle.
+        names: as ``interpreter.read_pickle`` takes them.
+        where: the file, for messages.
+    """
+
+    __slots__ = ("at", "data", "marks", "memo", "names", "stack", "values_left", "where")
+
+    def __init__(self, data: bytes, names: Mapping[str, str], where: str) -> None:
+        self.data, self.names, self.where = data, names, where
+        self.at = 0
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: list[Any] = []
+        self.values_left = MAX_PICKLE_VALUES
+
+    def result(self) -> Any:
+        if len(self.stack) != 1 or self.marks or self.at != len(self.data):
+            raise self.damaged("does not end where its one value is complete")
+        return self.stack[0]
+
+    def push(self, value: Any) -> None:
+        """Adds a new value."""
+        self.values_left -= 1
+        if self.values_left < 0:
+            raise self.too_large(f"{MAX_PICKLE_VALUES:,} values")
+        self.stack.append(value)
+
+    def push_known(self, value: Any) -> None:
+        """Adds a value that is there already, so that it takes no memory."""
+        if len(self.stack) >= MAX_PICKLE_STACK:
+            raise self.too_large(f"{MAX_PICKLE_STACK:,} values on its stack")
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        if self.marks and self.marks[-1] >= len(self.stack):
+            raise self.damaged("takes more from its stack than is there")
+        return self.stack.pop()
+
+    def since_mark(self) -> list[Any]:
+        """Takes what was pushed since the last MARK."""
+        start = self.marks.pop()
+        taken = self.stack[start:]
+        del self.stack[start:]
+        return taken
+
+    def take(self, nbytes: int) -> bytes:
+        start = self.at
+        self.at = start + nbytes
+        if self.at > len(self.data):
+            raise self.damaged("is cut short")
+        return self.data[start : self.at]
+
+    def number(self, form: struct.Struct) -> Any:
+        (value,) = form.unpack_from(self.data, self.at)
+        self.at += form.size
+        return value
+
+    def text(self, nbytes: int) -> str:
+        if nbytes > MAX_VALUE_CHARACTERS:
+            raise self.too_large(f"{MAX_VALUE_CHARACTERS:,} bytes in one text")
+        try:
+            return self.take(nbytes).decode()
+        except UnicodeDecodeError:
+            raise self.damaged("holds text that is not UTF-8") from None
+
+    def line(self) -> str:
+        """Text up to the end of a line."""
+        end = self.data.find(b"\n", self.at, self.at + MAX_NAME_CHARACTERS)
+        if end < 0:
+            raise self.damaged("holds a name without an end")
+        found = self.text(end - self.at)
+        self.at = end + 1
+        return found
+
+    def damaged(self, what: str) -> CorruptError:
+        return CorruptError(
+            f"{self.where} {what} (at byte {self.at:,} of {len(self.data):,}); expected a pickle as torch writes it, so restore it "
+            "from a copy"
+        )
+
+    def too_large(self, most: str) -> FormatError:
+        return FormatError(
+            f"{self.where} has more than {most}, the most that is read of a pickle; this checkpoint cannot be handled safely"
+        )
