@@ -5,7 +5,8 @@ from __future__ import annotations
 from reshard.arguments import Unlisted
 from reshard.formats.base import Reader, Record
 from reshard.formats.dcp.files import ENDING, METADATA, is_dcp, is_whole, metadata_files
-from reshard.formats.dcp.reader import FORMAT, OPENED_LEAF_BYTES, leaf_count, open_dcp
+from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.dcp.reader import FORMAT, open_dcp
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.storage.location import Location

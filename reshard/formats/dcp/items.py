@@ -21,6 +21,7 @@ from reshard.formats.torch.archived_tensor import (
     is_tensor,
 )
 from reshard.formats.torch.plain_value import PLAIN_NAMES, Unread, Values, plain_values
+from reshard.record import safe
 from reshard.storage.location import Location
 
 _AT_ONCE = 1 << 10
@@ -119,7 +120,7 @@ def _values(archive: Archive, where: str) -> Values:
     except CorruptError:
         raise
     except UnknownNameError as error:
-        return Unread(f"an object of {error.name[:200]}")
+        return Unread(f"an object of {safe(error.name[:200])}")
     except FormatError:
         return Unread("an object")
     if is_tensor(node):

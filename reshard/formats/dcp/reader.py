@@ -10,18 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
-from reshard.errors import CorruptError, FormatError, ReshardError
+from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Encoding, Extent, Item, StoredTensor
 from reshard.formats.dcp.cut_tensor import CutTensor, cut_tensor, filled
 from reshard.formats.dcp.entries import Entries, Placement, TensorEntry, ValueEntry
-from reshard.formats.dcp.files import metadata_files, read_metadata_files
+from reshard.formats.dcp.files import read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
+from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tree import TreeLeaf, tree_of, unread_warnings
-from reshard.formats.json.safe_json import read_bytes
-from reshard.formats.limits import MAX_PICKLE_BYTES
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile, digest_of
@@ -31,17 +30,6 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 
 FORMAT = "dcp"
-
-OPENED_LEAF_BYTES = 6000
-"""Memory of a leaf or a piece while it is opened: its nodes, its records and the ends of its archive."""
-
-LEAF_BYTES, PIECE_BYTES = 1600, 700
-"""Memory of an open leaf and of each of its pieces."""
-
-_NEWOBJ = b"\x81"
-_OBJECTS_OF_A_PIECE = 3
-"""Objects that ``.metadata`` makes for each item at least: what it is, its index, and its place."""
-
 
 def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reader:
     """Opens the checkpoint in a folder.
@@ -81,20 +69,11 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
         tensors=MappingProxyType(stored),
         leaves=tuple(one.leaf for one in leaves),
         chunks=chunks,
-        metadata_bytes=root.traits.memory_bytes + _memory(leaves),
+        metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves),
         made=known.made,
         warnings=tuple(unread_warnings(leaves)),
         takes_record=True,
     )
-
-
-def leaf_count(root: Location) -> int:
-    """About how many leaves and pieces it has, never too few: by the objects that its metadata makes; 0 where it cannot be read."""
-    try:
-        files = [read_bytes(file, MAX_PICKLE_BYTES) for file in metadata_files(root)]
-    except ReshardError:
-        return 0
-    return sum(data.count(_NEWOBJ) for data in files) // _OBJECTS_OF_A_PIECE
 
 
 class DcpChunks(Chunks):
@@ -192,9 +171,3 @@ def _check_record(known: SliceFile, stored: Mapping[str, StoredTensor], uri: str
                 f"{uri}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but {what}; restore it from a copy, or remove "
                 "slices.json if the files were changed on purpose"
             )
-
-
-def _memory(leaves: Sequence[TreeLeaf]) -> int:
-    pieces = sum(len(one.entry.pieces) for one in leaves if one.entry)
-    names = sum(4 * len(one.leaf.name) for one in leaves)
-    return LEAF_BYTES * len(leaves) + PIECE_BYTES * pieces + names

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import reshard
+from tests.dcp_files import cut, write_dcp
 from tests.old_orbax import unpack
 from tests.orbax_trees import (
     mesh,
@@ -46,6 +47,9 @@ OLD = {
 }
 """Checkpoints of old versions, with their paths in ``tests/old_orbax.tgz``."""
 
+DCP = "dcp"
+"""A distributed checkpoint as torch writes it."""
+
 TENSORS = {"drop": ["key", "none", "empty", "name"]}
 """Safetensors files hold nothing else."""
 
@@ -77,7 +81,27 @@ def make_specimens(root: Path) -> list[str]:
         shutil.copytree(unpacked / path, root / name)
     for name, options in OURS.items():
         reshard.convert(root / "raw-zarr2", root / name, **options)
-    return [*FORMS, *OLD, *OURS]
+    write_dcp(root / DCP, _state(), files=2, paths=_paths())
+    return [*FORMS, *OLD, *OURS, DCP]
+
+
+def _state() -> dict[str, Any]:
+    """What torch would save of a model and its optimizer, under its names."""
+    rng = np.random.default_rng(1)
+    kernel = rng.normal(size=(16, 8)).astype(np.float32)
+    return {
+        "model.kernel": cut(kernel, 3),
+        "model.turned": np.asfortranarray(kernel.astype(ml_dtypes.bfloat16)),
+        "model.big": np.arange(5000, dtype=np.uint16),
+        "optim.groups.0.lr": 0.1,
+        "optim.groups.0.params": [0, 1, (2, "a string", None)],
+        "optim.groups.1": {},
+    }
+
+
+def _paths() -> dict[str, tuple[Any, ...]]:
+    keys = {name: tuple(name.split(".")) for name in _state()}
+    return {name: tuple(int(k) if k.isdigit() else k for k in path) for name, path in keys.items()}
 
 
 def _tree(*, strings: bool) -> dict[str, Any]:
