@@ -58,6 +58,11 @@ def cut(array: np.ndarray, count: int) -> Tensor:
     return Tensor(array.dtype.name, array.shape, parts[::-1])
 
 
+def turned(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """The same array, its axes in another order in memory: the slowest first."""
+    return array.transpose(order).copy().transpose(np.argsort(order))
+
+
 def write_dcp(folder: Path, tree: Mapping[str, Any], *, files: int = 1, paths: Any = None) -> Path:
     """Writes a checkpoint: arrays, Tensors and plain values by name. Items take turns in the files."""
     named = {
@@ -173,11 +178,13 @@ def value_archive(value: Any) -> bytes:
 
 
 def tensor_archive(array: np.ndarray, **changes: Any) -> bytes:
-    """The archive of an array, which keeps its order if that is without gaps; ``changes``: of ``rebuilt``."""
-    base = array if array.flags.c_contiguous or array.flags.f_contiguous else array.copy()
-    stride = tuple(s // array.itemsize for s in base.strides)
-    stored = base.tobytes("A")
-    return archive(pickled(rebuilt(array.dtype.name, base.shape, stride, **changes)), stored)
+    """The archive of an array, which keeps the order of its axes if that is without gaps; ``changes``: of ``rebuilt``."""
+    stored = array.transpose(sorted(range(array.ndim), key=lambda dim: -array.strides[dim]))
+    if not stored.flags.c_contiguous:
+        stored = array = array.copy()
+    stride = tuple(s // array.itemsize for s in array.strides)
+    call = rebuilt(array.dtype.name, array.shape, stride, **changes)
+    return archive(pickled(call), stored.tobytes())
 
 
 def rebuilt(

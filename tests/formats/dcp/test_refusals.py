@@ -31,6 +31,7 @@ from tests.dcp_files import (
     rebuilt,
     tensor_archive,
     tensor_entry,
+    turned,
     value_archive,
     whole,
     write_dcp,
@@ -66,7 +67,7 @@ def test_pieces_of_any_form_and_order(tmp_path: Path) -> None:
     parts = [
         Part((2, 0, 3), np.asfortranarray(cube[2:, :, 3:])),
         Part((0, 0, 0), cube[:2]),
-        Part((2, 0, 0), np.moveaxis(np.moveaxis(cube[2:, :, :3], 1, 0).copy(), 0, 1)),
+        Part((2, 0, 0), turned(cube[2:, :, :3], (1, 2, 0))),
         Part((5, 0, 0), cube[5:]),  # a rank without elements
     ]
     folder = write_dcp(tmp_path / "x", {"c": Tensor("int16", cube.shape, parts)})
