@@ -49,6 +49,7 @@ class About(Struct, frozen=True, kw_only=True):
         options: those of a target's options that the format has.
         tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
             is refused.
+        holds_texts: whether they have a place for strings all the same.
         one_file: how a target's name says that it is a file of this format; None if none does.
         is_written: whether targets are written in it, or checkpoints are only read.
     """
@@ -58,6 +59,7 @@ class About(Struct, frozen=True, kw_only=True):
     marks: str
     leaf_bytes: int
     tensors_only: bool
+    holds_texts: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
     is_written: bool = True
@@ -184,7 +186,11 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
     _refuse_objects(known, target)
     if not known.about.tensors_only:
         return
-    others = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if not leaf.tensor]
+    others = [
+        f"{leaf.name!r} ({leaf.kind})"
+        for leaf in target.leaves
+        if not (leaf.tensor or (known.about.holds_texts and leaf.text is not None))
+    ]
     keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
     others += [
         f"{leaf.name!r} (a PRNG key)"
@@ -192,8 +198,9 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
         if leaf.name in keys or leaf.meta.get("ext_metadata")
     ]
     if others:
+        held = "tensors and strings" if known.about.holds_texts else "tensors"
         raise FormatError(
-            f"{known.about.title} files hold tensors only, and cannot hold {_some(others)}; leave them out (drop), or write Orbax (to)"
+            f"{known.about.title} files hold {held} only, and cannot hold {_some(others)}; leave them out (drop), or write Orbax (to)"
         )
 
 

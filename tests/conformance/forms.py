@@ -12,6 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from tests.conformance.bundle import DTYPES as BUNDLE_DTYPES
+from tests.conformance.bundle import read_bundle
 from tests.conformance.independent import Read, read_orbax, read_safetensors
 from tests.orbax_trees import DTYPES
 
@@ -32,6 +34,7 @@ class Form(Struct, frozen=True):
         read: reads the tensors of such a checkpoint without this project.
         ending: of the name of a target.
         only_tensors: whether it has no place for strings, None, PRNG keys and empty containers.
+        texts: whether it has a place for strings all the same.
         only_meshes: whether a tensor is split by mesh axes only, and not by partitions.
     """
 
@@ -42,6 +45,7 @@ class Form(Struct, frozen=True):
     ending: str = ""
     only_tensors: bool = False
     only_meshes: bool = False
+    texts: bool = False
 
     @property
     def format(self) -> str:
@@ -79,6 +83,14 @@ FORMS = (
     _safetensors("shards", files="shards", file_bytes=300),
     _safetensors("rank files", files="ranks", only_meshes=True),
     _safetensors("DCP", files="dcp"),
+    Form(
+        "TensorFlow",
+        {"to": "tensorflow"},
+        tuple(BUNDLE_DTYPES.values()),
+        read_bundle,
+        only_tensors=True,
+        texts=True,
+    ),
 )
 
 PAIRS = tuple(itertools.product(FORMS, FORMS))

@@ -102,6 +102,51 @@ def checkpoint_values(prefix: str) -> dict[str, Any]:
     return found
 
 
+def restored_shards(prefix: str, rows: list[int], columns: int) -> list[Any]:
+    """The shards of ``model.table``, restored into a ShardedVariable with so many rows in each, beside ``model.kernel``."""
+    shards = [tf.Variable(np.zeros((n, columns), np.float32)) for n in rows]
+    root = tf.train.Checkpoint(model=Module())
+    root.model.table = ShardedVariable(shards)
+    root.model.kernel = tf.Variable(np.zeros((6, 5), np.float32))
+    root.restore(prefix).assert_existing_objects_matched().assert_consumed()
+    return [np.asarray(shard) for shard in (*shards, root.model.kernel)]
+
+
+def restored_slices(prefix: str, key: str, dtype: str, specs: list[str]) -> list[Any]:
+    """Slices of a tensor, each by its text, such as ``"8 6 2,3:-"``."""
+    found = tf.raw_ops.RestoreV2(
+        prefix=prefix, tensor_names=[key] * len(specs), shape_and_slices=specs,
+        dtypes=[tf.dtypes.as_dtype(dtype)] * len(specs),
+    )  # fmt: skip
+    return [np.asarray(one) for one in found]
+
+
+def restored_by_saver(prefix: str) -> dict[str, Any]:
+    """The variables of ``save_columns`` with one shard, as TensorFlow 1 restores them."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        shapes = {"dense/kernel": (4, 10), "dense/kernel/Adam": (4, 10), "dense/bias": (10,)}
+        variables = {
+            name: tf.compat.v1.get_variable(f"v{number}", shape)
+            for number, (name, shape) in enumerate(shapes.items())
+        }
+        tf.compat.v1.train.Saver(variables).restore(session, prefix)
+        return {name: session.run(variable) for name, variable in variables.items()}
+
+
+def resumed_keras(prefix: str) -> list[Any]:
+    """The weights of the model of ``save_keras`` and the slots of its optimizer, restored into new ones."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(5), tf_keras.layers.Dense(2)])
+    model.compile(tf_keras.optimizers.legacy.Adam(0.1), "mse")
+    model.fit(numbers(8, 3, seed=5), numbers(8, 2, seed=6), verbose=0)
+    root = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    root.restore(prefix).assert_existing_objects_matched()
+    weights = [*model.weights, *model.optimizer.weights]
+    return [np.asarray(weight) for weight in weights]
+
+
 FUNCTIONS = (
-    save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values,
+    save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values, restored_shards,
+    restored_slices, restored_by_saver, resumed_keras,
 )  # fmt: skip

@@ -31,6 +31,7 @@ from reshard.storage.location import Location
 
 FORMAT = "dcp"
 
+
 def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reader:
     """Opens the checkpoint in a folder.
 

@@ -55,7 +55,7 @@ def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
     spec = tensor.spec
     if spec.dtype not in NUMBERS:
         raise PlanError(
-            f"{spec.name!r} is {spec.dtype}, which TensorFlow does not have; drop it, or cast it to one of {', '.join(NUMBERS)}"
+            f"{spec.name!r} is {spec.dtype}, which TensorFlow files do not have; drop it, or cast it to one of {', '.join(NUMBERS)}"
         )
     wanted, grid = source.spec.storage, _slices(tensor, source)
     storage = contiguous_grid(

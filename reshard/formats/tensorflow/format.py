@@ -32,7 +32,8 @@ class Tensorflow(Format):
         title="TensorFlow",
         marks="TensorFlow (PREFIX.index)",
         leaf_bytes=OPENED_TENSOR_BYTES,
-        tensors_only=False,
+        tensors_only=True,
+        holds_texts=True,
     )
 
     def recognise(self, root: Location) -> Recognised | None:

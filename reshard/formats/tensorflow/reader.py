@@ -26,7 +26,7 @@ from reshard.formats.contents import (
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.described import check_described
 from reshard.formats.slices.parse import read_slice_file
-from reshard.formats.slices.slice_file import SliceFile
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
     OTHER_DTYPES,
@@ -83,7 +83,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
         if found.entry.dtype in DTYPES:
             chunks[name] = _chunks(found, files, where)
             tensors[name] = _stored(name, found, chunks[name], root.store, known)
-            leaves.append(Leaf(name, path))
+            leaves.append(Leaf(name, _path(path, known.tensors.get(name))))
         else:
             leaves.append(_other(name, path, found, files, where))
     if record == "checked" and known is not _NOTHING:
@@ -129,6 +129,15 @@ class TensorflowChunks(Chunks):
 def _memory(tensors: Sequence[IndexEntry]) -> int:
     """Of the open tensors and slices, without their names."""
     return sum(1500 + 400 * len(found.slices) for found in tensors)
+
+
+def _path(path: tuple[PathKey, ...], entry: SliceEntry | None) -> tuple[PathKey, ...]:
+    """A path with the positions of lists, which only the record tells from other keys."""
+    keys = tuple(step.key for step in path)
+    if entry is None or entry.name != "/".join(keys):
+        return path
+    positions = frozenset(entry.positions)
+    return tuple(PathKey(key, number in positions) for number, key in enumerate(entry.path))
 
 
 def _record(root: Location, record: Record) -> SliceFile:

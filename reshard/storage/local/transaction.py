@@ -103,11 +103,13 @@ class LocalTransaction:
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         end_attempts(self._staging.folder)
+        unlink_files(self._staging)
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(identity))
 
     def adopt(self) -> None:
         end_attempts(self._staging.folder)
+        unlink_files(self._staging)  # those that are written anew must get their names again
         self._staging = identified(self._staging)
 
     def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:

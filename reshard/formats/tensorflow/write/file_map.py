@@ -70,7 +70,7 @@ class _Planned:
             name: tensor.packed or Grid.whole(tensor.spec.shape)
             for name, tensor in target.tensors.items()
         }
-        self._count = max((grid.count for grid in self._grids.values()), default=1)
+        self._count = max((1, *(grid.count for grid in self._grids.values())))
         head = sum(len(text.stored) for text in self._texts.values())
         self.sizes = {self._file(number): 0 for number in range(self._count)}
         self.sizes[self._file(0)] = head
