@@ -45,6 +45,7 @@ class Sums(Struct, frozen=True, gc=False, array_like=True):
         read: coverage of the source's boxes.
         written: coverage of the target's boxes.
         is_seen: False where chunks travelled encoded, so that no element was seen.
+        stored: the source's part of what its format recorded (``PieceCrcs.total``); 0 where it recorded nothing.
     """
 
     source: Count = 0
@@ -53,6 +54,7 @@ class Sums(Struct, frozen=True, gc=False, array_like=True):
     read: Count = 0
     written: Count = 0
     is_seen: bool = True
+    stored: Count = 0
 
     def merge(self, other: Sums) -> Sums:
         """The sums of both."""
@@ -63,6 +65,7 @@ class Sums(Struct, frozen=True, gc=False, array_like=True):
             (self.read + other.read) % PRIME,
             (self.written + other.written) % PRIME,
             self.is_seen and other.is_seen,
+            self.stored ^ other.stored,
         )
 
 

@@ -37,7 +37,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     job, transaction = target.job, target.transaction
     results = target.books.results()
     seen = target.books.source_digests()
-    check_recorded(job.plan, job.reader, seen, limits)
+    check_recorded(job.plan, job.reader, seen, target.books.source_crcs(), limits)
     check_equal(job.reader, job.equal, seen, limits)
     if not transaction.root.traits.has_versions:  # those prove more right before the commit
         check_stored(target)

@@ -17,17 +17,26 @@ from reshard.planning.tensor_plan import Plan
 
 
 def check_recorded(
-    plan: Plan, reader: Reader, seen: Mapping[tuple[int, str], str], limits: Limits
+    plan: Plan,
+    reader: Reader,
+    seen: Mapping[tuple[int, str], str],
+    crcs: Mapping[tuple[int, str], int],
+    limits: Limits,
 ) -> None:
     """Compares the digest of every source tensor with the one that the source recorded, if it recorded any.
 
-    ``seen``: the digests that were taken while tensors were moved (``Books.source_digests``).
+    Args:
+        seen: the digests that were taken while tensors were moved (``Books.source_digests``).
+        crcs: what was summed up meanwhile of what the format recorded (``Books.source_crcs``).
 
     Raises CorruptError where the source changed since, VerificationError where something else was written.
     """
     unseen = _unseen(plan, reader)
     found = {name: digest for (_, name), digest in seen.items()}
     found |= tensor_digests(reader, limits, unseen) if unseen else {}
+    for (_, name), total in crcs.items():
+        if name not in unseen and _has_crcs(reader, name) and total != _total(reader, name):
+            raise _crc_difference(plan, reader, name, limits)
     for name, digest in found.items():
         recorded = reader.tensors[name].digest
         if recorded and recorded != digest:
@@ -61,6 +70,26 @@ def _difference(
     )
 
 
+def _has_crcs(reader: Reader, name: str) -> bool:
+    """Whether the format recorded what nothing else proves."""
+    return reader.tensors[name].crcs is not None and reader.tensors[name].digest is None
+
+
+def _total(reader: Reader, name: str) -> int | None:
+    crcs = reader.tensors[name].crcs
+    return None if crcs is None else crcs.total
+
+
+def _crc_difference(plan: Plan, reader: Reader, name: str, limits: Limits) -> VerificationError:
+    """The error where what was read is not what was stored; CorruptError where what is stored is wrong itself."""
+    tensor_digests(reader, limits, [name])
+    target = next(t.name for t in plan.tensors if any(p.source == name for p in t.pieces))
+    return VerificationError(
+        f"{target!r}: what was read of {name!r} does not have the CRC32C that was recorded, but what is stored has it; the output was "
+        "discarded; check this machine's memory, then run again"
+    )
+
+
 def check_equal(
     reader: Reader,
     pairs: Sequence[tuple[str, str]],
@@ -89,8 +118,21 @@ def check_unseen_memory(
 
 def _unseen(plan: Plan, reader: Reader) -> set[str]:
     copied = {t.piece.source for t in plan.tensors if t.strategy == "copy"}
-    return {
+    unseen = {
         name
         for name in copied
-        if reader.tensors[name].digest and not reader.tensors[name].encoding.checksum
+        if (reader.tensors[name].digest or _has_crcs(reader, name))
+        and not reader.tensors[name].encoding.checksum
     }
+    return unseen | {
+        piece.source
+        for tensor in plan.tensors
+        for piece in tensor.pieces
+        if piece.source_view is not None and _is_unsummed(reader, piece.source)
+    }
+
+
+def _is_unsummed(reader: Reader, name: str) -> bool:
+    """Whether what the format recorded of a tensor is of pieces, which are not told in a view of it."""
+    crcs = reader.tensors[name].crcs
+    return _has_crcs(reader, name) and crcs is not None and bool(crcs.boxes)

@@ -153,6 +153,11 @@ class Books:
         found = ((key, book.digest) for key, book in self._sources.items())
         return {key: digest for key, digest in found if digest is not None}
 
+    def source_crcs(self) -> dict[tuple[int, str], int]:
+        """The same of what formats recorded (``PieceCrcs.total``)."""
+        found = ((key, book.stored) for key, book in self._sources.items())
+        return {key: total for key, total in found if total is not None}
+
     def _source_of(self, tensor: TensorPlan) -> SourceBook | None:
         """The book of a tensor's only source."""
         keys = {piece.key for piece in tensor.pieces if piece.fill is None}

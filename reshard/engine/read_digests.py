@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
 from reshard.engine.copies import bytes_of_copies, compared_copies
-from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
+from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks, crc_text
 from reshard.engine.decode.read_chunk import (
     ChunkMemory,
     ChunkRead,
+    ChunkResult,
     quickest_memory,
     read_chunk,
     stream_memory,
@@ -58,6 +60,7 @@ class ReadTask(Struct, frozen=True):
     Attributes:
         memory: in which each of them is decoded.
         cast: a cast whose digest is taken too.
+        crcs: what the format recorded of the tensor.
     """
 
     stored: StoredChunks
@@ -65,6 +68,7 @@ class ReadTask(Struct, frozen=True):
     chunks: tuple[SourceChunk, ...]
     memory: ChunkMemory
     cast: Cast | None = None
+    crcs: PieceCrcs | None = None
 
 
 class ReadResult(Struct, frozen=True):
@@ -73,6 +77,7 @@ class ReadResult(Struct, frozen=True):
     Attributes:
         damage: why the chunks could not be read, where the caller collects damage; "" where they could.
         cast_crc: contribution to the digest of the cast tensor.
+        stored: contribution to what the format recorded.
     """
 
     name: str
@@ -80,6 +85,7 @@ class ReadResult(Struct, frozen=True):
     nbytes: int
     damage: str = ""
     cast_crc: int = 0
+    stored: int = 0
 
 
 class Digests(Struct, frozen=True):
@@ -134,15 +140,20 @@ def digests_with_casts(
     total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
     crcs = dict.fromkeys(listed, 0)
     cast_crcs = {n: 0 for n in listed if n in casts}
+    recorded = {n: found.total for n in listed if (found := stored[n].crcs) is not None}
     tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
     with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
         for result in results:
             crcs[result.name] ^= result.crc
+            if result.name in recorded:
+                recorded[result.name] ^= result.stored
             if result.name in cast_crcs:
                 cast_crcs[result.name] ^= result.cast_crc
             _note_damage(result.name, result.damage, damage)
             tell(result.name, result.nbytes)
+    for name in [name for name, left in recorded.items() if left and name not in (damage or {})]:
+        _note_damage(name, crc_text(name), damage)
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
@@ -217,7 +228,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iter
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)
-        yield ReadTask(stored, spec.shape, chunks, memory, cast)
+        yield ReadTask(stored, spec.shape, chunks, memory, cast, tensor.crcs)
 
 
 def check_memory(
@@ -253,23 +264,28 @@ def digest_or_damage(task: ReadTask, pool: ArenaPool | None = None) -> ReadResul
 def digest_chunks(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
     """Decodes the task's chunks and sums them up; ``pool`` lends buffers that were used before (None: fresh ones)."""
     itemsize = storage_bytes(task.stored.dtype)
-    crc = cast_crc = nbytes = 0
+    crc = cast_crc = stored = nbytes = 0
     with lent(pool, task.memory.arena, task.memory.total) as arena:
         buffers = task.memory.buffers(arena)
         for chunk in task.chunks:
             found, cast = _digest_chunk(task, chunk, buffers)
-            crc ^= found
+            crc ^= found.crc
+            stored ^= found.stored
             cast_crc ^= cast
             nbytes += chunk.box.size * itemsize
-    return ReadResult(task.stored.name, crc, nbytes, cast_crc=cast_crc)
+    return ReadResult(task.stored.name, crc, nbytes, cast_crc=cast_crc, stored=stored)
 
 
-def _digest_chunk(task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers) -> tuple[int, int]:
-    """The chunk's contributions to the digests of the tensor and of the cast tensor."""
+def _digest_chunk(
+    task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers
+) -> tuple[ChunkResult, int]:
+    """What reading the chunk gave, and its contribution to the digest of the cast tensor."""
     cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
     places = () if cast is None else (cast,)
-    read = ChunkRead(task.stored, chunk, places, cast is not None, shape=task.shape, is_whole=True)
-    return read_chunk(read, memory).crc, 0 if cast is None else cast.crc
+    read = ChunkRead(
+        task.stored, chunk, places, cast is not None, task.shape, is_whole=True, crcs=task.crcs
+    )
+    return read_chunk(read, memory), 0 if cast is None else cast.crc
 
 
 class _CastDigest:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import Sums
 from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
@@ -112,6 +113,7 @@ class SourceRead(Struct, frozen=True, gc=False):
         takes: the boxes that units take of it.
         is_recorded: whether the source recorded a digest of everything that is read. Where the target has the same bytes,
             its digest is compared with that one, and the source's is not taken again.
+        crcs: what the format recorded of what is read; None where it recorded nothing.
     """
 
     name: str
@@ -123,6 +125,7 @@ class SourceRead(Struct, frozen=True, gc=False):
     box: Box
     takes: tuple[Take, ...]
     is_recorded: bool = False
+    crcs: PieceCrcs | None = None
 
     @property
     def stored_bytes(self) -> int:

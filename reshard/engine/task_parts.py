@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Unit
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Index
 from reshard.geometry.view import View
@@ -79,7 +80,17 @@ def source_read(
         box,
         takes,
         bool(stored.digest) and piece.source_box == Box.full(spec.shape),
+        _crcs(stored, piece, box),
     )
+
+
+def _crcs(stored: StoredTensor, piece: Piece, box: Box) -> PieceCrcs | None:
+    """What the format recorded, unless a digest proves more, or pieces cannot be told in a view of the tensor."""
+    if stored.crcs is None or stored.digest:
+        return None
+    if piece.source_view is None:
+        return stored.crcs.near(box)
+    return None if stored.crcs.boxes else stored.crcs
 
 
 def _source_chunks(

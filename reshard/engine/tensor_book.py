@@ -40,6 +40,11 @@ class SourceBook(Struct):
         is_whole = sums.is_seen and whole == self.planned == sums.read
         return digest_text(sums.source, self.spec.nbytes) if is_whole else None
 
+    @property
+    def stored(self) -> int | None:
+        """What it adds up to of what its format recorded; None as for ``digest``."""
+        return None if self.digest is None else self.sums.stored
+
 
 class TensorBook(Struct):
     """What was done for one target tensor.

@@ -1,7 +1,7 @@
 """Warnings about checkpoints without checksums of their data.
 
 A tensor is protected if a digest is recorded (by the program that wrote it, or by ``reshard fingerprint``), if its
-chunks have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
+chunks or pieces have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
     bare = tuple(
         name
         for name, tensor in reader.tensors.items()
-        if tensor.digest is None and not tensor.encoding.checksum and name not in agreeing
+        if tensor.digest is None
+        and tensor.crcs is None
+        and not tensor.encoding.checksum
+        and name not in agreeing
     )
     is_all = len(bare) == len(reader.tensors)
     return Unprotected(reader.uri, bare, is_all, reader.takes_record)

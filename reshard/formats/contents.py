@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.geometry.box import Box
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -112,6 +113,7 @@ class StoredTensor(Struct, frozen=True):
         fill: bytes of the element that fills a chunk which is not stored (``spec.itemsize`` long).
         may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
         digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
+        crcs: the CRC32C of what it is stored in, where the format records it.
         is_key: whether this is the data of a PRNG key, which may be moved but never cast.
         partition: how it was split beyond mesh axes where the checkpoint recorded it
             (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.
@@ -124,6 +126,7 @@ class StoredTensor(Struct, frozen=True):
     digest: str | None = None
     is_key: bool = False
     partition: Mapping[str, Any] | None = None
+    crcs: PieceCrcs | None = None
 
 
 class PathKey(Struct, frozen=True):

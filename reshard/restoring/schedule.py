@@ -164,6 +164,7 @@ def _step(
 ) -> ReadStep:
     read = state.read
     buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
-    shape = read.stored.spec.shape if state.digest is not None else None
+    shape = read.stored.spec.shape if state.is_verified else None
     nbytes = sum(buffer.count_in(chunk.box) for buffer in buffers) * read.stored.spec.itemsize
-    return ReadStep(opened, ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape), nbytes)
+    found = ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape, crcs=state.crcs)
+    return ReadStep(opened, found, nbytes)

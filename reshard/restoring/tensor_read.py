@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import digest_text
-from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded
+from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded, crc_text
 from reshard.engine.decode.read_chunk import (
     ChunkMemory,
     ChunkResult,
@@ -21,7 +22,7 @@ from reshard.engine.decode.read_chunk import (
 )
 from reshard.engine.limits import Limits
 from reshard.engine.task import CastStats
-from reshard.errors import MemoryBudgetError
+from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import storage_bytes
@@ -137,6 +138,7 @@ class TensorState(Struct):
 
     Attributes:
         digest: the recorded one; None if there is none, or if not every element is read exactly once.
+        crcs: what the format recorded, on the same terms, where no digest is.
         placed: the result of ``Output.place`` for each region.
         memory: to read one chunk.
         seen: chunks that were read; a chunk is read again if the budget splits a group.
@@ -145,10 +147,12 @@ class TensorState(Struct):
     read: TensorRead
     groups: list[ReadGroup]
     digest: str | None
+    crcs: PieceCrcs | None
     placed: list[Any]
     memory: ChunkMemory
     seen: set[Index] = field(default_factory=set)
     crc: int = 0
+    stored: int = 0
     cast: CastStats = field(default_factory=CastStats)
     read_bytes: int = 0
     needed_bytes: int = 0
@@ -156,13 +160,16 @@ class TensorState(Struct):
     @classmethod
     def of(cls, read: TensorRead, limits: Limits, verify: bool) -> TensorState:
         groups, is_split = read.read_groups(limits.max_memory)
-        digest = read.stored.digest if verify and read.covers and not is_split else None
+        is_read_once = verify and read.covers and not is_split
+        digest = read.stored.digest if is_read_once else None
+        crcs = read.stored.crcs if is_read_once and digest is None else None
         memory = read.chunk_memory(groups, limits.max_memory // limits.workers)
-        return cls(read, groups, digest, [None] * len(read.output.regions), memory)
+        return cls(read, groups, digest, crcs, [None] * len(read.output.regions), memory)
 
     def add(self, index: Index, result: ChunkResult) -> None:
         """Adds the result of a chunk; the needed bytes of a chunk that is read twice count once."""
         self.crc ^= result.crc
+        self.stored ^= result.stored
         self.cast = self.cast + result.cast
         self.read_bytes += result.read_bytes
         if index not in self.seen or is_seekable(self.read.stored.encoding):
@@ -173,11 +180,16 @@ class TensorState(Struct):
         """The value; CorruptError if its digest differs from the recorded one."""
         self._check_digest()
         value = self.read.output.assemble(self.placed)
-        return Restored(
-            value, self.read_bytes, self.needed_bytes, self.cast, self.digest is not None
-        )
+        return Restored(value, self.read_bytes, self.needed_bytes, self.cast, self.is_verified)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether what is read is compared with what was recorded."""
+        return self.digest is not None or self.crcs is not None
 
     def _check_digest(self) -> None:
+        if self.crcs is not None and self.stored != self.crcs.total:
+            raise CorruptError(crc_text(self.read.stored.spec.name))
         if self.digest is not None:
             spec = self.read.stored.spec
             found = digest_text(self.crc, spec.nbytes)

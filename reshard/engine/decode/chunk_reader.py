@@ -122,6 +122,14 @@ def check_recorded(name: str, found: str, recorded: str) -> None:
         )
 
 
+def crc_text(name: str) -> str:
+    """What is wrong with a tensor whose bytes do not have the CRC32C that its format recorded."""
+    return (
+        f"tensor {name!r}: its bytes do not have the CRC32C that was recorded when it was written; "
+        f"{REMEDY}"
+    )
+
+
 class ChunkReader:
     """An open chunk, of which parts of one box are read, each behind those read before.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import sum_of_box
 from reshard.engine.buffers import ALIGNMENT, Arena
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
@@ -62,6 +63,7 @@ class ChunkRead(Struct, frozen=True):
         is_cast: whether places cast what they take.
         shape: of the whole tensor, for its digest; None without a digest.
         is_whole: whether all of the chunk is read and checked, its padding too, wherever it goes.
+        crcs: what the format recorded of the tensor, if it is summed up.
     """
 
     stored: StoredChunks
@@ -70,6 +72,7 @@ class ChunkRead(Struct, frozen=True):
     is_cast: bool
     shape: tuple[int, ...] | None = None
     is_whole: bool = False
+    crcs: PieceCrcs | None = None
 
     @property
     def itemsize(self) -> int:
@@ -88,12 +91,14 @@ class ChunkResult(Struct, frozen=True):
         read_bytes: stored bytes that were read.
         needed_bytes: stored bytes that had to be read: the needed elements of a raw chunk, all of any other.
         crc: linear contribution to the tensor's digest; 0 without a digest.
+        stored: the same to what the format recorded.
     """
 
     read_bytes: int
     needed_bytes: int
     crc: int
     cast: CastStats
+    stored: int = 0
 
 
 class _Part(Struct, frozen=True):
@@ -115,13 +120,15 @@ def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
     Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.
     """
-    cast, crc, read_bytes = CastStats(), 0, 0
+    cast, crc, stored, read_bytes = CastStats(), 0, 0, 0
     for box in _boxes_to_read(read):
         reader, is_placed = _opened(read, box, memory)
         with closing(reader):
             for part in _parts(read, reader, memory.decoded, is_placed=is_placed):
                 if read.shape is not None:
                     crc ^= sum_of_box(part.elements, part.box, read.shape)
+                    if read.crcs is not None:
+                        stored ^= read.crcs.sum_of_box(part.elements, part.box, read.shape)
                 for place in () if part.is_placed else read.places:
                     cast = cast + place.put(part.elements, part.box)
             if read.is_whole:
@@ -129,7 +136,7 @@ def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
             else:
                 reader.check_end()
         read_bytes += reader.read_bytes
-    return ChunkResult(read_bytes, _needed_bytes(read), crc, cast)
+    return ChunkResult(read_bytes, _needed_bytes(read), crc, cast, stored)
 
 
 def _needed_bytes(read: ChunkRead) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import Sums, coverage, sum_of_box
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_target, about_tensor
@@ -136,6 +137,15 @@ class Taker(Struct):
                 total ^= sum_of_box(part.elements, place, view.shape if view else shape)
         return total
 
+    def stored(self, crcs: PieceCrcs | None, shape: tuple[int, ...]) -> int:
+        """What its parts add to what the format recorded of a source of ``shape``."""
+        view, total = self.piece.source_view, 0
+        for part in () if crcs is None else self.parts:
+            place = part.box.shift(self.piece.source_box.start)
+            if crcs is not None and not isinstance(part.elements, Interleaved):
+                total ^= crcs.sum_of_box(part.elements, place, view.shape if view else shape)
+        return total
+
     def expected(self) -> int:
         """What its parts must add to the target's digest, made a second time."""
         total = 0
@@ -144,8 +154,10 @@ class Taker(Struct):
                 total ^= expected_sum(self.filling.unit, self.piece, part.elements, part.box)
         return total
 
-    def add(self, source: int, expected: int) -> None:
+    def add(self, source: int, expected: int, stored: int = 0) -> None:
         """Counts the parts as read once."""
         boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
         sums, number = self.filling.sums, self.take.piece
-        sums[number] = sums[number].merge(Sums(source, expected, read=coverage(boxes)))
+        sums[number] = sums[number].merge(
+            Sums(source, expected, read=coverage(boxes), stored=stored)
+        )

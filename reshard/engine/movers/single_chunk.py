@@ -39,7 +39,8 @@ def move_whole(
     decode_into(memory, StoredChunks.of_read(read), source, encoded)
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     found = sum_of_box(elements, source.box, read.shape)
-    sums = Sums(source=found, expected=found, read=coverage_of(source.box))
+    stored = 0 if read.crcs is None else read.crcs.sum_of_box(elements, source.box, read.shape)
+    sums = Sums(found, found, read=coverage_of(source.box), stored=stored)
     return [_written(unit, read, outputs[unit.target], memory, sums) for unit in task.units]
 
 

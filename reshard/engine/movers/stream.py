@@ -263,7 +263,8 @@ def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker
             "the output was discarded; check this machine's memory, then run again"
         )
     for taker, source in zip(takers, sources, strict=True):
-        taker.add(source, taker.expected() if taker.take.changes else source)
+        expected = taker.expected() if taker.take.changes else source
+        taker.add(source, expected, taker.stored(read.crcs, read.shape))
 
 
 def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> list[int]:

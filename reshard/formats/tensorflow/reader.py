@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
@@ -162,7 +163,16 @@ def _stored(
         layout, digest, partition = entry.layout, entry.digest, entry.partition
     spec = TensorSpec(name, shape, dtype, chunks.grid, layout=layout)
     encoding, fill = read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype))
-    return StoredTensor(spec, encoding, fill, False, digest, partition=partition)
+    return StoredTensor(
+        spec, encoding, fill, False, digest, partition=partition, crcs=_crcs(found, fill)
+    )
+
+
+def _crcs(found: IndexEntry, element: bytes) -> PieceCrcs:
+    shape = found.entry.shape
+    boxes = [box_of(one.extents, shape) for one in found.slices] or [Box.full(shape)]
+    crcs = [one.entry.crc32c for one in found.slices] or [found.entry.crc32c]
+    return PieceCrcs.of(boxes, crcs, len(element))
 
 
 def _partition(found: IndexEntry) -> Mapping[str, Any] | None:

@@ -110,6 +110,51 @@ def test_it_is_refused(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["whole", "rows", "columns", "turned"])
+@pytest.mark.parametrize("how", ["convert", "map", "copy", "restore", "verify"])
+def test_a_flipped_byte_of_data_is_found(kind: str, how: str, tmp_path: Path) -> None:
+    """By the checksum that TensorFlow records of each slice, which is looked at while the data is read."""
+    reshard.save(
+        tmp_path / "saved", {"w": np.arange(60, dtype=np.float32).reshape(6, 10), "v": np.arange(5)}
+    )
+    axis, shards = {"whole": (0, 1), "rows": (0, 4), "columns": (1, 3), "turned": (1, 3)}[kind]
+    layout = {"partitions": [{"match": "w", "fixed_shards": shards, "axis": axis}]}
+    reshard.convert(tmp_path / "saved", tmp_path / "ckpt", to="tensorflow", layout=layout)
+    (tmp_path / "ckpt.slices.json").unlink()  # a digest in it would tell
+    assert_found(how, tmp_path, fails=False)
+    file = max(tmp_path.glob("ckpt.data*"))
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 16
+    file.write_bytes(damaged)
+    assert_found(how, tmp_path, fails=True)
+
+
+def assert_found(how: str, folder: Path, *, fails: bool) -> None:
+    source, target = folder / "ckpt", folder / f"made-{how}-{fails}"
+    rule = {"from": "w", "to": "w", "shape": "(a b) c -> c a b"}
+    ways: dict[str, Any] = {
+        "convert": lambda: reshard.convert(source, target, to="orbax", compression="zstd"),
+        "map": lambda: reshard.convert(
+            source,
+            target,
+            to="orbax",
+            map={"map": [rule, {"from": "v", "to": "v"}]},
+            sizes={"a": 2},
+        ),
+        "copy": lambda: reshard.convert(source, target, to="tensorflow"),
+        "restore": lambda: reshard.restore(source),
+        "verify": lambda: reshard.verify(source, folder / "saved"),
+    }
+    try:
+        done = ways[how]()
+    except CorruptError as error:
+        assert fails
+        assert "does not have the CRC32C" in str(error) or "do not have the CRC32C" in str(error)
+        assert not target.exists()
+    else:
+        assert fails == (how == "verify" and done.differences > 0)
+
+
 def test_an_index_alone_and_data_alone(tmp_path: Path) -> None:
     made = put(tmp_path, whole())
     data = tmp_path / "ckpt.data-00000-of-00001"
