@@ -31,6 +31,10 @@ VOCAB_WITH_IMAGES = 16
 """Of Gemma 3 in Hugging Face's form; MaxText leaves the last tokens out."""
 REST = 2
 """Layers of Gemma 3 beyond whole blocks of six."""
+DENSE = 2
+"""Layers of DeepSeek-V3 before those with experts."""
+QUERY_RANK, LATENT, ROPE, NOPE, VALUE = 8, 10, 2, 4, 5
+"""Of DeepSeek-V3's attention."""
 
 _ATTENTION = {
     "query/kernel": (EMBED, LAYERS, HEADS, HEAD),
@@ -109,13 +113,58 @@ _GEMMA3_REST = {
 }  # fmt: skip
 
 
+_GPT_OSS_LAYER = {
+    **_below("GptOssAttention/", _ATTENTION),
+    "GptOssAttention/query/bias": (HEADS, LAYERS, HEAD),
+    "GptOssAttention/key/bias": (GROUPS, LAYERS, HEAD),
+    "GptOssAttention/value/bias": (GROUPS, LAYERS, HEAD),
+    "GptOssAttention/out/bias": (EMBED, LAYERS),
+    "GptOssAttention/sinks": (HEADS, LAYERS),
+    **_below("GptOssMlp/", _EXPERTS),
+    "GptOssMlp/gate/bias": (EXPERTS, LAYERS),
+    "GptOssMlp/wi_0_bias": (EXPERTS, LAYERS, MLP),
+    "GptOssMlp/wi_1_bias": (EXPERTS, LAYERS, MLP),
+    "GptOssMlp/wo_bias": (EXPERTS, LAYERS, EMBED),
+    **_NORMS,
+}
+_LATENT = {
+    "wq_a/kernel": (EMBED, LAYERS, QUERY_RANK),
+    "q_norm/scale": (QUERY_RANK, LAYERS),
+    "wq_b/kernel": (QUERY_RANK, LAYERS, HEADS, NOPE + ROPE),
+    "wkv_a/kernel": (EMBED, LAYERS, LATENT + ROPE),
+    "kv_norm/scale": (LATENT, LAYERS),
+    "wkv_b/kernel": (LATENT, LAYERS, HEADS, NOPE + VALUE),
+    "out/kernel": (HEADS, LAYERS, VALUE, EMBED),
+}
+_DEEPSEEK = {
+    **{
+        name: tuple(DENSE if n == LAYERS else n for n in shape)
+        for name, shape in _below(
+            "decoder/dense_layers/",
+            {**_below("self_attention/", _LATENT), **_below("mlp/", _MLP), **_NORMS},
+        ).items()
+    },
+    **_below(
+        "decoder/moe_layers/",
+        {
+            **_below("self_attention/", _LATENT),
+            **_below("DeepSeekMoeBlock_0/shared_experts/", _MLP),
+            **_below("DeepSeekMoeBlock_0/MoeBlock_0/", _EXPERTS),
+            "DeepSeekMoeBlock_0/MoeBlock_0/gate/bias": (EXPERTS, LAYERS),
+            **_NORMS,
+        },
+    ),
+}
+SHAPES = {**SHAPES, "maxtext-deepseek-v3": _below("params/params/", {**_TOP, **_HEAD, **_DEEPSEEK})}
+
+
 def _unscanned(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of a model whose layers are not stacked."""
-    found = {name: shape for name, shape in shapes.items() if "/layers/" not in name}
+    found = {name: shape for name, shape in shapes.items() if "layers/" not in name}
     for name in shapes.keys() - found.keys():
-        first, _, *rest = shapes[name]
-        for layer in range(LAYERS):
-            found[name.replace("/layers/", f"/layers_{layer}/")] = (first, *rest)
+        first, layers, *rest = shapes[name]
+        for layer in range(layers):
+            found[name.replace("layers/", f"layers_{layer}/")] = (first, *rest)
     return found
 
 
@@ -133,6 +182,12 @@ SHAPES = {
     },
     "maxtext-gemma3": _GEMMA3,
     "maxtext-gemma3-rest": {**_GEMMA3, **_GEMMA3_REST},
+    "maxtext-gpt-oss": {
+        **_below("params/params/", {**_TOP, **_HEAD}),
+        **_below("params/params/decoder/layers/layers_0/", _GPT_OSS_LAYER),
+        **_below("params/params/decoder/layers/layers_1/", _GPT_OSS_LAYER),
+    },
+    "maxtext-gpt-oss-unscanned": _unscanned(_stack(_GPT_OSS_LAYER)),
     **{f"{name}-unscanned": _unscanned(shapes) for name, shapes in SHAPES.items()},
 }
 """The shapes of a tiny model of each recipe, as MaxText stores it."""
@@ -144,6 +199,8 @@ _FUNCTIONS = {
     "maxtext-mixtral": "MIXTRAL",
     "maxtext-gemma2": "GEMMA2",
     "maxtext-gemma3": "GEMMA3",
+    "maxtext-gpt-oss": "GPT_OSS",
+    "maxtext-deepseek-v3": "DEEPSEEK",
 }
 
 
@@ -168,37 +225,55 @@ def hugging_face(
         layers = LAYERS * (6 if scanned else 1) + (REST if recipe.endswith("-rest") else 0)
         text = {"num_hidden_layers": layers, "hidden_size": EMBED}
         config = {"text_config": text, "vision_config": {"num_hidden_layers": 0}}
-    own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD)
+    if model == "maxtext-gpt-oss":
+        config["num_hidden_layers"] = LAYERS * (2 if scanned else 1)
+    if model == "maxtext-deepseek-v3":
+        config |= {
+            "num_hidden_layers": DENSE + LAYERS,
+            "first_k_dense_replace": DENSE,
+            "n_routed_experts": EXPERTS,
+        }
+    own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD, inhomogeneous_layer_cycle_interval=2)
     name = _FUNCTIONS[model]
     names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, scanned)
-    hooks = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_HOOK_FN")(config, own, scanned, True)
-    for path, array in tree.items():
-        key = path.removeprefix("params/").replace("/", "-")
+    infix = "" if model == "maxtext-gpt-oss" else "_MAXTEXT"
+    hooks = getattr(module, f"{name}{infix}_TO_HF_PARAM_HOOK_FN")(config, own, scanned, True)
+    arrays = {path.removeprefix("params/").replace("/", "-"): a for path, a in tree.items()}
+    for fused in [key for key in names if isinstance(key, tuple)]:
+        parts = [arrays.pop(key) for key in fused]
+        many = zip(*(_layers(names[fused], part, scanned) for part in parts), strict=True)
+        for several in many:
+            name, first = several[0]
+            shape = (*first.shape[:-1], sum(part.shape[-1] for _, part in several))
+            yield name, _hooked(hooks[fused], [part for _, part in several], shape)
+    for key, array in arrays.items():
         words = {"maxtext-gemma2": VOCAB, "maxtext-gemma3": VOCAB_WITH_IMAGES}.get(model)
-        if words and "embed" in path:
+        if words and "embed" in key:
             yield names[key], _hooked(hooks[key], array, (words, EMBED))
         else:
-            yield from _tensors(names[key], array, hooks.get(key), scanned)
+            for target, layer in _layers(names[key], array, scanned):
+                yield target, _hooked(hooks.get(key), layer, _shape(target, layer))
 
 
-def _tensors(names: Any, array: Array, hook: Any, scanned: bool) -> Iterator[tuple[str, Array]]:
+def _layers(names: Any, array: Array, scanned: bool) -> Iterator[tuple[str, Array]]:
+    """What a tensor of the tree has for each name: all of it, a layer, or an expert of one."""
     if isinstance(names, str):
-        yield names, _hooked(hook, array, _shape(names, array))
+        yield names, array
         return
     if isinstance(names[0], list):  # experts, then layers
         for of_expert, expert in zip(names, array, strict=True):
-            for name, layer in zip(of_expert, expert, strict=True):
-                yield name, _hooked(hook, layer, _shape(name, layer))
+            yield from zip(of_expert, expert, strict=True)
         return
     for number, name in enumerate(names):
-        layer = array.take(number, axis=1 if scanned else 0)  # a layer, or an expert of one
-        yield name, _hooked(hook, layer, _shape(name, layer))
+        yield name, array.take(number, axis=1 if scanned else 0)
 
 
 def _shape(name: str, array: Array) -> tuple[int, ...]:
     """The shape in Hugging Face's form: kernels have the heads merged, and are turned."""
     if name.endswith("embed_tokens.weight"):
         return array.shape
+    if name.endswith(".bias"):
+        return (array.size,)
     if "o_proj" in name:
         return (array.shape[-1], array.size // array.shape[-1])
     if array.ndim > 1:
@@ -206,7 +281,7 @@ def _shape(name: str, array: Array) -> tuple[int, ...]:
     return array.shape
 
 
-def _hooked(hook: Callable[..., Any] | list[Callable[..., Any]] | None, array: Array, shape: tuple[int, ...]) -> Array:  # fmt: skip
+def _hooked(hook: Callable[..., Any] | list[Callable[..., Any]] | None, array: Array | list[Array], shape: tuple[int, ...]) -> Array:  # fmt: skip
     for each in hook if isinstance(hook, list) else [hook] if hook else []:
         array = np.asarray(each(array, shape))
     return np.ascontiguousarray(array)

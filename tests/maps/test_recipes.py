@@ -17,7 +17,7 @@ from reshard import rules
 from reshard.cli.app import run
 from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
-from tests.maps.maxtext_pairs import LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
+from tests.maps.maxtext_pairs import DENSE, LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
 from tests.oracles.oracle import Oracle
 from tests.orbax_trees import nested
 
@@ -29,6 +29,7 @@ SIZES = {
         for name in ("maxtext-gemma3", "maxtext-gemma3-unscanned")
     },
     "maxtext-gemma3-rest": {"vocab": VOCAB_WITH_IMAGES, "first": 6 * LAYERS},
+    **{name: {"first": DENSE} for name in ("maxtext-deepseek-v3", "maxtext-deepseek-v3-unscanned")},
 }
 
 
