@@ -31,25 +31,28 @@ def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ..
 
 
 def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
-    if rule.crop:
+    if rule.crop and (rule.fill is None or rule.crop.keys() & rule.pad.keys()):
         raise _open(
             rule,
-            f"its crop leaves out a part of {next(iter(rule.crop))!r}, which nothing gives back",
+            f"its crop leaves out a part of {next(iter(rule.crop))!r}, which nothing gives back; if all of it is one number, write that as fill",
         )
     if not rule.sources and rule.same_as is None:
         raise _open(
             rule, "its targets come from no source, and nothing says that they may be left out"
         )
     _refuse_repeats(rule)
-    shape, crop = None if rule.shape is None else rule.shape.turned, {}
-    for name in rule.pad:
+    shape, pad, crop = None if rule.shape is None else rule.shape.turned, {}, {}
+    for name in (*rule.pad, *rule.crop):
+        was = "padded" if name in rule.pad else "cropped"
         if name not in sizes:
             raise _open(
                 rule,
-                f"how long {name!r} was before it was padded is told by the source alone; give its size (sizes)",
+                f"how long {name!r} was before it was {was} is told by the source alone; give its size (sizes)",
             )
         if shape is not None:
-            shape, crop[f"{name}_padded"] = _renamed(shape, name), parse_expression(name)
+            # The targets' dimension has another length than the size of that name.
+            shape = _renamed(shape, name, f"{name}_{was}")
+            (crop if name in rule.pad else pad)[f"{name}_{was}"] = parse_expression(name)
     turned = replace(
         rule,
         sources=rule.targets,
@@ -58,9 +61,9 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
         multiply=rule.divide,
         divide=rule.multiply,
         add=_undone(rule),
-        pad={},
+        pad=pad,
         crop=crop,
-        fill=None,
+        fill=rule.fill if pad else None,
         cast=None,
     )
     return turned if rule.sources or rule.same_as is None else replace(turned, label=rule.label)
@@ -91,23 +94,23 @@ def _undone(rule: MapRule) -> Expression | None:
     return parse_expression(f"-({rule.add.text}){times}{over}")
 
 
-def _renamed(shape: Shape, name: str) -> Shape:
-    """With another name for a dimension, since a padded one is longer than the size of that name."""
+def _renamed(shape: Shape, name: str, other: str) -> Shape:
+    """With another name for a dimension."""
     return Shape(
-        tuple(_side(side, name) for side in shape.left),
-        tuple(_side(side, name) for side in shape.right),
+        tuple(_side(side, name, other) for side in shape.left),
+        tuple(_side(side, name, other) for side in shape.right),
     )
 
 
-def _side(side: Side, name: str) -> Side:
-    return tuple(_axis(axis, name) for axis in side)
+def _side(side: Side, name: str, other: str) -> Side:
+    return tuple(_axis(axis, name, other) for axis in side)
 
 
-def _axis(axis: Axis, name: str) -> Axis:
-    return tuple(_item(item, name) for item in axis)
+def _axis(axis: Axis, name: str, other: str) -> Axis:
+    return tuple(_item(item, name, other) for item in axis)
 
 
-def _item(item: Item, name: str) -> Item:
+def _item(item: Item, name: str, other: str) -> Item:
     if isinstance(item, str):
-        return f"{name}_padded" if item == name else item
-    return Parts(tuple(_axis(part, name) for part in item.parts))
+        return other if item == name else item
+    return Parts(tuple(_axis(part, name, other) for part in item.parts))

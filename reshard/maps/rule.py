@@ -42,7 +42,7 @@ class MapRule(Struct, frozen=True):
         multiply, divide, add: arithmetic that each element passes through, in this order.
         pad: on the right side a dimension is so long, and what no source fills has ``fill``.
         crop: of a dimension only so much is taken.
-        fill: the number that fills what no source does; None for 0, and where everything is filled.
+        fill: the number that fills what no source does, and read backwards what a crop left out; None for 0, and where everything is filled.
         cast: dtype of the targets; None for the sources'.
         same_as: the tensor that a source must equal, or of which a target is a copy.
         label: ``map[3] (llama.yaml:12)``, for messages.

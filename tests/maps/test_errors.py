@@ -152,7 +152,8 @@ def test_a_fill_that_the_dtype_lacks() -> None:
 
 REVERSED: list[tuple[str, str]] = [
     ("drop: [b]\nmap: [{from: a, to: c}]", "map: the map drops 'b', which nothing gives back; take drop out of it"),
-    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}}]", "map[0] (map:1): it cannot be read backwards: its crop leaves out a part of 'v', which nothing gives back"),
+    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}}]", "map[0] (map:1): it cannot be read backwards: its crop leaves out a part of 'v', which nothing gives back; if all of it is one number, write that as fill"),
+    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}, fill: 0}]", "map[0] (map:1): it cannot be read backwards: how long 'v' was before it was cropped is told by the source alone; give its size (sizes)"),
     ("map: [{to: c, shape: -> e, fill: 1}]", "it cannot be read backwards: its targets come from no source"),
     ("map: [{from: a, to: c, shape: e -> r e}]", "it cannot be read backwards: it repeats elements along 'r', and nothing says that all copies are equal"),
     ("map: [{from: a, to: c, shape: v -> v, pad: {v: 8}}]", "how long 'v' was before it was padded is told by the source alone; give its size (sizes)"),
