@@ -158,13 +158,27 @@ _DEEPSEEK = {
 SHAPES = {**SHAPES, "maxtext-deepseek-v3": _below("params/params/", {**_TOP, **_HEAD, **_DEEPSEEK})}
 
 
+BIAS = "decoder/moe_layers/DeepSeekMoeBlock_0/MoeBlock_0/gate/bias"
+BIAS_HOMES = {"-nnx-aux": "nnx_aux/model/", "-moe-bias-var": "params/MoEBiasVar/"}
+"""Where MaxText 0.2.5 stores the router biases of DeepSeek-V3: training, and the program that converts from Hugging Face."""
+for _home, _collection in BIAS_HOMES.items():
+    _shapes = dict(SHAPES["maxtext-deepseek-v3"])
+    del _shapes[f"params/params/{BIAS}"]
+    # What is no Param is stacked on dimension 0 (maxtext_names.json).
+    SHAPES = {
+        **SHAPES,
+        f"maxtext-deepseek-v3{_home}": {**_shapes, f"{_collection}{BIAS}": (LAYERS, EXPERTS)},
+    }
+
+
 def _unscanned(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of a model whose layers are not stacked."""
     found = {name: shape for name, shape in shapes.items() if "layers/" not in name}
     for name in shapes.keys() - found.keys():
-        first, layers, *rest = shapes[name]
-        for layer in range(layers):
-            found[name.replace("layers/", f"layers_{layer}/")] = (first, *rest)
+        layer_at = int(name.startswith("params/params/"))
+        rest = shapes[name][:layer_at] + shapes[name][layer_at + 1 :]
+        for layer in range(shapes[name][layer_at]):
+            found[name.replace("layers/", f"layers_{layer}/")] = rest
     return found
 
 
@@ -214,38 +228,23 @@ def hugging_face(
 ) -> Iterator[tuple[str, Array]]:
     """What the hooks make of a tree."""
     model = recipe.removesuffix("-unscanned").removesuffix("-rest")
+    for home, collection in BIAS_HOMES.items():
+        if model.endswith(home):  # hooks know it in params alone
+            model = model.removesuffix(home)
+            tree = {
+                n.replace(collection, "params/params/"): a.T if "gate/bias" in n else a
+                for n, a in tree.items()
+            }
     scanned = not recipe.endswith("-unscanned")
-    config: dict[str, Any] = {
-        "num_hidden_layers": 2 * LAYERS if model == "maxtext-gemma2" else LAYERS,
-        "head_dim": HEAD,
-        "hidden_size": HEADS * HEAD if model == "maxtext-mixtral" else EMBED,
-        "num_experts": EXPERTS if model == "maxtext-qwen3-moe" else 0,
-    }
-    if model == "maxtext-gemma3":
-        layers = LAYERS * (6 if scanned else 1) + (REST if recipe.endswith("-rest") else 0)
-        text = {"num_hidden_layers": layers, "hidden_size": EMBED}
-        config = {"text_config": text, "vision_config": {"num_hidden_layers": 0}}
-    if model == "maxtext-gpt-oss":
-        config["num_hidden_layers"] = LAYERS * (2 if scanned else 1)
-    if model == "maxtext-deepseek-v3":
-        config |= {
-            "num_hidden_layers": DENSE + LAYERS,
-            "first_k_dense_replace": DENSE,
-            "n_routed_experts": EXPERTS,
-        }
+    config = _config(model, scanned, recipe.endswith("-rest"))
     own = SimpleNamespace(num_experts=EXPERTS, head_dim=HEAD, inhomogeneous_layer_cycle_interval=2)
     name = _FUNCTIONS[model]
     names = getattr(module, f"{name}_MAXTEXT_TO_HF_PARAM_MAPPING")(config, own, scanned)
     infix = "" if model == "maxtext-gpt-oss" else "_MAXTEXT"
     hooks = getattr(module, f"{name}{infix}_TO_HF_PARAM_HOOK_FN")(config, own, scanned, True)
     arrays = {path.removeprefix("params/").replace("/", "-"): a for path, a in tree.items()}
-    for fused in [key for key in names if isinstance(key, tuple)]:
-        parts = [arrays.pop(key) for key in fused]
-        many = zip(*(_layers(names[fused], part, scanned) for part in parts), strict=True)
-        for several in many:
-            name, first = several[0]
-            shape = (*first.shape[:-1], sum(part.shape[-1] for _, part in several))
-            yield name, _hooked(hooks[fused], [part for _, part in several], shape)
+    for keys in [key for key in names if isinstance(key, tuple)]:
+        yield from _fused(names[keys], [arrays.pop(key) for key in keys], hooks[keys], scanned)
     for key, array in arrays.items():
         words = {"maxtext-gemma2": VOCAB, "maxtext-gemma3": VOCAB_WITH_IMAGES}.get(model)
         if words and "embed" in key:
@@ -253,6 +252,35 @@ def hugging_face(
         else:
             for target, layer in _layers(names[key], array, scanned):
                 yield target, _hooked(hooks.get(key), layer, _shape(target, layer))
+
+
+def _config(model: str, scanned: bool, rest: bool) -> dict[str, Any]:
+    """What the hooks read of the config of Hugging Face's model."""
+    if model == "maxtext-gemma3":
+        layers = LAYERS * (6 if scanned else 1) + (REST if rest else 0)
+        text = {"num_hidden_layers": layers, "hidden_size": EMBED}
+        return {"text_config": text, "vision_config": {"num_hidden_layers": 0}}
+    layers = LAYERS
+    if model == "maxtext-gemma2" or (model == "maxtext-gpt-oss" and scanned):
+        layers = 2 * LAYERS
+    if model == "maxtext-deepseek-v3":
+        layers = DENSE + LAYERS
+    return {
+        "num_hidden_layers": layers,
+        "head_dim": HEAD,
+        "hidden_size": HEADS * HEAD if model == "maxtext-mixtral" else EMBED,
+        "num_experts": EXPERTS if model == "maxtext-qwen3-moe" else 0,
+        "first_k_dense_replace": DENSE,
+        "n_routed_experts": EXPERTS,
+    }
+
+
+def _fused(names: Any, parts: list[Array], hook: Any, scanned: bool) -> Iterator[tuple[str, Array]]:
+    """What a hook of several tensors makes."""
+    layers = [dict(_layers(names, part, scanned)) for part in parts]
+    for name, first in layers[0].items():
+        shape = (*first.shape[:-1], len(parts) * first.shape[-1])
+        yield name, _hooked(hook, [each[name] for each in layers], shape)
 
 
 def _layers(names: Any, array: Array, scanned: bool) -> Iterator[tuple[str, Array]]:

@@ -17,22 +17,26 @@ from reshard import rules
 from reshard.cli.app import run
 from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
-from tests.maps.maxtext_pairs import DENSE, LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
+from tests.maps.maxtext_pairs import DENSE, HEAD, LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
 from tests.oracles.oracle import Oracle
 from tests.orbax_trees import nested
 
 Array = npt.NDArray[Any]
 SIZES = {
-    **{name: {"vocab": VOCAB} for name in ("maxtext-gemma2", "maxtext-gemma2-unscanned")},
+    **{
+        name: {"vocab": VOCAB, "query_pre_attn_scalar": HEAD}
+        for name in ("maxtext-gemma2", "maxtext-gemma2-unscanned")
+    },
     **{
         name: {"vocab": VOCAB_WITH_IMAGES}
         for name in ("maxtext-gemma3", "maxtext-gemma3-unscanned")
     },
     "maxtext-gemma3-rest": {"vocab": VOCAB_WITH_IMAGES, "first": 6 * LAYERS},
-    **{name: {"first": DENSE} for name in ("maxtext-deepseek-v3", "maxtext-deepseek-v3-unscanned")},
+    **{name: {"first": DENSE} for name in SHAPES if name.startswith("maxtext-deepseek-v3")},
 }
 
 
+NAMES = json.loads(Path(__file__).with_name("maxtext_names.json").read_text())
 VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}
 
 
@@ -40,6 +44,11 @@ def test_each_is_here() -> None:
     assert set(rules.recipes()) == set(SHAPES) | VLLM
     for name, about in rules.recipes().items():
         assert ("vLLM 0.33.0" if name in VLLM else "MaxText 0.2.5") in about
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_maxtext_itself_stores_these_tensors(name: str) -> None:
+    assert {tensor: list(shape) for tensor, shape in SHAPES[name].items()} == NAMES[name]
 
 
 @pytest.mark.parametrize("name", SHAPES)
