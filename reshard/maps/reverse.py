@@ -41,7 +41,9 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
             rule, "its targets come from no source, and nothing says that they may be left out"
         )
     _refuse_repeats(rule)
-    shape, pad, crop = None if rule.shape is None else rule.shape.turned, {}, {}
+    shape = None if rule.shape is None else rule.shape.turned
+    pad: dict[str, Expression] = {}
+    crop: dict[str, Expression] = {}
     for name in (*rule.pad, *rule.crop):
         was = "padded" if name in rule.pad else "cropped"
         if name not in sizes:
