@@ -1,6 +1,7 @@
 """Template: the names of tensors in a rule, such as ``model.layers.{l}.mlp.experts.{x}.w1``.
 
-A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. ``{{`` and ``}}`` are braces of the name itself.
+A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. In ``{6*i+j}`` j is what is left of a division by 6.
+``{{`` and ``}}`` are braces of the name itself.
 """
 
 from __future__ import annotations
@@ -86,11 +87,12 @@ class Template(Struct, frozen=True):
         return tuple(part for part in self.parts if isinstance(part, Expression))
 
     def indices(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The names of its indices: of a hole with several names the one that is no given size.
+        """The names of its indices: of a hole with several names those that are no given sizes.
 
-        ValueError where that is not one name.
+        ValueError where they do not follow from a number.
         """
-        return tuple(dict.fromkeys(_index_of(hole, sizes) for hole in self.holes))
+        found = (name for hole in self.holes for name in _indices_of(hole, sizes))
+        return tuple(dict.fromkeys(found))
 
     def all_names(self) -> tuple[str, ...]:
         """Every name in its holes, sizes among them."""
@@ -109,7 +111,7 @@ class Template(Struct, frozen=True):
         return tuple(None if "{" in number else number for number in _DIGITS.findall(text))
 
     def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
-        """The indices in a name; None where it does not match as a whole."""
+        """The indices in a name; None where it does not match as a whole, or an index is beyond a size that is given."""
         if not self.holes:
             return {} if self.parts == (name,) else None
         found = _pattern(self).fullmatch(name)
@@ -117,9 +119,10 @@ class Template(Struct, frozen=True):
             return None
         values: dict[str, int] = {}
         for hole, digits in zip(self.holes, found.groups(), strict=True):
-            index = _index_of(hole, sizes)
-            value = hole.solved(index, int(digits), sizes)
-            if value is None or values.setdefault(index, value) != value:
+            solved = _solved(hole, int(digits), sizes)
+            if solved is None or any(n >= sizes.get(i, n + 1) for i, n in solved.items()):
+                return None
+            if any(values.setdefault(i, n) != n for i, n in solved.items()):
                 return None
         return values
 
@@ -140,18 +143,49 @@ def _pattern(template: Template) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _index_of(hole: Expression, sizes: Mapping[str, int]) -> str:
+def _indices_of(hole: Expression, sizes: Mapping[str, int]) -> tuple[str, ...]:
     if len(hole.names) == 1:
-        return hole.names[0]
-    left = [name for name in hole.names if name not in sizes]
-    if len(left) != 1:
+        return hole.names
+    left = tuple(name for name in hole.names if name not in sizes)
+    if len(left) != 1 and _block(hole, left, sizes) is None:
         raise ValueError(
             f"{{{hole.text}}} must have one index and sizes that are given; give {_other(hole, left)} a size (sizes)"
         )
-    return left[0]
+    return left
 
 
-def _other(hole: Expression, left: list[str]) -> str:
+def _solved(hole: Expression, number: int, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """The indices of a hole that has this number; None where none have it."""
+    left = _indices_of(hole, sizes)
+    if len(left) == 1:
+        value = hole.solved(left[0], number, sizes)
+        return None if value is None else {left[0]: value}
+    block = _block(hole, left, sizes)
+    if block is None:  # refused above
+        return None
+    outer, inner, size = block
+    first = hole.solved(inner, number, {**sizes, outer: 0})
+    return None if first is None else {outer: first // size, inner: first % size}
+
+
+def _block(
+    hole: Expression, left: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[str, str, int] | None:
+    """Of ``6*i+j`` i, j and 6: j is an index inside of blocks, if it is smaller than those."""
+    if len(left) != 2:
+        return None
+    at = {(i, j): hole.value({**sizes, left[0]: i, left[1]: j}) for i in range(3) for j in range(3)}
+    steps = at[1, 0] - at[0, 0], at[0, 1] - at[0, 0]
+    if any(at[i, j] != at[0, 0] + i * steps[0] + j * steps[1] for i, j in at):
+        return None
+    outer = 0 if steps[1] == 1 else 1
+    size = steps[outer]
+    if steps[1 - outer] != 1 or size < 2 or size != int(size):
+        return None
+    return left[outer], left[1 - outer], int(size)
+
+
+def _other(hole: Expression, left: tuple[str, ...]) -> str:
     return " or ".join(map(repr, left[1:] or hole.names))
 
 

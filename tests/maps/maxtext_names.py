@@ -5,8 +5,8 @@
     pip install --no-deps maxtext==0.2.5   # and what its modules import
     DECOUPLE_GCLOUD=TRUE JAX_PLATFORMS=cpu python tests/maps/maxtext_names.py
 
-Training writes the tree of ``to_checkpoint_dict``; the program that converts from Hugging Face writes all collections of the
-Linen model. They differ in where the router biases of DeepSeek-V3 are.
+Training writes the tree of ``to_checkpoint_dict``; programs that use the Linen model, such as the one that converts from Hugging
+Face, have its collections. They differ in where the router biases of DeepSeek-V3 are.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def main() -> None:
             given = {**TINY, **sizes, "scan_layers": scanned}
             if scanned and model == "maxtext-gpt-oss":  # blocks of two
                 given["base_num_decoder_layers"] *= 2
-            trained, converted = _stored(given)
-            if trained == converted:
+            trained, linen = _stored(given)
+            if trained == linen:
                 found[f"{model}{ending}"] = trained
             else:
                 found[f"{model}-nnx-aux{ending}"] = trained
-                found[f"{model}-moe-bias-var{ending}"] = converted
+                found[f"{model}-moe-bias-var{ending}"] = linen
     FILE.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
 
 
 def _stored(sizes: dict[str, Any]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The tensors of a trained model and of a converted one, without states of random numbers."""
+    """The tensors that training stores, without states of random numbers, and those of the Linen model."""
     import jax
     import maxtext
     from flax import nnx
@@ -67,9 +67,9 @@ def _stored(sizes: dict[str, Any]) -> tuple[dict[str, list[int]], dict[str, list
     tree = to_checkpoint_dict(nnx.state(TrainStateNNX(model, None)))
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     trained = {"/".join(str(k.key) for k in path): list(leaf.shape) for path, leaf in leaves}
-    linen, _ = get_maxtext_model_info(config)
-    converted = {f"params/{k.replace('-', '/')}": list(shape) for k, (_, shape) in linen.items()}
-    return {k: shape for k, shape in trained.items() if "rngs" not in k}, converted
+    known, _ = get_maxtext_model_info(config)
+    linen = {f"params/{k.replace('-', '/')}": list(shape) for k, (_, shape) in known.items()}
+    return {k: shape for k, shape in trained.items() if "rngs" not in k}, linen
 
 
 if __name__ == "__main__":

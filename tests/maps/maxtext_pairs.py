@@ -160,7 +160,7 @@ SHAPES = {**SHAPES, "maxtext-deepseek-v3": _below("params/params/", {**_TOP, **_
 
 BIAS = "decoder/moe_layers/DeepSeekMoeBlock_0/MoeBlock_0/gate/bias"
 BIAS_HOMES = {"-nnx-aux": "nnx_aux/model/", "-moe-bias-var": "params/MoEBiasVar/"}
-"""Where MaxText 0.2.5 stores the router biases of DeepSeek-V3: training, and the program that converts from Hugging Face."""
+"""Where MaxText 0.2.5 has the router biases of DeepSeek-V3: what training stores, and the Linen model."""
 for _home, _collection in BIAS_HOMES.items():
     _shapes = dict(SHAPES["maxtext-deepseek-v3"])
     del _shapes[f"params/params/{BIAS}"]

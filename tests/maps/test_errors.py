@@ -113,10 +113,13 @@ def test_maps_that_do_not_fit_the_checkpoint(rules: str, shapes: Shapes, said: s
 
 def test_a_given_size_that_the_names_contradict() -> None:
     arrays = {f"a.{n}": np.zeros(2, np.float32) for n in range(3)}
+    text = "map: [{from: 'a.{l}', to: c, shape: e -> l e}]\n"
     with pytest.raises(
-        PlanError, match=r"the size of 'l' is given as 2, but the names have 3 of it"
+        PlanError, match=r"the size of 'l' is given as 4, but the names have 3 of it"
     ):
-        mapped("map: [{from: 'a.{l}', to: c, shape: e -> l e}]\n", arrays, {"l": 2})
+        mapped(text, arrays, {"l": 4})
+    with pytest.raises(PlanError, match=r"no rule of the map takes 1 of 3 tensors \('a\.2'\)"):
+        mapped(text, arrays, {"l": 2})
 
 
 @pytest.mark.parametrize(

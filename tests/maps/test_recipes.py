@@ -14,10 +14,33 @@ from safetensors.numpy import load_file
 import reshard
 from reshard import rules
 from reshard.cli.app import run
+from reshard.errors import PlanError
 from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
+from tests.maps import by_numpy
 from tests.maps.forward import llama
-from tests.maps.maxtext_pairs import DENSE, HEAD, LAYERS, SHAPES, VOCAB, VOCAB_WITH_IMAGES, pairs
+from tests.maps.maxtext_pairs import (
+    DENSE,
+    EMBED,
+    EXPERTS,
+    GROUPS,
+    HEAD,
+    HEADS,
+    LATENT,
+    LAYERS,
+    MLP,
+    NOPE,
+    QUERY_RANK,
+    ROPE,
+    SHAPES,
+    VALUE,
+    VOCAB,
+    VOCAB_WITH_IMAGES,
+    WORDS,
+    pairs,
+    source,
+)
+from tests.oracles.oracle import Oracle
 from tests.orbax_trees import nested
 
 Array = npt.NDArray[Any]
@@ -31,7 +54,7 @@ SIZES = {
         for name in ("maxtext-gemma3", "maxtext-gemma3-unscanned")
     },
     "maxtext-gemma3-rest": {"vocab": VOCAB_WITH_IMAGES, "first": 6 * LAYERS},
-    **{name: {"first": DENSE} for name in SHAPES if name.startswith("maxtext-deepseek-v3")},
+    **{name: {"dense": DENSE} for name in SHAPES if name.startswith("maxtext-deepseek-v3")},
 }
 
 
@@ -71,6 +94,69 @@ def test_it_is_learned_from_the_hooks(name: str) -> None:
     for sizes, one in ((found.asked, found.text), (SIZES.get(name, {}), text)):
         learned = made_by(one, probes[-1], sizes)
         assert all((learned[n] == array).all() for n, array in made[-1].items())
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"maxtext-gemma3-rest"}))
+def test_backwards_it_makes_the_training_tree(name: str) -> None:
+    probes, made = pairs(name)
+    sizes = {**SIZES.get(name, {}), **({"h": HEADS} if "deepseek" in name else {"d": HEAD})}
+    sizes |= {"p": HEAD // 2} if "llama" in name else {"v": WORDS} if "gemma" in name else {}
+    found = by_numpy.made_by(name, made[-1], sizes, reverse=True)
+    assert found.keys() == probes[-1].keys()
+    wanted = dict(probes[-1])
+    if "gemma2" in name:  # padding comes back as 0
+        rows = np.arange(WORDS)[:, None] < VOCAB
+        wanted[EMBEDDING] = np.where(rows, wanted[EMBEDDING], 0)
+    within = 1e-7 if is_rounded(name) else 0
+    for tensor, array in wanted.items():
+        np.testing.assert_allclose(found[tensor], array, within, within, err_msg=tensor)
+
+
+def is_rounded(recipe: str) -> bool:
+    return any(f"{key}: " in rules.recipe(recipe) for key in ("multiply", "divide", "add"))
+
+
+EMBEDDING = "params/params/token_embedder/embedding"
+HOMES = ("", "-nnx-aux", "-moe-bias-var")
+
+
+@pytest.mark.parametrize("taken", HOMES)
+@pytest.mark.parametrize("stored", HOMES)
+def test_router_biases_are_taken_where_they_are_or_refused(stored: str, taken: str) -> None:
+    tree = source(f"maxtext-deepseek-v3{stored}")
+    if stored == taken:
+        by_numpy.mapped(f"maxtext-deepseek-v3{taken}", tree, {"dense": DENSE})
+        return
+    said = "matches none of the 32 tensors" if taken else "take maxtext-deepseek-v3-nnx-aux or"
+    with pytest.raises(PlanError, match=said):
+        by_numpy.mapped(f"maxtext-deepseek-v3{taken}", tree, {"dense": DENSE})
+
+
+TINY = {
+    "dtype": "float32", "hidden_size": EMBED, "intermediate_size": MLP, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "num_key_value_heads": GROUPS, "head_dim": HEAD, "vocab_size": WORDS, "num_experts_per_tok": 2,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "maxtext-qwen3": {**TINY, "model_type": "qwen3"},
+    "maxtext-qwen3-moe": {**TINY, "model_type": "qwen3_moe", "num_experts": EXPERTS, "moe_intermediate_size": MLP},
+    "maxtext-mixtral": {**TINY, "model_type": "mixtral", "num_local_experts": EXPERTS, "hidden_size": HEADS * HEAD},
+    "maxtext-gpt-oss": {**TINY, "model_type": "gpt_oss", "num_local_experts": EXPERTS, "num_hidden_layers": 2 * LAYERS},
+    "maxtext-deepseek-v3": {
+        **TINY, "model_type": "deepseek_v3", "num_hidden_layers": DENSE + LAYERS, "first_k_dense_replace": DENSE,
+        "n_routed_experts": EXPERTS, "n_group": 1, "topk_group": 1, "moe_intermediate_size": MLP, "num_key_value_heads": HEADS,
+        "q_lora_rank": QUERY_RANK, "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE,
+    },
+}  # fmt: skip
+"""Of transformers, for models of the pairs' sizes."""
+
+
+@pytest.mark.xdist_group("torch")
+def test_transformers_saves_the_tensors_that_it_makes(torch: Oracle, tmp_path: Path) -> None:
+    torch.ask("save_described", configs=CONFIGS, folder=str(tmp_path))
+    for name in CONFIGS:
+        saved = load_file(tmp_path / name / "model.safetensors")
+        made = pairs(name)[1][0]
+        assert {n: a.shape for n, a in saved.items()} == {n: a.shape for n, a in made.items()}
 
 
 def test_a_recipe_is_a_map_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,3 +147,36 @@ def test_refused_tensors() -> None:
         },
         reverse=True,
     ).keys() == {"a"}
+
+
+def test_a_number_is_a_block_and_a_place_in_it() -> None:
+    layers = {f"x.{n}": np.full(2, n, np.float32) for n in range(6)}
+    text = "map: [{from: 'x.{3*l+b}', to: 'y.{b}', shape: e -> l e}]\n"
+    found = made_by(text, layers)
+    assert {name: a[:, 0].tolist() for name, a in found.items()} == {
+        "y.0": [0, 3], "y.1": [1, 4], "y.2": [2, 5],
+    }  # fmt: skip
+    turned = "map: [{from: 'y.{b}', to: 'x.{b+l*3}', shape: l e -> e}]\n"
+    assert made_by(turned, found).keys() == layers.keys()
+    assert made_by(turned, layers, reverse=True).keys() == found.keys()
+    with pytest.raises(PlanError, match="stands for 5 tensors, but none for l = 1, b = 2 of 6"):
+        made_by(text, {n: layers[n] for n in list(layers)[:5]})
+    for index in ("l+b", "2*l+3*b", "l*b", "3*l+b+c"):
+        with pytest.raises(PlanError, match="must have one index and sizes that are given"):
+            made_by(text.replace("3*l+b", index), layers)
+
+
+def test_a_given_size_bounds_an_index() -> None:
+    layers = {f"x.{n}": np.full(2, n, np.float32) for n in range(5)}
+    text = """
+sizes: {n: 2}
+map:
+- {from: 'x.{n}', to: first, shape: e -> n e}
+- {from: 'x.{n+l}', to: rest, shape: e -> l e}
+"""
+    found = made_by(text, layers)
+    assert {name: a[:, 0].tolist() for name, a in found.items()} == {
+        "first": [0, 1],
+        "rest": [2, 3, 4],
+    }
+    assert made_by(text, found, reverse=True).keys() == layers.keys()
