@@ -25,7 +25,7 @@ def stored(served: Served) -> Served:
 def test_none_yet(ann: Browser) -> None:
     page = ann.go("/maps")
     assert "No map is stored yet. PUT /v1/maps/NAME stores one." in page.text
-    assert "Recipes come with the server: maxtext-gemma2" in page.text
+    assert "Recipes come with the server: maxtext-deepseek-v3" in page.text
     assert "/new-conversion?map=maxtext-gemma2" in page.links
     assert ann.go("/maps/none").headings[0] == (1, "There is nothing here")
 
