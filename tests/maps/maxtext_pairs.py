@@ -164,7 +164,7 @@ BIAS_HOMES = {"-nnx-aux": "nnx_aux/model/", "-moe-bias-var": "params/MoEBiasVar/
 for _home, _collection in BIAS_HOMES.items():
     _shapes = dict(SHAPES["maxtext-deepseek-v3"])
     del _shapes[f"params/params/{BIAS}"]
-    # What is no Param is stacked on dimension 0 (maxtext_names.json).
+    # What is no Param is stacked on dimension 0 (maxtext_models.json).
     SHAPES = {
         **SHAPES,
         f"maxtext-deepseek-v3{_home}": {**_shapes, f"{_collection}{BIAS}": (LAYERS, EXPERTS)},

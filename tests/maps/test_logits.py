@@ -14,8 +14,8 @@ from msgspec import Struct
 from safetensors.numpy import load_file, save_file
 
 import reshard
+from tests.maps import maxtext_models
 from tests.maps.forward import (
-    LAYERS,
     PADDED,
     VOCAB,
     WINDOW,
@@ -23,6 +23,22 @@ from tests.maps.forward import (
     gemma2_logits,
     llama,
     llama_logits,
+)
+from tests.maps.maxtext_pairs import (
+    DENSE,
+    EMBED,
+    EXPERTS,
+    GROUPS,
+    HEAD,
+    HEADS,
+    LATENT,
+    LAYERS,
+    MLP,
+    NOPE,
+    QUERY_RANK,
+    ROPE,
+    VALUE,
+    WORDS,
 )
 from tests.oracles.oracle import Oracle
 from tests.orbax_trees import nested
@@ -79,9 +95,9 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Array]:
     return found
 
 
-def computed(torch: Oracle, folder: Path) -> Array:
+def computed(torch: Oracle, folder: Path, tokens: Array = TOKENS) -> Array:
     """The logits of transformers."""
-    loaded = torch.ask("logit_values", folder=str(folder))
+    loaded = torch.ask("logit_values", folder=str(folder), tokens=tokens.tolist())
     assert (loaded["missing_keys"], loaded["unexpected_keys"]) == ([], [])
     return np.array(loaded["logits"])
 
@@ -149,3 +165,48 @@ def brought_back(folder: Path, name: str) -> dict[str, Array]:
         to="orbax",
     )
     return flat(reshard.restore(folder / "back"))
+
+
+_TINY = {
+    "dtype": "float32", "hidden_size": EMBED, "intermediate_size": MLP, "num_attention_heads": HEADS, "vocab_size": WORDS,
+    "num_experts_per_tok": 2,
+    "experts_implementation": "eager",  # others need sizes that are multiples of 4
+}  # fmt: skip
+_GPT_OSS = {
+    **_TINY, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": EXPERTS, "num_key_value_heads": GROUPS,
+    "head_dim": HEAD, "sliding_window": maxtext_models.WINDOW, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}  # fmt: skip
+_DEEPSEEK = {
+    **_TINY, "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "moe_intermediate_size": MLP,
+    "num_hidden_layers": DENSE + LAYERS, "first_k_dense_replace": DENSE, "num_key_value_heads": HEADS, "n_routed_experts": EXPERTS,
+    "n_group": 1, "topk_group": 1, "q_lora_rank": QUERY_RANK, "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE,
+    "qk_nope_head_dim": NOPE, "v_head_dim": VALUE, "max_position_embeddings": 163_840,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0,
+    },
+}  # fmt: skip
+MAXTEXT = json.loads(maxtext_models.FILE.read_text())
+
+
+@pytest.mark.xdist_group("torch")
+@pytest.mark.parametrize("name", MAXTEXT["logits"])
+def test_transformers_computes_what_maxtext_itself_computed(
+    name: str, torch: Oracle, tmp_path: Path
+) -> None:
+    tree = maxtext_models.weights(MAXTEXT["shapes"][name])
+    reshard.save(tmp_path / "trained", nested(tree))
+    sizes = {"dense": DENSE} if "deepseek" in name else {}
+    reshard.convert(
+        tmp_path / "trained",
+        tmp_path / "served",
+        map=name,
+        sizes=sizes,
+        to="safetensors",
+        file_bytes=20_000,
+    )
+    layers = LAYERS if "unscanned" in name else 2 * LAYERS
+    config = _DEEPSEEK if "deepseek" in name else {**_GPT_OSS, "num_hidden_layers": layers}
+    (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+    found = computed(torch, tmp_path / "served", maxtext_models.TOKENS)
+    np.testing.assert_allclose(found, MAXTEXT["logits"][name], rtol=1e-4, atol=1e-4)

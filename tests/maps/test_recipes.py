@@ -17,7 +17,7 @@ from reshard.cli.app import run
 from reshard.errors import PlanError
 from reshard.maps.example.infer import Example, infer
 from reshard.maps.example.prove import made_by
-from tests.maps import by_numpy
+from tests.maps import by_numpy, maxtext_models
 from tests.maps.forward import llama
 from tests.maps.maxtext_pairs import (
     DENSE,
@@ -58,7 +58,7 @@ SIZES = {
 }
 
 
-NAMES = json.loads(Path(__file__).with_name("maxtext_names.json").read_text())
+NAMES = json.loads(maxtext_models.FILE.read_text())["shapes"]
 VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}
 
 

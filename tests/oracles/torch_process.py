@@ -38,6 +38,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"dtype": "float32", **GPT2},
 }
 
+TOKENS = torch.arange(32).reshape(2, 16).tolist()
+
 
 def save_model(kind: str, folders: dict[str, str]) -> Any:
     """The logits of a small random model, which is saved to each folder in files of at most that size."""
@@ -72,20 +74,20 @@ def load_model(folder: str, variant: str | None = None) -> Any:
     return {"logits": _logits(model), **names}
 
 
-def logit_values(folder: str) -> Any:
+def logit_values(folder: str, tokens: list[list[int]] | None = None) -> Any:
     """The logits of a saved model as numbers, and the names that were missing from its files or of no use."""
     from transformers import AutoModelForCausalLM
 
     model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     with torch.no_grad():
-        values = model(torch.arange(32).reshape(2, 16)).logits.tolist()
+        values = model(torch.tensor(tokens or TOKENS)).logits.tolist()
     names = {key: sorted(map(str, found[key])) for key in ("missing_keys", "unexpected_keys")}
     return {"logits": values, **names}
 
 
 def _logits(model: Any) -> Any:
     with torch.no_grad():
-        return described(model(torch.arange(32).reshape(2, 16)).logits)
+        return described(model(torch.tensor(TOKENS)).logits)
 
 
 def stored(folder: str) -> Any:
