@@ -54,7 +54,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def checkpoint_format(path: Path) -> str | None:
-    """The format of a checkpoint, such as ``"orbax"`` or ``"safetensors"``; None if ``is_checkpoint`` is false."""
+    """The format of a checkpoint, such as ``"orbax"`` or ``"dcp"``; None if ``is_checkpoint`` is false."""
     from reshard.formats.registry import committed_format
     from reshard.storage.location import locate
 
@@ -66,7 +66,8 @@ def steps(path: Path) -> dict[int, str]:
 
     A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``, or these with a
     dash; of TensorFlow it is what the names of its files begin with, such as ``ckpt-7``. All steps of a run have the same prefix. A
-    safetensors model counts once all of its files are there. A folder with any other name, such as ``small_7``, is not a step.
+    safetensors model counts once all of its files are there, a distributed checkpoint of torch once its ``.metadata`` is. A folder with
+    any other name, such as ``small_7``, is not a step.
 
     Raises StorageError if the folder cannot be listed.
     """
