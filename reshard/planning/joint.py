@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec import Struct
+
 from reshard.geometry.grid import Grid
 from reshard.planning.cost import (
     SMALLEST_BAND_BYTES,
@@ -19,44 +21,63 @@ from reshard.planning.cost import (
     touched_bytes,
 )
 from reshard.planning.frame import Choice, Request, best_halving, first_halving
-from reshard.planning.tensor_plan import Fill, Price
+from reshard.planning.tensor_plan import Fill, Price, Side
 
 
 def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
     """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
+    target = requests[0].target
+    units = Grid.whole(target.spec.shape) if target.in_order is None else target.in_order
+    joint = _Joint.of(requests, units, memory)
+    while joint.pace.task_bytes > memory and (halved := _halved(requests, joint.units)) is not None:
+        joint = _Joint.of(requests, halved, memory)
+    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
+    pace, cost = joint.pace, joint.price(target)
+    fill = Fill(pieces, sources, target, "block", joint.units, pace.band_bytes, cost)
+    return Choice((fill,), joint.units)
+
+
+def _halved(requests: Sequence[Request], units: Grid) -> Grid | None:
+    """Smaller units of the target; None where each is one chunk, or what of one is written in order."""
     target, tiles = requests[0].target, requests[0].tiles
     chunks, slices = target.spec.storage, target.in_order
     assembled = chunks if tiles is None else chunks.common(tiles)
-    if tiles is not None and slices is not None:  # a slice may end within a tile
+    if slices is None:
+        return best_halving(partial(_joint_bytes, requests), units, assembled)
+    if tiles is not None:  # a slice may end within a tile
         assembled = assembled.refine(slices)
-    units = Grid.whole(target.spec.shape) if slices is None else slices
-    while True:
+    return first_halving(units, assembled)
+
+
+class _Joint(Struct, frozen=True):
+    """Pieces that are assembled together, a reading and a draft for each."""
+
+    units: Grid
+    readings: Sequence[Reading]
+    drafts: Sequence[Draft]
+    pace: Pace
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], units: Grid, memory: int) -> _Joint:
         readings = [_reading_of(request, units) for request in requests]
         drafts = [
             Draft("block", r.piece, r.source, r.target, reading.units)
             for r, reading in zip(requests, readings, strict=True)
         ]
-        pace = _joint_pace(readings, drafts, units, memory)
-        if slices is None:
-            halved = best_halving(partial(_joint_bytes, requests), units, assembled)
-        else:
-            halved = first_halving(units, assembled)
-        if halved is None or pace.task_bytes <= memory:
-            break
-        units = halved
-    prices = [price(d, r, pace) for d, r in zip(drafts, readings, strict=True)]
-    cost = Price(
-        units.count,
-        sum(map(decoded_bytes, readings)),
-        sum(map(touched_bytes, readings)),
-        sum(p.written_bytes for p in prices),
-        chunks.count * target.copies,
-        pace.task_bytes,
-        sum(p.seconds for p in prices),
-    )
-    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
-    fill = Fill(pieces, sources, target, "block", units, pace.band_bytes, cost)
-    return Choice((fill,), units)
+        return cls(units, readings, drafts, _joint_pace(readings, drafts, units, memory))
+
+    def price(self, target: Side) -> Price:
+        """What all of them cost together; each chunk is written once."""
+        prices = [price(d, r, self.pace) for d, r in zip(self.drafts, self.readings, strict=True)]
+        return Price(
+            self.units.count,
+            sum(map(decoded_bytes, self.readings)),
+            sum(map(touched_bytes, self.readings)),
+            sum(p.written_bytes for p in prices),
+            target.spec.storage.count * target.copies,
+            self.pace.task_bytes,
+            sum(p.seconds for p in prices),
+        )
 
 
 def _joint_pace(

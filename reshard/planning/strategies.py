@@ -78,27 +78,39 @@ def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> I
         return  # chunks that are copied encoded are never decoded, so there is nothing to share
     if all(map(_is_chunk_by_chunk, requests)):
         yield _whole(requests, memory)  # first: at equal price it has the least overhead
-    is_raw = [request.target.raw for request in requests]
-    frame = Frame.of(requests)
-    if all(is_raw):
-        # Only bands that all take whole, and that are boxes of the source, are put side by side.
-        is_plain = frame.is_one and requests[0].piece.source_view is None
-        ranks = range(len(frame.box.start), 0, -1)
-        for first_open_dim in ranks if is_plain else ranks[:1]:
+    frame, raw = Frame.of(requests), _raw(requests)
+    if raw == len(requests):
+        for first_open_dim in _first_open_dims(frame):
             yield from _scatter(frame, memory, first_open_dim, max_open_chunks)
-    elif any(is_raw):
-        yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
-    if not any(_shares_chunks(request) for request in requests):
+    elif raw:
+        yield from _block(frame, _in_pieces_if_raw(requests), memory)
+    if not any(map(_shares_chunks, requests)):
         yield from _block(frame, ["block"] * len(requests), memory)
 
 
 def _tiled(requests: Sequence[Request], memory: int) -> Iterator[Choice]:
     """Units of whole tiles: what is raw is written in pieces, the rest is assembled."""
     frame = Frame.of(requests)
-    is_raw = [request.target.raw for request in requests]
-    yield from _block(frame, ["scatter" if raw else "block" for raw in is_raw], memory)
-    if any(is_raw) and not any(map(_shares_chunks, requests)):
+    yield from _block(frame, _in_pieces_if_raw(requests), memory)
+    if _raw(requests) and not any(map(_shares_chunks, requests)):
         yield from _block(frame, ["block"] * len(requests), memory)
+
+
+def _raw(requests: Sequence[Request]) -> int:
+    """How many targets are raw."""
+    return sum([request.target.raw for request in requests])
+
+
+def _in_pieces_if_raw(requests: Sequence[Request]) -> list[Strategy]:
+    return ["scatter" if request.target.raw else "block" for request in requests]
+
+
+def _first_open_dims(frame: Frame) -> Sequence[int]:
+    """From which dimension on source chunks may be side by side: only bands that all targets take whole, and that are boxes of
+    the source."""
+    is_plain = frame.is_one and frame.requests[0].piece.source_view is None
+    ranks = range(len(frame.box.start), 0, -1)
+    return ranks if is_plain else ranks[:1]
 
 
 def _shares_chunks(request: Request) -> bool:

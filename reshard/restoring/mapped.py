@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
+from reshard.engine.task import CastStats
 from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, StoredTensor
@@ -33,6 +34,8 @@ from reshard.restoring.tensor_read import Restored, TensorRead
 
 if TYPE_CHECKING:
     from reshard.restoring.regions import Array
+
+_NOTHING = Restored(None, 0, 0, CastStats(), is_verified=False)
 
 _SHARE = 2
 """Buffers that are copied to devices take at most half of the budget; the other half is for reading."""
@@ -101,7 +104,7 @@ def restore_mapped(
     """
     made = {tensor.spec.name: tensor for tensor in mapping.tensors}
     own = [_made(read, made[read.name]) for read in reads]
-    results: list[Restored | None] = [None] * len(reads)
+    results = [_NOTHING] * len(reads)
     placed: list[list[object]] = [[None] * len(read.output.regions) for read in reads]
     seen: dict[str, str] = {}
     rounds = list(_rounds(reads, limits.max_memory // _SHARE))
@@ -113,16 +116,10 @@ def restore_mapped(
         seen |= {name: digest for (_, name), digest in found.books.source_digests().items()}
         _place(shards, placed)
         for number, restored in zip(wanted, _results(found), strict=True):
-            before = results[number]
-            results[number] = restored if before is None else _sum(before, restored)
-    if verify:
-        _check(reader, mapping, seen, limits)
-    verified = {name for name in seen if verify and reader.tensors[name].digest}
-    return [
-        _assembled(read, tensor, result, values, verified)
-        for read, tensor, result, values in zip(reads, own, results, placed, strict=True)
-        if result is not None
-    ]
+            results[number] = _sum(results[number], restored)
+    verified = _verified(reader, mapping, seen, limits) if verify else set()
+    every = zip(reads, own, results, placed, strict=True)
+    return [_assembled(*one, verified) for one in every]
 
 
 def _made(read: TensorRead, tensor: MappedTensor) -> MappedTensor:
@@ -212,10 +209,12 @@ def _assembled(
     return replace(result, value=read.output.assemble(placed), is_verified=is_verified)
 
 
-def _check(reader: Reader, mapping: Mapped, seen: Mapping[str, str], limits: Limits) -> None:
+def _verified(reader: Reader, mapping: Mapped, seen: Mapping[str, str], limits: Limits) -> set[str]:
+    """The source tensors whose digests are the recorded ones; raises the errors of ``restore_mapped``."""
     for name, digest in seen.items():
         check_recorded(name, digest, reader.tensors[name].digest or digest)
     for first, second in unequal(reader, mapping.equal, seen, limits):
         raise VerificationError(
             f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; give the first a rule of its own"
         )
+    return {name for name in seen if reader.tensors[name].digest}

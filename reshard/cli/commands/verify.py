@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ from reshard.cli.options import (
     usage,
 )
 from reshard.cli.server_options import (
+    Asked,
     AskedServer,
     TokenFile,
     asked_server,
@@ -102,9 +104,7 @@ def verify(
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
-    from reshard.cli.console import print_json, warn
     from reshard.cli.progress import watching
-    from reshard.surface.answers import verification
 
     asked = asked_server(server, token_file)
     mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
@@ -122,12 +122,10 @@ def verify(
         "max_memory": max_memory,
     }
     if asked is not None:
-        from reshard.cli.remote import map_there, verify_there
-
         refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
-        there = {**map_there(map), "sizes": mapped["sizes"] or None, "reverse": reverse or None}
-        chosen = choice_there(step, item, unlisted)
-        found = verify_there(asked, a, b, {**chosen, **options, **there})
+        found = _verify_there(
+            asked, a, b, {**choice_there(step, item, unlisted), **options}, mapped
+        )
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {
@@ -138,17 +136,38 @@ def verify(
         }
         with watching(as_json or quiet) as progress:
             found = reshard.verify(a, b, **options, **here, progress=progress)
-    if as_json:
-        print_json(verification(found))
-    elif quiet:
-        warn(found.warnings)
-    else:
-        from reshard.cli.console import print_all
-        from reshard.cli.tables import most_rows
-        from reshard.cli.views.verification import verification_view
-
-        print_all(verification_view(found, show_all, most_rows()))
+    _answer(found, as_json=as_json, quiet=quiet, show_all=show_all)
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
         raise typer.Exit(FAILED)
+
+
+def _verify_there(
+    asked: Asked,
+    a: str,
+    b: str | None,
+    options: Mapping[str, Any],
+    mapped: Mapping[str, Any],
+) -> reshard.Verification:
+    from reshard.cli.remote import map_there, verify_there
+
+    # A server of before maps knows none of these options: they are sent only where they are given.
+    by_map = {"sizes": mapped["sizes"] or None, "reverse": mapped["reverse"] or None}
+    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map})
+
+
+def _answer(found: reshard.Verification, *, as_json: bool, quiet: bool, show_all: bool) -> None:
+    from reshard.cli.console import print_all, print_json, warn
+
+    if as_json:
+        from reshard.surface.answers import verification
+
+        print_json(verification(found))
+    elif quiet:
+        warn(found.warnings)
+    else:
+        from reshard.cli.tables import most_rows
+        from reshard.cli.views.verification import verification_view
+
+        print_all(verification_view(found, show_all, most_rows()))

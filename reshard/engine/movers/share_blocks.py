@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.output import TaskOutput
-from reshard.engine.task import SourceChunk, TargetChunk, Task
+from reshard.engine.task import SourceChunk, SourceRead, TargetChunk, Task
 from reshard.engine.write.chunk_files import open_place
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import Extent
@@ -42,20 +44,33 @@ def on_shared_blocks(task: Task, output: TaskOutput) -> Task | None:
 
 def _same_chunk(task: Task) -> _Same | None:
     """The chunk that a task moves whole and unchanged, raw on both sides."""
-    if task.strategy != "scatter" or len(task.units) > 1 or len(task.reads) > 1:
+    if task.strategy != "scatter" or not _has_one_chunk(task):
         return None
-    (unit,), (read,) = task.units, task.reads
-    if len(unit.chunks) > 1 or len(read.chunks) > 1 or any(take.changes for take in read.takes):
+    (read,) = task.reads
+    (source,), (target,), extent = read.chunks, task.units[0].chunks, read.chunks[0].extent
+    if any(take.changes for take in read.takes) or not _is_range(extent):
         return None
-    (source,), (target,) = read.chunks, unit.chunks
-    extent = source.extent
-    if extent is None or extent.inline is not None or extent.pieces is not None:
-        return None
-    # Without a digest or a checksum of the source, blocks that are not its own would prove themselves.
-    is_provable = read.is_recorded or read.encoding.checksum
-    is_whole = source.box == target.box == read.box and len(target.places) == 1
-    # What pads a chunk may be anything in the source, and is zeros in the target.
+    is_same = source.box == read.box and _holds_the_same(source, target)
+    return _Same(source, extent, target) if is_same and _is_provable(read) else None
+
+
+def _has_one_chunk(task: Task) -> bool:
+    """Whether one chunk is read, and one written."""
+    units, reads = task.units, task.reads
+    return len(units) == len(reads) == 1 and len(units[0].chunks) == len(reads[0].chunks) == 1
+
+
+def _is_provable(read: SourceRead) -> bool:
+    """Without a digest or a checksum of the source, blocks that are not its own would prove themselves."""
+    return is_seekable(read.encoding) and (read.is_recorded or read.encoding.checksum)
+
+
+def _holds_the_same(source: SourceChunk, target: TargetChunk) -> bool:
+    """Whether both have the same elements and no padding, which may be anything in a source, and is zeros in a target."""
     is_bare = source.box.shape == source.stored_shape == target.stored_shape
-    if is_provable and is_whole and is_bare and is_seekable(read.encoding):
-        return _Same(source, extent, target)
-    return None
+    return is_bare and source.box == target.box and len(target.places) == 1
+
+
+def _is_range(extent: Extent | None) -> TypeGuard[Extent]:
+    """Whether a chunk is one range of a file."""
+    return extent is not None and extent.inline is None and extent.pieces is None
