@@ -17,7 +17,7 @@ from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_ta
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
-from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
@@ -33,7 +33,7 @@ from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
-from reshard.storage.location import locate, source_text
+from reshard.storage.location import Location, locate, source_text
 from reshard.storage.requests import NONE, Requests
 from reshard.storage.target import traits_at
 from reshard.storage.targets import check_target, target_text
@@ -134,16 +134,8 @@ def plan_targets(
     targets share a read, and how, must not depend on how far an earlier run came.
     """
     reader = open_to_convert(chosen, targets[0].options.max_memory, len(targets))
-    source, forms = chosen.path, []
-    places = [locate(target.target) for target in targets]
-    for number, (target, place) in enumerate(zip(targets, places, strict=True)):
-        with about_target(error_name(target, targets)):
-            form = form_of(reader, target.options, place.traits)
-            forms.append(form)
-            if number not in finished:
-                overwrite = target.options.overwrite
-                check_target(place, locate(source), overwrite=overwrite, file=form.file)
-                refuse_other_content(place)
+    source, places = chosen.path, [locate(target.target) for target in targets]
+    forms = _forms(reader, source, targets, places, finished)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
     target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)
     for target, form, place in zip(targets, forms, places, strict=True):
@@ -164,6 +156,26 @@ def plan_targets(
     equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
     planned = MultiConversionPlan(source, summaries, total)
     return Planned(reader, checkpoints, planned, by_hosts, equal)
+
+
+def _forms(
+    reader: Reader,
+    source: str,
+    targets: Sequence[CheckedTarget],
+    places: Sequence[Location],
+    finished: Collection[int],
+) -> list[Form]:
+    """The form of each target; refuses a place where what is there may not be replaced."""
+    forms = []
+    for number, (target, place) in enumerate(zip(targets, places, strict=True)):
+        with about_target(error_name(target, targets)):
+            form = form_of(reader, target.options, place.traits)
+            forms.append(form)
+            if number not in finished:
+                overwrite = target.options.overwrite
+                check_target(place, locate(source), overwrite=overwrite, file=form.file)
+                refuse_other_content(place)
+    return forms
 
 
 def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,10 +68,13 @@ def renamed_content(
             piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
             requests.append(request_of(piece, stored, tensor, form, traits))
     check_growth(reader, options, (tensor.spec for tensor in tensors.values()))
-    kept_names = {rewrite.source for rewrite in kept}
-    dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept_names)
+    dropped = _dropped(reader, {rewrite.source for rewrite in kept})
     made = made_of(reader.tensors, kept, options.changes)
     return TargetContent(tensors, found.leaves, tuple(requests), dropped, found.warnings, made)
+
+
+def _dropped(reader: Reader, kept: Collection[str]) -> tuple[str, ...]:
+    return tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept)
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:

@@ -38,6 +38,11 @@ class BatchResult(Struct, frozen=True):
     results: list[list[Result]]
     attempts: tuple[str, ...] = ()
 
+    @property
+    def read_bytes(self) -> int:
+        """Encoded bytes that were read: the first unit of each task says how many for all of them."""
+        return sum(units[0].read_bytes for units in self.results)
+
 
 class PackedBatch(Struct, frozen=True):
     """A batch that travels with what it must know of the files that its chunks share, which it uploads in order.
@@ -63,7 +68,7 @@ def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batc
     shared: dict[int, dict[str, SharedFile]] = {number: {} for number in outputs}
     for unit in (unit for task in tasks for unit in task.units if unit.target in outputs):
         files = shared[unit.target]
-        for place in (place for chunk in unit.chunks for place in chunk.places):
+        for place in unit.places:
             if place.offset is not None and place.file not in files:
                 files[place.file] = outputs[unit.target].files.shared_file(place.file)
     return PackedBatch(tasks, shared) if any(shared.values()) else tasks
@@ -115,12 +120,12 @@ def carry_out(
     Raises StorageError where this host does not share the folder of the target, or the run is over.
     """
     used = {unit.target for task in tasks for unit in task.units}
-    begun = [_begun(out) if n in used else out for n, out in enumerate(outputs)]
-    results = execute(tasks, begun, pool)
-    host = _sync(output for n, output in enumerate(begun) if n in used)
-    if host:
+    begun = {number: _begun(outputs[number]) for number in sorted(used)}
+    written = [begun.get(number, output) for number, output in enumerate(outputs)]
+    results = execute(tasks, written, pool)
+    if host := _sync(begun.values()):
         results = [[replace(result, host=host) for result in of] for of in results]
-    names = tuple(out.root.rpartition("/")[2] if out.is_attempt else "" for out in begun)
+    names = tuple(output.attempt for output in written)
     return BatchResult(results, names if any(names) else ())
 
 

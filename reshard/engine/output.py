@@ -48,6 +48,11 @@ class TaskOutput(Struct, frozen=True):
     keep: Keep | None = None
 
     @property
+    def attempt(self) -> str:
+        """The name of the folder of an attempt; "" where tasks write the target's own files."""
+        return self.root.rpartition("/")[2] if self.is_attempt else ""
+
+    @property
     def place(self) -> TargetPlace:
         """The place below which it writes."""
         return TargetPlace(self.root, self.is_attempt)

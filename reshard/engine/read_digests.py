@@ -138,18 +138,16 @@ def digests_with_casts(
     stored = reader.tensors
     check_memory(((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts))
     total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
-    crcs = dict.fromkeys(listed, 0)
-    cast_crcs = {n: 0 for n in listed if n in casts}
+    crcs, cast_crcs = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
     recorded = {n: found.total for n in listed if (found := stored[n].crcs) is not None}
     tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
     with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
         for result in results:
             crcs[result.name] ^= result.crc
+            cast_crcs[result.name] ^= result.cast_crc
             if result.name in recorded:
                 recorded[result.name] ^= result.stored
-            if result.name in cast_crcs:
-                cast_crcs[result.name] ^= result.cast_crc
             _note_damage(result.name, result.damage, damage)
             tell(result.name, result.nbytes)
     for name in [name for name, left in recorded.items() if left and name not in (damage or {})]:
@@ -157,10 +155,10 @@ def digests_with_casts(
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
-    whole = [n for n in listed if n not in (damage or {})]
+    specs = {n: stored[n].spec for n in listed if damage is None or n not in damage}
     return Digests(
-        {n: _finished(crcs[n], stored[n].spec) for n in whole},
-        {n: _cast_digest(cast_crcs[n], stored[n].spec, casts[n]) for n in whole if n in cast_crcs},
+        {n: _finished(crcs[n], spec) for n, spec in specs.items()},
+        {n: _cast_digest(cast_crcs[n], spec, casts[n]) for n, spec in specs.items() if n in casts},
     )
 
 

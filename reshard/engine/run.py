@@ -60,7 +60,7 @@ def run_batches(
         writeback = stack.enter_context(Writeback())
         stack.enter_context(closing(ended))
         for result in ended:
-            read_bytes += sum(units[0].read_bytes for units in result.results)
+            read_bytes += result.read_bytes
             for number, target in enumerate(targets):
                 if target is not None:
                     _add_up(target, result, number, writeback)

@@ -6,6 +6,7 @@ holds a million at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
@@ -85,6 +86,11 @@ class Unit(Struct, frozen=True, gc=False):
     chunks: tuple[TargetChunk, ...]
     box: Box
     grid: Grid
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """Where its chunks are stored."""
+        return (place for chunk in self.chunks for place in chunk.places)
 
 
 class Take(Struct, frozen=True, gc=False):

@@ -47,12 +47,18 @@ def renamed_leaves(
         by_item[leaf.item].append(number)
     warnings: list[str] = []
     for numbers in by_item.values():
-        warnings += _list_warnings([moved[i] for i in numbers])
-        settled = settle_sequences(moved[i].path for i in numbers)
-        for i, path in zip(numbers, settled, strict=True):
-            if path != moved[i].path:
-                moved[i] = replace(moved[i], path=path)
+        of_item = [moved[i] for i in numbers]
+        warnings += _list_warnings(of_item)
+        for i, leaf in zip(numbers, _settled(of_item), strict=True):
+            moved[i] = leaf
     return Renamed(tuple(moved), tuple(warnings))
+
+
+def _settled(leaves: Sequence[Leaf]) -> Iterator[Leaf]:
+    """The leaves of an item, where what is no list any more has keys instead of positions."""
+    paths = settle_sequences(leaf.path for leaf in leaves)
+    for leaf, path in zip(leaves, paths, strict=True):
+        yield leaf if path == leaf.path else replace(leaf, path=path)
 
 
 def _list_warnings(leaves: Sequence[Leaf]) -> Iterator[str]:

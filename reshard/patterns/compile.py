@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import count
 from typing import Any, Protocol
@@ -154,19 +154,21 @@ class Pattern:
             lines, starts = names.lines, names.starts
         except UnicodeEncodeError:  # ``search`` raises for the name that has no UTF-8
             return [at for at, text in enumerate(names.texts) if self.search(text)]
-        found = []
-        search, position, last, end = self._lines, 0, len(names), len(lines)
-        while position < last and (begin := search(lines, starts[position], end)[0][0]) >= 0:
+        found = list(self._found_in_lines(lines, starts, len(names)))
+        if names.with_newline:  # an empty line stands for each of these
+            alone = [at for at in names.with_newline if self.search(names.texts[at])]
+            return sorted({*found}.difference(names.with_newline).union(alone))
+        return found
+
+    def _found_in_lines(self, lines: bytes, starts: Sequence[int], count: int) -> Iterator[int]:
+        search, position, end = self._lines, 0, len(lines)
+        while position < count and (begin := search(lines, starts[position], end)[0][0]) >= 0:
             # Most often the match is in the line at which the search began.
             if begin < starts[position + 1]:
                 position += 1
             else:
                 position = bisect_right(starts, begin, position)
-            found.append(position - 1)
-        if names.with_newline:  # an empty line stands for each of these
-            alone = [at for at in names.with_newline if self.search(names.texts[at])]
-            return sorted({*found}.difference(names.with_newline).union(alone))
-        return found
+            yield position - 1
 
     def replacement(self, to: str) -> Replacement:
         """Replaces the first match by a template, which may use groups (``\\1``, ``\\g<name>``), as ``re.sub`` does.

@@ -205,24 +205,17 @@ def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = Fals
     passing = draft.units
     if strategy == "scatter" and draft.units != source_grid:
         passing = draft.units.refine(source_grid)
-    extents = piece.shape
-    if strategy == "scatter":
-        extents = _band_extents(piece, source, pace.band_bytes)
-    if strategy in ("copy", "whole", "block"):
-        writes = target_grid.count
-    else:
-        writes = _scattered_writes(piece, passing, target_grid, target, extents)
-    writes *= target.copies
+    writes = _writes(draft, passing, target_grid, pace.band_bytes) * target.copies
     seconds = _seconds(draft, moved, writes, draft.units.count)
     if strategy != "copy":
-        # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
-        read = draft.units if strategy == "weave" else source_grid
         if not is_decoded:
             seconds += 0.0 if source.raw else _decode_seconds(decoded, pace)
+            # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
+            read = draft.units if strategy == "weave" else source_grid
             seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
-        if strategy == "scatter" and is_turned(piece):
-            seconds += writes * SECONDS_PER_RUN
+    if strategy == "scatter" and is_turned(piece):
+        seconds += writes * SECONDS_PER_RUN
     if strategy == "weave":
         seconds += decoded / pace.band_bytes * reading.chunks * SECONDS_PER_LANE_BAND
     if pace.band_bytes > CACHED_BYTES:
@@ -339,6 +332,16 @@ def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
         behind = math.prod(sizes[number + 1 :])
         found.append(min(size, max(1, extent // max(1, behind))))
     return found
+
+
+def _writes(draft: Draft, passing: Grid, target_grid: Grid, band_bytes: int) -> int:
+    """Writes that fill the target once, where pieces pass in the boxes of ``passing``."""
+    if not _in_pieces(draft):
+        return target_grid.count
+    piece, extents = draft.piece, draft.piece.shape
+    if draft.strategy == "scatter":
+        extents = _band_extents(piece, draft.source, band_bytes)
+    return _scattered_writes(piece, passing, target_grid, draft.target, extents)
 
 
 def _scattered_writes(

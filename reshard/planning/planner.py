@@ -66,20 +66,17 @@ def make_multi_plan(
     for sharing in _sharing(tensors):
         asked = [one for _, some in sharing for one in some]
         key = _geometry(asked)
-        found = known.get(key)
-        if found is None:
+        if key not in known:
             # Of one target the tensor is named that needs the most; of several, one that shares the read.
             refusable = requests[0] if len(requests) == 1 else asked
-            known[key] = found = _shared([some for _, some in sharing], room, refusable, counted)
-        for shared in found:
-            places = [sharing[number][0] for number in shared.numbers]
-            numbered = zip(shared.numbers, shared.choice.fills, strict=True)
-            fills = [_as_asked(sharing[number][1], fill) for number, fill in numbered]
-            reads.append(Read.of(places, fills, shared.choice.units))
-            made.update(zip(places, fills, strict=True))
+            known[key] = _shared([some for _, some in sharing], room, refusable, counted)
+        for shared in known[key]:
+            read, fills = _read_of(shared, sharing)
+            reads.append(read)
+            made.update(fills)
     plans = tuple(
         Plan(
-            tuple(_planned(target, number, fills, made) for number, fills in enumerate(of_target)),
+            _planned(target, of_target, made),
             room.memory,
             workers,
             metadata_bytes,
@@ -89,6 +86,17 @@ def make_multi_plan(
         for target, of_target in enumerate(tensors)
     )
     return MultiPlan(plans, tuple(reads))
+
+
+def _read_of(
+    shared: SharedRead, sharing: Sequence[tuple[FillAt, _Asked]]
+) -> tuple[Read, dict[FillAt, Fill]]:
+    """A read and its fills, each with the names that were asked for."""
+    places = [sharing[number][0] for number in shared.numbers]
+    numbered = zip(shared.numbers, shared.choice.fills, strict=True)
+    fills = [_as_asked(sharing[number][1], fill) for number, fill in numbered]
+    read = Read.of(places, fills, shared.choice.units)
+    return read, dict(zip(places, fills, strict=True))
 
 
 def _geometry(requests: Sequence[Request]) -> Hashable:
@@ -125,9 +133,13 @@ def _fills_of(requests: Sequence[Request]) -> Iterator[_Asked]:
 
 
 def _planned(
-    target: int, number: int, fills: Sequence[_Asked], made: Mapping[FillAt, Fill]
-) -> TensorPlan:
-    return TensorPlan(tuple(made[FillAt(target, number, of)] for of in range(len(fills))))
+    target: int, tensors: Sequence[Sequence[_Asked]], made: Mapping[FillAt, Fill]
+) -> tuple[TensorPlan, ...]:
+    """The tensors of a target with the fills that were made for them."""
+    return tuple(
+        TensorPlan(tuple(made[FillAt(target, number, of)] for of in range(len(fills))))
+        for number, fills in enumerate(tensors)
+    )
 
 
 def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[FillAt, _Asked]]]:

@@ -43,7 +43,6 @@ from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.pairing import (
     Pairing,
-    RulesFrom,
     pair_by_record,
     pair_by_rules,
     tree_digest,
@@ -192,13 +191,9 @@ def _compare_tensors(
         limits = replace(limits, max_memory=left)
         match readers:
             case [a, b] if a is not None and b is not None:
-                by = given_map or _recorded_map(a, sides, rules)
-                if by is not None:
-                    own = Changes() if rules is None else rules
-                    map_from: RulesFrom = "recorded" if given_map is None else "given"
-                    if given_map is None and sides[1].made is not None:
-                        own = sides[1].made.changes
-                    return compare_mapped(a, b, by, own, limits, progress, map_from)
+                found = _compare_by_map(a, b, sides, limits, progress, rules, given_map)
+                if found is not None:
+                    return found
                 return compare_stored(a, b, limits, progress, _pairing(a, b, sides, rules))
             case [a, *_] if a is not None:
                 return compare_recorded(a, limits, progress)
@@ -208,6 +203,24 @@ def _compare_tensors(
             raise
         return Verification("", None, (), damage=(f"the tensors were not read: {error}",))
     return Verification("", None, ())
+
+
+def _compare_by_map(
+    a: Reader,
+    b: Reader,
+    sides: Sequence[ComparedSide],
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+    rules: Changes | None,
+    given_map: GivenMap | None,
+) -> Verification | None:
+    """The comparison by the given map, or by the one that B recorded, with its rules; None where there is none."""
+    if given_map is not None:
+        return compare_mapped(a, b, given_map, rules or Changes(), limits, progress, "given")
+    recorded, made = _recorded_map(a, sides, rules), sides[1].made
+    if recorded is None or made is None:
+        return None
+    return compare_mapped(a, b, recorded, made.changes, limits, progress, "recorded")
 
 
 def _recorded_map(

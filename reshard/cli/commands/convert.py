@@ -297,14 +297,18 @@ def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
     kept = "axes as in the source" if target.mesh else "layout as in the source"
     layout = f"layout {target.layout}" if target.layout else kept
     words = [
-        *([f"map {given['map']}"] if given["map"] else []),
+        _word(given, "map"),
         # A map makes tensors that the source has no layout for.
-        *([layout] if target.layout or not given["map"] else []),
-        *([f"mesh {target.mesh}"] if target.mesh else []),
-        *([f"to {given['to']}"] if given["to"] else []),
-        *([f"files {given['files']}"] if given["files"] else []),
+        layout if target.layout or not given["map"] else "",
+        f"mesh {target.mesh}" if target.mesh else "",
+        _word(given, "to"),
+        _word(given, "files"),
         *rules,
-        *([f"compression {given['compression']}"] if given["compression"] != "none" else []),
-        f"verify {given['verify']}",
+        _word(given, "compression") if given["compression"] != "none" else "",
+        _word(given, "verify"),
     ]
-    say(safe(f"converting {src} → {target.dst}: {', '.join(words)}"))
+    say(safe(f"converting {src} → {target.dst}: {', '.join(filter(None, words))}"))
+
+
+def _word(given: Mapping[str, Any], option: str) -> str:
+    return f"{option} {given[option]}" if given[option] else ""

@@ -9,7 +9,7 @@ is taken from its part again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from msgspec import to_builtins
@@ -106,17 +106,7 @@ def check_sealed(target: OpenTarget, plan: MultiPlan, count: int) -> None:
         if part not in parts:
             lacking.append(f"{part} (not begun)")
             continue
-        allowed, done = DoneUnits(target.job.plan), 0
-        for tensor, unit in own:
-            allowed.add(tensor, unit)
-        for result in read_results(parts[part].records(), target.job.plan):
-            tensor, unit = result.tensor, result.unit
-            if not allowed.has(tensor, unit) or seen.has(tensor, unit):
-                raise StorageError(
-                    f"part {part} of {target.job.place} records a unit that is not its own; remove the parts (reshard clean), and begin again"
-                )
-            seen.add(tensor, unit)
-            done += 1
+        done = _count_done(target, part, own, seen)
         if done < len(own) or not _is_sealed(parts[part], part):
             lacking.append(f"{part} ({done:,} of {len(own):,} tasks done)")
     if lacking:
@@ -125,6 +115,24 @@ def check_sealed(target: OpenTarget, plan: MultiPlan, count: int) -> None:
             f"the parts {', '.join(lacking[:MOST_SHOWN])}{more} of {target.job.place} are missing; nothing was published: do each with the same "
             "`reshard convert … --part i/n`, and commit then"
         )
+
+
+def _count_done(
+    target: OpenTarget, part: Part, own: Iterable[tuple[int, int]], seen: DoneUnits
+) -> int:
+    """How many units the part did; adds them to ``seen``. StorageError for one that is not its own, or done twice."""
+    allowed, done = DoneUnits(target.job.plan), 0
+    for tensor, unit in own:
+        allowed.add(tensor, unit)
+    for result in read_results(target.parts[part].records(), target.job.plan):
+        tensor, unit = result.tensor, result.unit
+        if not allowed.has(tensor, unit) or seen.has(tensor, unit):
+            raise StorageError(
+                f"part {part} of {target.job.place} records a unit that is not its own; remove the parts (reshard clean), and begin again"
+            )
+        seen.add(tensor, unit)
+        done += 1
+    return done
 
 
 def _is_sealed(transaction: Records, part: Part) -> bool:

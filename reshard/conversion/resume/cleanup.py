@@ -48,19 +48,24 @@ def removed_once_published(target: OpenTarget) -> None:
 
 def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
     """Whether the error leaves something of a target to resume; removes the rest."""
-    transaction = target.transaction
-    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
-    is_about_it = named in (None, transaction.target)
+    transaction, is_begun = target.transaction, target.is_begun or count == 1
+    is_about_it = _is_about(error, target)
     if isinstance(error, ResumeError) and is_about_it:
         return False
     if target.is_published or transaction.is_committed():
         error.add_note(f"{transaction.target!r} is published and whole")
         return False
-    is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and (target.is_begun or count == 1)
+    is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and is_begun
     if is_lost or not may_be_resumed(transaction):
         transaction.abort()
         return False
-    return target.is_begun or count == 1
+    return is_begun
+
+
+def _is_about(error: BaseException, target: OpenTarget) -> bool:
+    """Whether an error names the target, or none."""
+    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
+    return named in (None, target.transaction.target)
 
 
 def _kept(kept: Sequence[OpenTarget], count: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from msgspec import Struct
 
@@ -112,10 +113,8 @@ def _write_one(
     by_store = _copied_by_store(copies, source, targets) if is_whole else None
     if by_store is not None:
         return [by_store]
-    has_places = all(target.places for target in targets)
-    if extent is None or extent.inline is not None or not has_places:
-        return _through_memory(copies, source, targets)
-    if is_whole and extent.length <= WHOLE_BYTES:
+    is_small = is_whole and extent is not None and extent.length <= WHOLE_BYTES
+    if is_small or not _is_in_file(extent) or not all(target.places for target in targets):
         return _through_memory(copies, source, targets)
     files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
     if not is_whole:
@@ -140,12 +139,17 @@ def _through_memory(
         ]
 
 
+def _is_in_file(extent: Extent | None) -> TypeGuard[Extent]:
+    """Whether a chunk has bytes in a file of its own or in a part of one."""
+    return extent is not None and extent.inline is None
+
+
 def _copied_by_store(
     copies: Sequence[_Copy], chunk: SourceChunk, targets: Sequence[TargetChunk]
 ) -> StoredChunk | None:
     """Has the store itself copy an object that is one whole chunk; None where it cannot, or several targets want the bytes."""
     extent = chunk.extent
-    if len(copies) > 1 or extent is None or extent.inline is not None or not extent.version:
+    if len(copies) > 1 or not _is_in_file(extent) or not extent.version:
         return None
     (copy,), (target,) = copies, targets
     if not copy.unit.encoding.checksum or not copy.read.encoding.checksum or extent.offset:

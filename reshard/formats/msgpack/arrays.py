@@ -146,6 +146,17 @@ def read_chunked(cursor: MsgpackCursor, entries: int) -> ArrayBytes:
         raise cursor.corrupt(
             f"a map with the key {CHUNKED!r} should be an array in pieces, but is not"
         )
+    shape, chunks = _shape_and_chunks(cursor)
+    dtypes = {chunk.dtype for chunk in chunks}
+    if len(dtypes) > 1:
+        raise cursor.corrupt(
+            f"the pieces of an array should have one dtype, but have {', '.join(sorted(dtypes))}"
+        )
+    return _checked(cursor, dtypes.pop(), shape, tuple(p for chunk in chunks for p in chunk.parts))
+
+
+def _shape_and_chunks(cursor: MsgpackCursor) -> tuple[tuple[int, ...], tuple[ArrayBytes, ...]]:
+    """The two other entries of the map, in any order."""
     shape: tuple[int, ...] | None = None
     chunks: tuple[ArrayBytes, ...] | None = None
     for _ in range(2):
@@ -158,12 +169,7 @@ def read_chunked(cursor: MsgpackCursor, entries: int) -> ArrayBytes:
             break
     if shape is None or not chunks:
         raise cursor.corrupt("an array in pieces should have a shape and chunks, but has not")
-    dtypes = {chunk.dtype for chunk in chunks}
-    if len(dtypes) > 1:
-        raise cursor.corrupt(
-            f"the pieces of an array should have one dtype, but have {', '.join(sorted(dtypes))}"
-        )
-    return _checked(cursor, dtypes.pop(), shape, tuple(p for chunk in chunks for p in chunk.parts))
+    return shape, chunks
 
 
 def _key(cursor: MsgpackCursor) -> str:

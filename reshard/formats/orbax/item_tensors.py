@@ -12,7 +12,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS
-from reshard.formats.orbax.aggregate_tree import read_tree
+from reshard.formats.orbax.aggregate_tree import OpenTree, read_tree
 from reshard.formats.orbax.aggregate_values import KeptValues, kept_arrays
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
 from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
@@ -59,7 +59,6 @@ def open_item(
         recorded: its ``slices.json``, or None.
         check: whether each array's metadata must have its recorded digest.
     """
-    directory = files.folder
     opened = read_tree(files)
     tree, kept = opened.tree, opened.values
     strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
@@ -67,13 +66,10 @@ def open_item(
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
     ext = read_ext_metadata(files, wanted)
     digests = recorded.files if recorded is not None and check else {}
-    stored = [leaf for leaf in tree.leaves if leaf.is_tensor and leaf.param_name not in kept]
-    found = find_arrays(directory, stored, tree, digests)
-    if opened.aggregate is not None:
-        found |= kept_arrays(kept, opened.aggregate)
+    found = _found_arrays(files.folder, opened, digests)
     shardings = read_shardings(files, wanted)
     entries = recorded.tensors if recorded is not None else {}
-    assemble = _TensorAssembly(tree, shardings, ext, entries, directory).assemble
+    assemble = _TensorAssembly(tree, shardings, ext, entries, files.folder).assemble
     tensors, arrays = {}, {}
     for leaf in tree.leaves:
         if leaf.is_tensor:
@@ -85,6 +81,16 @@ def open_item(
     values = {id(a.values): a.values for a in arrays.values()}
     size = sum(v.metadata_bytes for v in values.values()) + _leaf_bytes(leaves, tensors)
     return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
+
+
+def _found_arrays(
+    folder: Location, opened: OpenTree, digests: Mapping[str, str]
+) -> dict[str, ArrayFiles]:
+    """The arrays by param name: those with files of their own, and those that the aggregate file keeps."""
+    kept, leaves = opened.values, opened.tree.leaves
+    stored = [leaf for leaf in leaves if leaf.is_tensor and leaf.param_name not in kept]
+    found = find_arrays(folder, stored, opened.tree, digests)
+    return found if opened.aggregate is None else found | kept_arrays(kept, opened.aggregate)
 
 
 def _leaves(

@@ -97,13 +97,24 @@ def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:
 def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsForm:
     """The form that the parsed options ask for; PlanError for options that contradict each other."""
     files: FilesOf = options["files"] or "shards"
-    file_bytes, file_names = options["file_bytes"], options["file_names"]
-    if file_bytes is not None and files != "shards":
+    _refuse_contradictions(files, options)
+    config = None
+    carried = _carried(source) if options["carry"] else Beside()
+    if options["config"] is not None:
+        carried = model_files(locate(options["config"]))
+        config = read_config(locate(carried.folder) / CONFIG_NAME)
+    file_bytes = options["file_bytes"] or SHARD_BYTES
+    return SafetensorsForm(
+        files, file_bytes, options["file_names"], carried, _name_of(source), config
+    )
+
+
+def _refuse_contradictions(files: FilesOf, options: Mapping[str, Any]) -> None:
+    if options["file_bytes"] is not None and files != "shards":
         raise PlanError(
             f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
         )
-    of_a_folder = {"file_names": file_names, "carry": options["carry"], "config": options["config"]}
-    name = next((name for name, value in reversed(of_a_folder.items()) if value), "")
+    name = next((name for name in ("config", "carry", "file_names") if options[name]), "")
     if files == "one" and name:
         raise PlanError(
             f"{name} is for a folder of files, but the target is a single file; leave it out ({name}), or ask for "
@@ -114,14 +125,6 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
             "carry takes the files beside the weights of the source, and config those of another model; leave one of them out (carry, "
             "config)"
         )
-    carried = _carried(source) if options["carry"] else Beside()
-    config = None
-    if options["config"] is not None:
-        carried = model_files(locate(options["config"]))
-        config = read_config(locate(carried.folder) / CONFIG_NAME)
-    return SafetensorsForm(
-        files, file_bytes or SHARD_BYTES, file_names, carried, _name_of(source), config
-    )
 
 
 def _name_of(source: Reader) -> ModelName:

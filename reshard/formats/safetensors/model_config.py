@@ -22,13 +22,18 @@ _SHOWN = 3
 MOST_TENSORS = 4_000_000
 """Of a model that a config describes: a hostile one could ask for a list without end."""
 
+_HEAD = "lm_head.weight"
+
+_INSTEAD = {"num_experts": "num_local_experts", "num_key_value_heads": "num_attention_heads"}
+"""The size that counts where a config lacks one; transformers 5 writes the other name for experts."""
+
 Shapes = Mapping[str, tuple[str, ...]]
 """By name below a layer or at the top: each dimension is a product of sizes of the config."""
 
 _TOP: Shapes = {
     "model.embed_tokens.weight": ("vocab_size", "hidden_size"),
     "model.norm.weight": ("hidden_size",),
-    "lm_head.weight": ("vocab_size", "hidden_size"),
+    _HEAD: ("vocab_size", "hidden_size"),
 }
 _ATTENTION: Shapes = {
     "input_layernorm.weight": ("hidden_size",),
@@ -121,10 +126,8 @@ class ModelConfig(Struct, frozen=True):
     def size(self, name: str) -> int:
         """A size; PlanError where the config has none, or what is no size."""
         value = self.values.get(name)
-        if value is None and name == "num_experts":  # transformers 5 writes the other name
-            return self.size("num_local_experts")
-        if value is None and name == "num_key_value_heads":
-            return self.size("num_attention_heads")
+        if value is None and name in _INSTEAD:
+            return self.size(_INSTEAD[name])
         if value is None and name == "head_dim":
             return self.size("hidden_size") // max(1, self.size("num_attention_heads"))
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
@@ -165,16 +168,16 @@ def check_config(
     if family is None or files != "shards":
         return
     wanted = dict(_wanted(config, family))
-    tied = config.flag("tie_word_embeddings", family.is_tied)
-    missing = [n for n in wanted if n not in shapes and not (tied and n == "lm_head.weight")]
+    if config.flag("tie_word_embeddings", family.is_tied) and _HEAD not in shapes:
+        wanted.pop(_HEAD, None)
+    missing = [n for n in wanted if n not in shapes]
     if missing:
         raise PlanError(_names(config, "asks for {} that the target does not have", missing))
     other = [name for name in shapes if name not in wanted]
     if other:
         raise PlanError(_names(config, "has no place for {} of the target", other))
     for name, dimensions in wanted.items():
-        if name in shapes:
-            _check_shape(config, name, dimensions, shapes[name])
+        _check_shape(config, name, dimensions, shapes[name])
 
 
 def config_warnings(config: ModelConfig, files: FilesOf) -> Iterator[str]:

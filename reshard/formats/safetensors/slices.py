@@ -87,12 +87,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
             else:
                 _refuse_second(piece, whole.get(piece.name))
                 whole[piece.name] = piece
-    for name in slices.keys() & whole.keys():
-        first = slices[name][0].piece
-        raise CorruptError(
-            f"tensor {name!r} is a slice in {first.path}, but {whole[name].path} holds it without saying where it "
-            "belongs; the files are not of one checkpoint"
-        )
+    _refuse_both(slices, whole)
     made = {name: _whole(piece) for name, piece in whole.items()}
     made |= {name: _cut(name, found) for name, found in slices.items()}
     order = dict.fromkeys(piece.name for header in headers for piece in header.pieces)
@@ -195,7 +190,16 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices), may_go_on)
 
 
-def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
+def _refuse_both(slices: Mapping[str, Sequence[_Slice]], whole: Mapping[str, StoredPiece]) -> None:
+    for name in slices.keys() & whole.keys():
+        first = slices[name][0].piece
+        raise CorruptError(
+            f"tensor {name!r} is a slice in {first.path}, but {whole[name].path} holds it without saying where it "
+            "belongs; the files are not of one checkpoint"
+        )
+
+
+def _refuse_unlike(name: str, slices: Sequence[_Slice]) -> None:
     first = slices[0]
     for other in slices:
         if len(other.offset) != len(other.piece.shape) or other.piece.dtype != first.piece.dtype:
@@ -203,6 +207,11 @@ def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
                 f"tensor {name!r}: {first.piece.path} holds {_text(first)}, {other.piece.path} {_text(other)}; the "
                 "files are not of one checkpoint"
             )
+
+
+def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
+    """The shape that the files record, or else the one that the slices fill."""
+    _refuse_unlike(name, slices)
     shapes = {one.full_shape for one in slices} - {None} or {None}
     if len(shapes) > 1 or len({len(one.offset) for one in slices}) > 1:
         raise CorruptError(

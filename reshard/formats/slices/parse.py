@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.errors import FormatError, LayoutError
@@ -63,6 +63,17 @@ def read_slice_file(file: Location) -> SliceFile | None:
 def parse_slices(data: bytes, path: str) -> SliceFile:
     """The parsed file; CorruptError names ``path`` and the wrong field."""
     return _Parser(path).file(data)
+
+
+def _are_axes(names: Sequence[str]) -> bool:
+    """Whether a mesh may have axes of these names."""
+    return 0 < len(names) <= MAX_AXES and len(set(names)) == len(names) and "" not in names
+
+
+def _repeats_one(axes: Sequence[Axis]) -> bool:
+    """Whether a mesh axis splits a tensor twice."""
+    used = [n for a in axes if a is not None for n in ((a,) if isinstance(a, str) else a)]
+    return len(set(used)) != len(used)
 
 
 class _Parser(CheckedJson):
@@ -153,13 +164,7 @@ class _Parser(CheckedJson):
             self.fail(f"{where} is not an object")
         axes = self.texts(value.get("axes"), f"axes of {where}")
         shape = self.numbers(value.get("shape"), f"shape of {where}", least=1)
-        if (
-            not axes
-            or len(axes) > MAX_AXES
-            or len(axes) != len(shape)
-            or len(set(axes)) != len(axes)
-            or "" in axes
-        ):
+        if len(axes) != len(shape) or not _are_axes(axes):
             self.fail(f"{where} has axes {list(axes)[:8]} and shape {list(shape)[:8]}")
         if math.prod(shape) > _MAX_PARTS:
             self.fail(f"{where} has {math.prod(shape)} devices")
@@ -225,8 +230,7 @@ class _Parser(CheckedJson):
         if not isinstance(axes, list) or len(axes) > len(shape):
             self.fail(f"{where} has {len(shape)} dimensions, but axes {str(axes)[:80]}")
         named = tuple(self.axis(axis, where, mesh) for axis in axes)
-        used = [n for a in named if a is not None for n in ((a,) if isinstance(a, str) else a)]
-        if len(set(used)) != len(used):
+        if _repeats_one(named):
             self.fail(f"{where} uses a mesh axis twice: {axes}")
         try:
             return TensorLayout(named, mesh)

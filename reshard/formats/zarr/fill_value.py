@@ -54,16 +54,20 @@ def _raw(value: Any, dtype: str) -> bytes:
     return base64.b64decode(value, validate=True)
 
 
-def _number(value: Any, dtype: np.dtype) -> bytes:
-    import numpy as np
-
+def _parsed(value: Any) -> Any:
+    """A number, a boolean, a pair of numbers as one complex, or a word."""
     if isinstance(value, list):
         real, imaginary = (
             float(_WORDS.get(v, v)) if isinstance(v, str) else float(v) for v in value
         )
-        number: Any = complex(real, imaginary)
-    else:
-        number = float(_WORDS[value]) if isinstance(value, str) else value
+        return complex(real, imaginary)
+    return float(_WORDS[value]) if isinstance(value, str) else value
+
+
+def _number(value: Any, dtype: np.dtype) -> bytes:
+    import numpy as np
+
+    number = _parsed(value)
     if isinstance(number, complex) and dtype.kind != "c":
         raise TypeError("a pair of numbers is complex")
     if dtype.kind == "b" and number not in (0, 1):

@@ -151,8 +151,8 @@ SABOTAGES = (
         "other-units-committed",
         "a part that records units of another part is committed",
         "reshard/conversion/parts/sealed_parts.py",
-        "            if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
-        "            if False:",
+        "        if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
+        "        if False:",
         (
             "tests/public/parts/test_parts.py::test_a_part_that_records_units_of_another_is_not_committed",
         ),
