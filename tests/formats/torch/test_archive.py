@@ -57,13 +57,26 @@ class Stream(BytesIO):
         return False
 
 
-def test_sizes_may_follow_the_data() -> None:
+def streamed() -> bytes:
+    """An archive whose local headers tell no sizes, as torch writes most."""
     stream = Stream()
     with ZipFile(stream, "w", ZIP_STORED) as file:
         for name, data in (("data.pkl", b"pickle"), ("data/0", b"elements")):
             with file.open(ZipInfo(f"x/{name}"), "w", force_zip64=True) as record:
                 record.write(data)
-    found = opened(stream.getvalue())
+    return stream.getvalue()
+
+
+def test_a_size_that_only_the_directory_tells_must_fit() -> None:
+    data = streamed()
+    at = data.index(b"PK\1\2") + 20
+    assert refusal(data[:at] + struct.pack("<II", 50, 50) + data[at + 8 :]) == (
+        f"{LIES}the headers of its record 'data.pkl' contradict each other{COPY}"
+    )
+
+
+def test_sizes_may_follow_the_data() -> None:
+    found = opened(streamed())
     assert found.records["data.pkl"].flags & 8
     assert found.small("data.pkl") == b"pickle"
     assert found.small("data/0") == b"elements"

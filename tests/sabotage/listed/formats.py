@@ -135,4 +135,42 @@ SABOTAGES = (
             "tests/formats/codecs/test_encode.py::test_tensorstore_reads_encoded_chunks[f4_array-zarr3-crc]",
         ),
     ),
+    Sabotage(
+        "pickle-names-unchecked",
+        "a pickle may name any class or function",
+        "reshard/formats/pickle/interpreter.py",
+        "    if known is None:\n",
+        "    known = known or name\n    if False:\n",
+        (
+            "tests/formats/pickle/test_interpreter.py::test_a_poisoned_pickle_is_refused_and_runs_nothing",
+        ),
+    ),
+    Sabotage(
+        "torch-strides-ignored",
+        "a tensor of torch whose axes are stored in another order is read as it lies",
+        "reshard/formats/torch/archived_tensor.py",
+        "    return (*short, *axes)\n",
+        "    return ()\n",
+        (
+            "tests/formats/torch/test_archived_tensor.py::test_an_order_of_axes_is_what_numpy_makes_of_the_strides",
+        ),
+    ),
+    Sabotage(
+        "torch-conj-ignored",
+        "the stored bytes of a conjugated or negated view are taken for its values",
+        "reshard/formats/torch/archived_tensor.py",
+        "    if marks:\n",
+        "    if False:\n",
+        ("tests/formats/torch/test_archived_tensor.py::test_what_is_no_plain_tensor_is_refused",),
+    ),
+    Sabotage(
+        "archive-sizes-unchecked",
+        "a record of an archive may reach into the next one",
+        "reshard/formats/torch/archive.py",
+        "            or start + record.nbytes > record.limit\n",
+        "",
+        (
+            "tests/formats/torch/test_archive.py::test_a_size_that_only_the_directory_tells_must_fit",
+        ),
+    ),
 )
