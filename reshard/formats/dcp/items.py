@@ -59,6 +59,12 @@ class StoredValue(Struct, frozen=True):
     path: str
     digest: str
 
+    def is_like(self, other: StoredValue) -> bool:
+        """Whether both have the same content."""
+        if self.digest and other.digest:
+            return self.digest == other.digest
+        return self.values == other.values
+
 
 Wanted = tuple[Placement, str, bool]
 """A place, what is expected there, for messages, and whether that is a tensor."""

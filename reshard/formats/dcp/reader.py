@@ -58,7 +58,8 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
         for entry in entries.entries.values()
         if isinstance(entry, TensorEntry)
     }
-    leaves = tree_of(entries, dict(_values(entries, found)), where)
+    values = dict(_values(entries, found))
+    leaves = tree_of(entries, {name: of_ranks[0] for name, of_ranks in values.items()}, where)
     chunks = DcpChunks(uri, leaves, cuts)
     stored = {one.leaf.name: _stored(one, cuts, known, root) for one in leaves if one.leaf.tensor}
     if record == "checked":
@@ -72,7 +73,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
         chunks=chunks,
         metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves),
         made=known.made,
-        warnings=tuple(unread_warnings(leaves)),
+        warnings=(*unread_warnings(leaves), *_rank_warnings(values)),
         takes_record=True,
     )
 
@@ -106,10 +107,11 @@ class DcpChunks(Chunks):
 
 
 def _wanted(entries: Entries) -> Iterator[Wanted]:
-    """The items to look into: of a value the first of its places, since ranks repeat it."""
+    """The items to look into: every place of a value, since ranks that save alone may have different ones."""
     for entry in entries.entries.values():
         if isinstance(entry, ValueEntry):
-            yield entry.places[0], f"the value {entry.name!r}", False
+            for place in entry.places:
+                yield place, f"the value {entry.name!r}", False
             continue
         for piece in filled(entry):
             for place in piece.places:
@@ -118,10 +120,19 @@ def _wanted(entries: Entries) -> Iterator[Wanted]:
 
 def _values(
     entries: Entries, found: Mapping[Placement, StoredItem | StoredValue]
-) -> Iterator[tuple[str, StoredValue]]:
+) -> Iterator[tuple[str, tuple[StoredValue, ...]]]:
+    """What each rank has of each entry that is no tensor."""
     for entry in entries.entries.values():
         if isinstance(entry, ValueEntry):
-            yield entry.name, cast("StoredValue", found[entry.places[0]])
+            yield entry.name, tuple(cast("StoredValue", found[place]) for place in entry.places)
+
+
+def _rank_warnings(values: Mapping[str, tuple[StoredValue, ...]]) -> Iterator[str]:
+    """A sentence about values that differ between ranks, of which the first is taken."""
+    differing = [name for name, of_ranks in values.items() if not all(map(of_ranks[0].is_like, of_ranks))]  # fmt: skip
+    if differing:
+        more = f" and {len(differing) - 1:,} more" if differing[1:] else ""
+        yield f"{differing[0]!r}{more}: the ranks saved different values; that of the first is taken"
 
 
 def _stored(

@@ -292,6 +292,37 @@ def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
     )
 
 
+def test_values_that_differ_between_ranks_are_told_of(tmp_path: Path) -> None:
+    for rank, value in enumerate([1, 1, 2]):
+        items = [Item("v", None, value_archive(value), f"__{rank}_0.distcp")]
+        write_items(tmp_path, {"v": entry(1)}, items, metadata=f"__{rank}.metadata")
+        told = "'v': the ranks saved different values; that of the first is taken"
+        assert (told in reshard.inspect(tmp_path).warnings) == (rank == 2)
+    assert reshard.restore(tmp_path) == {"v": 1}
+
+
+def test_names_of_torch_2_2(tmp_path: Path) -> None:
+    """As its files have them: a test with real ones needs that version."""
+    old = "torch.distributed._shard.sharded_tensor.metadata"
+    write_dcp(tmp_path, {"w": W})
+    data = (tmp_path / ".metadata").read_bytes()
+    for now, then in (("TensorProperties", "TensorProperties"), ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING")):  # fmt: skip
+        data = data.replace(f"c{RECORDS}\n{now}\n".encode(), f"c{old}\n{then}\n".encode())
+    assert data.count(old.encode()) == 2
+    (tmp_path / ".metadata").write_bytes(data)
+    assert (reshard.restore(tmp_path)["w"] == W).all()
+
+
+def test_the_folder_of_the_writer_is_not_used(tmp_path: Path) -> None:
+    write_dcp(tmp_path, {"w": W})
+    path = Call(Global("pathlib", "PosixPath"), ("/", "tmp", "run"))
+    meta = New(Global(RECORDS, "StorageMeta"), {"checkpoint_id": path, "save_id": "1"})
+    data = (tmp_path / ".metadata").read_bytes()
+    assert data.endswith(b"1.0.0ub.")
+    (tmp_path / ".metadata").write_bytes(data[:-3] + pickled("storage_meta")[2:-1] + pickled(meta)[2:-1] + b"ub.")  # fmt: skip
+    assert list(reshard.inspect(tmp_path).tensors) == ["w"]
+
+
 def test_one_file_of_it_is_named_by_its_folder(tmp_path: Path) -> None:
     folder = write_dcp(tmp_path / "x", {"w": W})
     for name in (".metadata", "__0_0.distcp"):
