@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from reshard.conversion.resume.journal import read_results
-from reshard.conversion.resume.journaled_chunks import (
-    JournaledChunk,
-    journaled_chunks,
-    missing_in_bucket,
-)
+from reshard.conversion.resume.journaled_chunks import missing_in_bucket
 from reshard.conversion.target_job import OpenTarget
+from reshard.engine.tensor_book import closed_bytes
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -49,20 +43,16 @@ def check_put(target: OpenTarget, marks: Mapping[str, str]) -> None:
     That is what this run has put, or the one that it resumes: chunks by the records, and all metadata. ``marks``: the
     versions of those that its transaction has put.
     """
-    plan, count = target.job.plan, 0
+    plan = target.job.plan
     listed = target.transaction.root.view()
     if (changed := first_changed(listed, {**target.put, **marks})) is not None:
         raise _other_than_put(changed)
 
-    def journaled() -> Iterator[JournaledChunk]:
-        results = read_results(target.transaction.records(), plan)
-        return journaled_chunks(results, plan, target.output)
-
-    missing = missing_in_bucket(journaled, listed)
+    missing = missing_in_bucket(target.recorded_chunks, listed)
     for number, index in sorted(missing):
         chunk = f"tensor {plan.tensors[number].name!r}, chunk {list(index)}"
         raise _other_than_put(f"{chunk}, below {target.output.root}")
-    count = sum(1 for chunk in journaled() if chunk.stored_bytes is not None)
+    count = sum(1 for chunk in target.recorded_chunks() if chunk.stored_bytes is not None)
     expected = sum(tensor.target.spec.storage.count for tensor in plan.tensors)
     if count != expected:
         raise StorageError(
@@ -80,10 +70,7 @@ def _other_than_put(what: str) -> StorageError:
 
 def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:
     """The size of a chunk that is not compressed, of which alone it is known."""
-    if encoding.compressor != "none":
-        return None
-    trailer_bytes = TRAILER_BYTES if encoding.checksum else 0
-    return math.prod(spec.stored_shape(index)) * spec.itemsize + trailer_bytes
+    return None if encoding.compressor != "none" else closed_bytes(spec, encoding, index)
 
 
 def check_complete(reader: Reader) -> None:

@@ -14,8 +14,6 @@ from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.completeness import check_put, check_stored
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
-from reshard.conversion.resume.journal import read_results
-from reshard.conversion.resume.journaled_chunks import journaled_chunks
 from reshard.conversion.source_digests import check_equal, check_recorded
 from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.conversion.total_progress import TotalProgress
@@ -88,10 +86,8 @@ class ChunkChecksums(Struct, frozen=True):
     target: OpenTarget
 
     def __iter__(self) -> Iterator[ChunkChecksum]:
-        plan, output = self.target.job.plan, self.target.output
-        count = 0
-        results = read_results(self.target.transaction.records(), plan)
-        for chunk in journaled_chunks(results, plan, output):
+        plan, count = self.target.job.plan, 0
+        for chunk in self.target.recorded_chunks():
             if chunk.stored_bytes is None:
                 continue
             crc32c = CRC32C_OF_CHECKED if chunk.has_trailer else chunk.crc32c

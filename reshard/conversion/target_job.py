@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,8 @@ from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.read_back import check_read_back
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.conversion.resume.journal import record_of
+from reshard.conversion.resume.journal import read_results, record_of
+from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
 from reshard.conversion.source_digests import check_unseen_memory
 from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
@@ -165,6 +166,14 @@ class OpenTarget(Struct):
     def run(self) -> TargetRun:
         """The part that the engine needs."""
         return TargetRun(self.output, self.books, self.done, self._record)
+
+    def recorded(self) -> Iterator[Result]:
+        """The units that are recorded, read anew with each call."""
+        return read_results(self.transaction.records(), self.job.plan)
+
+    def recorded_chunks(self) -> Iterator[JournaledChunk]:
+        """The chunks of these units."""
+        return journaled_chunks(self.recorded(), self.job.plan, self.output)
 
     def _record(self, results: Sequence[Result]) -> None:
         self.transaction.append(record_of(results))

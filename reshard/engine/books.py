@@ -19,23 +19,16 @@ from reshard.engine.tensor_book import (
     TensorBook,
     TensorResult,
     closed_bytes,
-    decoded_bytes,
+    padded_bytes,
     proved,
     source_books,
 )
 from reshard.engine.write.chunk_files import close_chunk, raw_bytes
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.tensor_plan import Plan, TensorPlan
-
-
-class StoredRange(Struct, frozen=True):
-    """Bytes of a file that hold a complete chunk."""
-
-    path: str
-    nbytes: int
-    offset: int
 
 
 class Books:
@@ -106,7 +99,7 @@ class Books:
         if is_resumed:
             self._resumed_bytes += result.moved_bytes
 
-    def add(self, result: Result) -> list[StoredRange]:
+    def add(self, result: Result) -> list[Extent]:
         """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files."""
         if result.host:
             self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
@@ -115,7 +108,7 @@ class Books:
         if not self._output.traits.in_place:
             return []
         return [
-            StoredRange(f"{self._output.root}/{place.file}", chunk.stored_bytes or 0, place.start)
+            Extent(f"{self._output.root}/{place.file}", place.start, chunk.stored_bytes or 0)
             for chunk in complete
             for place in self._places(result.tensor, chunk.index)
         ]
@@ -185,7 +178,7 @@ class Books:
     def _close(self, tensor: int, chunk: StoredChunk) -> int:
         """Ends a raw chunk that several tasks have written; its size."""
         spec = self._plan.tensors[tensor].target.spec
-        nbytes, has_trailer = decoded_bytes(spec, chunk.index), self._has_trailer(spec)
+        nbytes, has_trailer = padded_bytes(spec, chunk.index), self._encoding(spec).checksum
         with about_tensor(spec.name):
             for place in self._places(tensor, chunk.index):
                 if place.offset is None:
@@ -194,10 +187,11 @@ class Books:
         return raw_bytes(nbytes, has_trailer=has_trailer)
 
     def _closed_bytes(self, tensor: int, chunk: StoredChunk) -> int:
-        return closed_bytes(self._plan.tensors[tensor].target.spec, self._output, chunk.index)
+        spec = self._plan.tensors[tensor].target.spec
+        return closed_bytes(spec, self._encoding(spec), chunk.index)
 
-    def _has_trailer(self, spec: TensorSpec) -> bool:
-        return self._output.encodings[spec.name].checksum
+    def _encoding(self, spec: TensorSpec) -> Encoding:
+        return self._output.encodings[spec.name]
 
     def _places(self, tensor: int, index: Index) -> tuple[Place, ...]:
         return self._output.places(self._plan.tensors[tensor].name, index)

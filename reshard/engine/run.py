@@ -85,7 +85,7 @@ def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writ
         for one in done:
             complete = target.books.add(one)
             for stored in () if one.host else complete:  # another host has synced it
-                writeback.begin(stored.path, stored.nbytes, stored.offset)
+                writeback.begin(stored.path, stored.length, stored.offset)
         if target.record is not None and done:
             target.record(done)
 

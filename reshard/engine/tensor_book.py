@@ -11,10 +11,10 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage, coverage_of, digest_text
-from reshard.engine.output import TargetOutput
 from reshard.engine.task import CastStats, StoredChunk
 from reshard.engine.write.chunk_files import raw_bytes
 from reshard.errors import VerificationError
+from reshard.formats.contents import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -109,15 +109,14 @@ def merged_chunk(
     return StoredChunk(chunk.index, crc, nbytes, size(merged))
 
 
-def decoded_bytes(spec: TensorSpec, index: Index) -> int:
+def padded_bytes(spec: TensorSpec, index: Index) -> int:
     """Bytes of a raw target chunk, padding included, checksum not."""
     return math.prod(spec.stored_shape(index)) * spec.itemsize
 
 
-def closed_bytes(spec: TensorSpec, output: TargetOutput, index: Index) -> int:
+def closed_bytes(spec: TensorSpec, encoding: Encoding, index: Index) -> int:
     """The size of a raw target chunk as it is stored, with its checksum."""
-    has_trailer = output.encodings[spec.name].checksum
-    return raw_bytes(decoded_bytes(spec, index), has_trailer=has_trailer)
+    return raw_bytes(padded_bytes(spec, index), has_trailer=encoding.checksum)
 
 
 def source_books(plan: Plan) -> dict[tuple[int, str], SourceBook]:

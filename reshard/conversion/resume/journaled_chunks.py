@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.checksums.crc import CRC32C, finish
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
-from reshard.engine.tensor_book import closed_bytes, decoded_bytes, merged_chunk
+from reshard.engine.tensor_book import closed_bytes, merged_chunk, padded_bytes
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
@@ -69,14 +69,15 @@ def journaled_chunks(
     for result in results:
         number, tensor = result.tensor, plan.tensors[result.tensor]
         spec, strategy = tensor.target.spec, tensor.fill_at(result.unit)[0].strategy
+        encoding = output.encodings[spec.name]
         # One that is stored whole with a checksum has it at its end only.
-        is_summed = not output.encodings[spec.name].checksum or strategy in ("scatter", "weave")
+        is_summed = not encoding.checksum or strategy in ("scatter", "weave")
         for part in result.chunks:
             chunk = merged_chunk(
                 spec,
                 open_chunks.setdefault(number, {}),
                 part,
-                lambda c, spec=spec: closed_bytes(spec, output, c.index),  # type: ignore[misc]
+                lambda c, spec=spec, encoding=encoding: closed_bytes(spec, encoding, c.index),  # type: ignore[misc]
             )
             if chunk is not None:
                 yield _journaled(number, spec, chunk, output, is_summed=is_summed)
@@ -91,7 +92,7 @@ def _journaled(
 ) -> JournaledChunk:
     places = output.places(spec.name, chunk.index)
     has_trailer = output.encodings[spec.name].checksum
-    full = decoded_bytes(spec, chunk.index)
+    full = padded_bytes(spec, chunk.index)
     return JournaledChunk(number, chunk, places, full, has_trailer, is_summed)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -23,10 +22,9 @@ from reshard.conversion.resume.check_chunks import (
     missing_in_files,
 )
 from reshard.conversion.resume.identity import Identity, differences
-from reshard.conversion.resume.journal import identity_left, read_results, record_of
+from reshard.conversion.resume.journal import identity_left, record_of
 from reshard.conversion.resume.journaled_chunks import (
     ChunkKey,
-    JournaledChunk,
     journaled_chunks,
 )
 from reshard.conversion.target_job import OpenTarget
@@ -112,12 +110,13 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     plan, output, transaction = target.job.plan, target.output, target.transaction
     transaction.adopt()
     _remove_others(target)
-    doubted = missing_in_files(partial(_journaled, target), transaction.root)
+    doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if not transaction.root.traits.has_versions:
         # What another host wrote was never in this kernel's page cache.
-        doubtful = _journaled(target, of_others=is_trusted)
+        results = (one for one in target.recorded() if one.host or not is_trusted)
+        doubtful = journaled_chunks(results, plan, output)
         if is_trusted:
-            here = _journaled(target)
+            here = target.recorded_chunks()
             changed = changed_since(here, transaction.root.path, earlier.recorded_ns)
             doubtful = chain(doubtful, changed)
         if (first := next(doubtful, None)) is not None:
@@ -125,7 +124,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
         prepare_files(output.files, target.noted_root)
-        doubted |= missing_in_database(_journaled(target), plan, output)
+        doubted |= missing_in_database(target.recorded_chunks(), plan, output)
     if target.job.by_hosts and transaction.root.traits.in_place:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
@@ -134,12 +133,6 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     if prepares:
         with _closed_on_error(transaction):
             prepare_files(output.files, target.noted_root)
-
-
-def _journaled(target: OpenTarget, *, of_others: bool = False) -> Iterator[JournaledChunk]:
-    """The chunks of all units that are recorded; ``of_others``: of those that other hosts have filled."""
-    results = (one for one in _results(target) if one.host or not of_others)
-    return journaled_chunks(results, target.job.plan, target.output)
 
 
 def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
@@ -153,11 +146,7 @@ def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey
 
     files = {file for chunk in chunks for file in shared(chunk)}
     if files:
-        yield from (c.key for c in _journaled(target) if not files.isdisjoint(shared(c.key)))
-
-
-def _results(target: OpenTarget) -> Iterator[Result]:
-    return read_results(target.transaction.records(), target.job.plan)
+        yield from (c.key for c in target.recorded_chunks() if not files.isdisjoint(shared(c.key)))
 
 
 def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
@@ -165,7 +154,7 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
     done = DoneUnits(target.job.plan)
 
     def kept() -> Iterator[str]:
-        for one in _results(target):
+        for one in target.recorded():
             if not any((one.tensor, chunk.index) in doubted for chunk in one.chunks):
                 target.books.take(one)
                 done.add(one.tensor, one.unit)
@@ -179,7 +168,7 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
 
 def _remove_others(target: OpenTarget) -> None:
     """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
-    named = set(_named_files(_results(target), target))
+    named = set(_named_files(target.recorded(), target))
     for file in target.transaction.files():
         if file not in named and not target.output.files.keeps(file):
             target.transaction.remove(file)

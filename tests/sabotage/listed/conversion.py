@@ -32,7 +32,7 @@ SABOTAGES = (
         "        for one in done:\n"
         "            complete = target.books.add(one)\n"
         "            for stored in () if one.host else complete:  # another host has synced it\n"
-        "                writeback.begin(stored.path, stored.nbytes, stored.offset)\n"
+        "                writeback.begin(stored.path, stored.length, stored.offset)\n"
         "        if target.record is not None and done:\n"
         "            target.record(done)\n",
         "        if target.record is not None and done:\n"
@@ -40,7 +40,7 @@ SABOTAGES = (
         "        for one in done:\n"
         "            complete = target.books.add(one)\n"
         "            for stored in () if one.host else complete:  # another host has synced it\n"
-        "                writeback.begin(stored.path, stored.nbytes, stored.offset)\n",
+        "                writeback.begin(stored.path, stored.length, stored.offset)\n",
         ("tests/engine/test_run.py::test_chunks_are_closed_before_their_tasks_are_recorded",),
     ),
     Sabotage(
