@@ -20,11 +20,11 @@ from reshard.log import warn_caller
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
-from reshard.restoring.restore import restore
+from reshard.restoring.restore import restore_checkpoint
 from reshard.signatures import takes_options
 from reshard.storage.location import Location, identity, locate
 from reshard.streaming.shard_stream import ShardStream, shard_parts
-from reshard.streaming.tensor_stream import TensorStream, box_of
+from reshard.streaming.tensor_stream import TensorStream, slice_box
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike, PairRules, Rules
@@ -96,7 +96,7 @@ class OpenedCheckpoint:
         """
         arguments = RestoreArguments(**options)
         request = restore_request(self.path, like, layout, partition, select, cast, arguments)
-        return restore(self._reader, request, arguments, self._check_unchanged)
+        return restore_checkpoint(self._reader, request, arguments, self._check_unchanged)
 
     def stream(
         self,
@@ -129,7 +129,7 @@ class OpenedCheckpoint:
         stream = TensorStream(
             self._read_as(missing_chunks),
             stored,
-            box_of(name, stored.spec.shape, box),
+            slice_box(name, stored.spec.shape, box),
             cast.dtype or stored.spec.dtype,
             limits_of(max_memory, None).max_memory,
             saturate=cast.saturate,

@@ -54,7 +54,7 @@ def plan(
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.make_plan import plan_all, plan_without_target
+    from reshard.conversion.make_plan import plan_conversions, plan_without_target
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
@@ -63,7 +63,7 @@ def plan(
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
     if target is None:
         return plan_without_target(chosen, checked, hosts)
-    return plan_all(chosen, [checked], hosts).plans[0]
+    return plan_conversions(chosen, [checked], hosts).plans[0]
 
 
 def plan_all(
@@ -84,13 +84,15 @@ def plan_all(
     (``repeated_bytes``) because the budget does not allow otherwise.
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.make_plan import plan_all
+    from reshard.conversion.make_plan import plan_conversions
     from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    return plan_all(choose_checkpoint(source, step, item, "source", unlisted), checked, hosts)
+    return plan_conversions(
+        choose_checkpoint(source, step, item, "source", unlisted), checked, hosts
+    )
 
 
 @takes_options(Target)

@@ -70,7 +70,7 @@ def verify(
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
     from reshard.maps.given_map import map_of
-    from reshard.verification.verify import made_by, verify_checkpoints
+    from reshard.verification.verify import given_rules, verify_checkpoints
 
     check_missing_chunks(missing_chunks)
     limits = limits_of(max_memory, workers, a, b)
@@ -80,7 +80,7 @@ def verify(
         raise PlanError(
             "map says how B was made of A, but there is no B; name it, or leave it out (map)"
         )
-    rules = made_by(other is not None, select, drop, rename, cast)
+    rules = given_rules(other is not None, select, drop, rename, cast)
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
     return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
 

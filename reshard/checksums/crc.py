@@ -92,7 +92,7 @@ def linear_part(crc: Crc, value: int, nbytes: int) -> int:
     return value ^ finish(crc, 0, nbytes)
 
 
-def joined(crc: Crc, parts: Iterable[tuple[int, int, int]], nbytes: int) -> int:
+def crc_of_parts(crc: Crc, parts: Iterable[tuple[int, int, int]], nbytes: int) -> int:
     """The plain CRC of ``nbytes`` bytes, from parts that cover them, in any order.
 
     A part is its offset, its length in bytes and its plain CRC.

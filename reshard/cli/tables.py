@@ -50,7 +50,7 @@ class Column(Struct, frozen=True):
     rank: int = 0
 
 
-def renamed(source: str | None, target: str) -> str:
+def names_text(source: str | None, target: str) -> str:
     """The name, or both names if it changes.
 
     >>> renamed("params/w", "model/w"), renamed(None, "model/w")
@@ -59,14 +59,14 @@ def renamed(source: str | None, target: str) -> str:
     return target if source in (None, target) else f"{source}{ARROW}{target}"
 
 
-def made_of(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
-    """As ``renamed``; of a tensor that a map makes of several others the first, and how many more.
+def sources_text(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
+    """As ``names_text``; of a tensor that a map makes of several others the first, and how many more.
 
     >>> made_of(("q", "k", "v"), "q", "qkv"), made_of(UNSET, "q", "w")
     ('q +2 → qkv', 'q → w')
     """
     if isinstance(sources, UnsetType) or len(sources) == 1:
-        return renamed(source, target)
+        return names_text(source, target)
     first = f"{sources[0]} +{len(sources) - 1:,}" if sources else "a constant"
     return f"{first}{ARROW}{target}"
 

@@ -43,7 +43,7 @@ def check_hosts(
     ``state`` is that of the source as this process sees it.
     """
     elsewhere = [t.output.elsewhere for t in targets if t.output.elsewhere is not None]
-    found = executor.on_each_host(partial(look, source, elsewhere))
+    found = executor.on_each_host(partial(seen_here, source, elsewhere))
     for host, seen in found.items():
         if seen.version != __version__:
             raise ReshardError(
@@ -65,7 +65,7 @@ def check_hosts(
                 )
 
 
-def look(source: str, elsewhere: Sequence[Elsewhere]) -> Seen:
+def seen_here(source: str, elsewhere: Sequence[Elsewhere]) -> Seen:
     """What this host sees; carried out there."""
     try:
         made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.finish import commit, finish
-from reshard.conversion.lock_targets import begun, locked
+from reshard.conversion.finish import finish_target, publish_target
+from reshard.conversion.lock_targets import begun, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
-    conversion_report,
     finished_report,
+    made_report,
     multi_report,
     part_report,
     report_finished,
@@ -32,7 +32,7 @@ from reshard.conversion.parts.request import WHOLE, Scope, refuse_overwriting
 from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_over
 from reshard.conversion.report import ConversionReport, MultiReport, PartReport
 from reshard.conversion.resume.cleanup import removed_once_published
-from reshard.conversion.resume.finished_target import open_result, remove_leftovers
+from reshard.conversion.resume.finished_target import clean_published, open_result
 from reshard.conversion.resume.identity import identify, source_state
 from reshard.conversion.run import Run, start_run
 from reshard.conversion.target_job import OpenTarget, check_space, check_space_left, target_jobs
@@ -126,7 +126,7 @@ def run_conversion(run: Run) -> None:
         jobs = target_jobs(planned, run.targets, run.identities, run.finished)
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
-        with locked(run, planned, jobs) as targets:
+        with locked_targets(run, planned, jobs) as targets:
             with begun(run, targets):
                 _fill(run, planned, targets)
             for target in targets:
@@ -167,7 +167,7 @@ def _find_finished(run: Run) -> bool:
             if run.scope.is_commit:  # an earlier commit was interrupted after it published
                 remove_parts(locate(target.target), target.options.state)
             if run.scope.part is None:  # a part leaves what it finds to the commit
-                remove_leftovers(target, identity)
+                clean_published(target, identity)
             report_finished(run, number, result)
     return len(run.finished) > before
 
@@ -237,7 +237,7 @@ def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> Non
 
 def _prove(run: Run, target: OpenTarget, limits: Limits) -> Sequence[TensorResult]:
     with about_target(target.job.name):
-        return finish(target, limits, run.progress)
+        return finish_target(target, limits, run.progress)
 
 
 def _publish(run: Run, target: OpenTarget) -> None:
@@ -246,7 +246,7 @@ def _publish(run: Run, target: OpenTarget) -> None:
     with about_target(job.name):
         if run.before_publish is not None:
             run.before_publish(str(job.place))
-        commit(target)
+        publish_target(target)
         removed_once_published(target)
         for part in target.parts.values():
             part.abort()
@@ -255,7 +255,7 @@ def _publish(run: Run, target: OpenTarget) -> None:
 def _report(run: Run, target: OpenTarget, results: Sequence[TensorResult]) -> None:
     # What a commit took over from parts was moved by them.
     resumed_bytes = 0 if run.scope.is_commit else target.books.resumed_bytes
-    report = conversion_report(target.job, results, run.seconds, resumed_bytes)
+    report = made_report(target.job, results, run.seconds, resumed_bytes)
     run.reports[target.job.number] = report
 
 

@@ -14,7 +14,7 @@ from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.completeness import check_put, check_stored
 from reshard.conversion.read_back import read_back
 from reshard.conversion.resume.identity import source_state
-from reshard.conversion.source_digests import check_equal, check_recorded
+from reshard.conversion.source_digests import check_equal, check_sources
 from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.limits import Limits
@@ -26,7 +26,9 @@ from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
 
-def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[TensorResult]:
+def finish_target(
+    target: OpenTarget, limits: Limits, progress: TotalProgress
+) -> list[TensorResult]:
     """Writes the metadata of a target and checks all of it; what became of each tensor.
 
     Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
@@ -35,7 +37,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     job, transaction = target.job, target.transaction
     results = target.books.results()
     seen = target.books.source_digests()
-    check_recorded(job.plan, job.reader, seen, target.books.source_crcs(), limits)
+    check_sources(job.plan, job.reader, seen, target.books.source_crcs(), limits)
     check_equal(job.reader, job.equal, seen, limits)
     if not transaction.root.traits.has_versions:  # those prove more right before the commit
         check_stored(target)
@@ -51,7 +53,7 @@ def finish(target: OpenTarget, limits: Limits, progress: TotalProgress) -> list[
     return results
 
 
-def commit(target: OpenTarget) -> None:
+def publish_target(target: OpenTarget) -> None:
     """Publishes a finished target; in a bucket every object is looked for once more, right before the marker."""
     overwrite, prove = target.job.options.overwrite, partial(check_put, target)
     target.transaction.commit(overwrite=overwrite, check=refuse_other_content, prove=prove)

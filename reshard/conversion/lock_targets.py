@@ -26,7 +26,9 @@ from reshard.storage.targets import check_new, held_target
 
 
 @contextmanager
-def locked(run: Run, planned: Planned, jobs: Sequence[TargetJob]) -> Iterator[Sequence[OpenTarget]]:
+def locked_targets(
+    run: Run, planned: Planned, jobs: Sequence[TargetJob]
+) -> Iterator[Sequence[OpenTarget]]:
     """Opens and locks each target for the block. Where the block fails, what a run can resume is kept."""
     outputs = [open_output(job, planned.limits(run.executor), run.scope.part) for job in jobs]
     opened: list[OpenTarget] = []

@@ -36,13 +36,13 @@ from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import Location, locate, source_text
 from reshard.storage.requests import NONE, Requests
 from reshard.storage.target import traits_at
-from reshard.storage.targets import check_target, target_text
+from reshard.storage.targets import check_place, target_text
 
 _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""
 
 
-def plan_all(
+def plan_conversions(
     chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
 ) -> MultiConversionPlan:
     """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
@@ -173,7 +173,7 @@ def _forms(
             forms.append(form)
             if number not in finished:
                 overwrite = target.options.overwrite
-                check_target(place, locate(source), overwrite=overwrite, file=form.file)
+                check_place(place, locate(source), overwrite=overwrite, file=form.file)
                 refuse_other_content(place)
     return forms
 

@@ -69,7 +69,7 @@ def _proof(result: TensorResult, options: CheckedOptions) -> Proof:
     return "encoded" if result.target_digest is None else "written"
 
 
-def conversion_report(
+def made_report(
     job: TargetJob, results: Sequence[TensorResult], seconds: float, resumed_bytes: int
 ) -> ConversionReport:
     """What a conversion did, in this run and in those that it resumed."""

@@ -1,6 +1,6 @@
 """Predicts the requests of a conversion from or to buckets: those that its opening made, and those that are still to come.
 
-The formulas in ``planning/source_requests.py`` and ``target_requests.py`` take facts of the open source, of the file map of a
+The formulas in ``planning/source_requests.py`` and ``planning/target_requests.py`` take facts of the open source, of the file map of a
 target, and of buckets, which are found here.
 """
 
@@ -21,7 +21,7 @@ from reshard.formats.file_map import FileMap
 from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import Read
 from reshard.planning.request_plan import RequestPlan
-from reshard.planning.source_requests import Ranges, StoredChunks, reading_of, reads
+from reshard.planning.source_requests import ChunkReads, Ranges, reading_of, reads
 from reshard.planning.target_requests import (
     Writing,
     carried,
@@ -29,7 +29,7 @@ from reshard.planning.target_requests import (
     deleted,
     metadata,
     of_transaction,
-    read_back,
+    requests_of_read_back,
     uploaded,
     writing_of,
 )
@@ -40,7 +40,7 @@ from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, locate
-from reshard.storage.requests import NONE, Requests, pages
+from reshard.storage.requests import NONE, Requests, pages_of
 from reshard.storage.target import traits_at
 
 SAMPLES = 64
@@ -81,7 +81,7 @@ class Tensor(Struct, frozen=True):
     """A source tensor: how it is stored, its chunks, and where one of them is; None where none is in a file."""
 
     stored: StoredTensor
-    chunks: StoredChunks
+    chunks: ChunkReads
     some: Extent | None
 
 
@@ -108,7 +108,7 @@ def source_tensor(reader: Reader, name: str, range_bytes: int) -> Tensor:
     found = [extent for index in places if (extent := reader.locate(name, index)) is not None]
     inside = [extent for extent in found if extent.inline is None]
     lengths = [length for extent in inside for length in _lengths(extent)]
-    chunks = StoredChunks(
+    chunks = ChunkReads(
         grid.count,
         Requests(
             get=round(step * sum(-(-length // range_bytes) for length in lengths)),
@@ -139,7 +139,7 @@ def of_source(
             asked = [targets[number] for number in left]
             data += _reads(read, total.fill(read.fills[0]), asked, tensors, root.traits.range_bytes)
     objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
-    again = Requests(list=pages(objects), head=int(root.is_file()))
+    again = Requests(list=pages_of(objects), head=int(root.is_file()))
     return RequestPlan(again * len(targets), data=data)
 
 
@@ -213,7 +213,7 @@ def of_target(
     if target.options.overwrite:
         steps += deleted(scheme, sum(1 for _ in root.files()))
     if target.options.check == "readback":
-        data += read_back(data, files, sum(w.read_back(RANGE_BYTES) for w in written))
+        data += requests_of_read_back(data, files, sum(w.read_back(RANGE_BYTES) for w in written))
     return RequestPlan(steps, before, data)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
-from reshard.engine.read_digests import check_memory, tensor_digests
+from reshard.engine.read_digests import check_decodable, tensor_digests
 from reshard.engine.tensor_book import TensorResult
 from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader, TargetCheckpoint
@@ -26,9 +26,9 @@ _DISCARDED = "the output was discarded; check the device that holds it, then run
 
 def check_read_back(plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits) -> None:
     """Raises MemoryBudgetError now for tensors that could not be read back after everything was written."""
-    check_memory(((t.spec, t.encoding) for t in target.tensors.values()), limits)
+    check_decodable(((t.spec, t.encoding) for t in target.tensors.values()), limits)
     copied = (reader.tensors[t.piece.source] for t in plan.tensors if t.strategy == "copy")
-    check_memory(((t.spec, t.encoding) for t in copied), limits)
+    check_decodable(((t.spec, t.encoding) for t in copied), limits)
 
 
 def read_back(

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reshard.engine.limits import Limits
-from reshard.engine.read_digests import check_memory, tensor_digests
+from reshard.engine.read_digests import check_decodable, tensor_digests
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.maps.mapped_checkpoint import unequal
 from reshard.planning.tensor_plan import Plan
 
 
-def check_recorded(
+def check_sources(
     plan: Plan,
     reader: Reader,
     seen: Mapping[tuple[int, str], str],
@@ -113,7 +113,7 @@ def check_unseen_memory(
 ) -> None:
     """Raises MemoryBudgetError now for tensors that could not be read after everything was written."""
     names = _unseen(plan, reader) | {name for pair in pairs for name in pair}
-    check_memory(((reader.tensors[n].spec, reader.tensors[n].encoding) for n in names), limits)
+    check_decodable(((reader.tensors[n].spec, reader.tensors[n].encoding) for n in names), limits)
 
 
 def _unseen(plan: Plan, reader: Reader) -> set[str]:

@@ -136,7 +136,9 @@ def digests_with_casts(
     """As ``tensor_digests``, and from the same reading the digests of the tensors in ``casts``, cast so."""
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
-    check_memory(((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts))
+    check_decodable(
+        ((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts)
+    )
     total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
     crcs, cast_crcs = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
     recorded = {n: found.total for n in listed if (found := stored[n].crcs) is not None}
@@ -229,7 +231,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iter
         yield ReadTask(stored, spec.shape, chunks, memory, cast, tensor.crcs)
 
 
-def check_memory(
+def check_decodable(
     tensors: Iterable[tuple[TensorSpec, Encoding]], limits: Limits, more_bytes: int = 0
 ) -> None:
     """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits.
@@ -287,7 +289,7 @@ def _digest_chunk(
 
 
 class _CastDigest:
-    """The digest of a cast tensor, as a ``Place`` that takes every element and keeps none.
+    """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
 
     Attributes:
         crc: contribution of what it took.

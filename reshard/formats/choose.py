@@ -16,7 +16,7 @@ from reshard.arguments import Unlisted, path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
-from reshard.formats.registry import is_checkpoint, is_no_run, items_of, refuse_missing
+from reshard.formats.registry import has_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.step_names import StepName
 from reshard.formats.steps import LARGEST_STEP, run_steps, steps_text, uncommitted
 from reshard.storage.location import Location
@@ -83,7 +83,7 @@ def _check_item(item: object) -> None:
 
 
 def _refuse_run(path: str, root: Location) -> None:
-    is_folder = not is_checkpoint(root) and root.is_folder()
+    is_folder = not has_checkpoint(root) and root.is_folder()
     steps = _by_step(run_steps(root)) if is_folder else {}
     if steps:
         last = f"{path.rstrip('/')}/{steps[max(steps)][0]}"
@@ -139,7 +139,7 @@ def _no_step(path: str, root: Location, step: Step, steps: dict[int, list[str]])
 
 def _item_folder(path: str, root: Location, item: str) -> str:
     """The name of the item's folder."""
-    if not is_checkpoint(root):
+    if not has_checkpoint(root):
         raise NotACheckpointError(
             f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or "
             "the folder of a training run and its step (step)"

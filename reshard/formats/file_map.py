@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reshard.checksums.crc import CRC32C, Crc, joined
+from reshard.checksums.crc import CRC32C, Crc, crc_of_parts
 from reshard.errors import FormatError
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location
@@ -85,7 +85,7 @@ class StoredRanges:
             raise FormatError(
                 f"chunks do not tile the {nbytes} bytes at {offset} of a file; this is a defect of the program, please report it"
             )
-        return joined(self._crc, parts, nbytes)
+        return crc_of_parts(self._crc, parts, nbytes)
 
 
 class Insert(Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
-from reshard.geometry.piece_grid import joined, split_large, unsplit_grid
+from reshard.geometry.piece_grid import split_large, unsplit_grid, with_parts_joined
 from reshard.geometry.row_major import span
 
 JOIN_BYTES = 1 << 20
@@ -80,14 +80,14 @@ def gathered_chunks(
 ) -> GatheredChunks:
     """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` says whether they do); empty ones are ignored."""
     filled = [piece for piece in pieces if piece.box.size]
-    if len(filled) <= 1 and not any(map(is_turned, filled)):
+    if len(filled) <= 1 and not any(map(is_reordered, filled)):
         grid = _whole(shape)
         return GatheredChunks(grid, PLAIN, itemsize, grid, _held(grid, filled))
     unsplit = unsplit_grid(shape, [piece.box for piece in filled])
     has_many = unsplit.count > MANY_CHUNKS
-    parts = joined(unsplit, JOIN_BYTES // itemsize) if has_many else unsplit
+    parts = with_parts_joined(unsplit, JOIN_BYTES // itemsize) if has_many else unsplit
     held = _held(parts, filled)
-    turned = next((piece.order for piece in filled if is_turned(piece)), None)
+    turned = next((piece.order for piece in filled if is_reordered(piece)), None)
     if turned is not None:
         grid = split_large(parts, AT_ONCE_BYTES // itemsize, turned)
         return GatheredChunks(grid, AT_ONCE, itemsize, parts, held)
@@ -103,7 +103,7 @@ def _whole(shape: tuple[int, ...]) -> Grid:
     return Grid.whole(shape)
 
 
-def is_turned(piece: RawPiece) -> bool:
+def is_reordered(piece: RawPiece) -> bool:
     """Whether its elements are in another order than row-major."""
     shape = piece.box.shape
     long = [dim for dim in piece.order if shape[dim] > 1]
@@ -112,7 +112,7 @@ def is_turned(piece: RawPiece) -> bool:
 
 def contiguous_from(piece: RawPiece, box: Box) -> int | None:
     """How many elements of the piece precede those of ``box``, if they follow one another there in row-major order."""
-    if is_turned(piece):
+    if is_reordered(piece):
         return None
     first, count = span(box.relative_to(piece.box.start), piece.box.shape)
     return first if count == box.size else None

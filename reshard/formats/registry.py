@@ -149,7 +149,7 @@ def files_of(root: Location) -> tuple[Location, ...] | None:
     return next((files for files in found if files is not None), None)
 
 
-def is_checkpoint(root: Location) -> bool:
+def has_checkpoint(root: Location) -> bool:
     """Whether a checkpoint of a known format is there, finished or not."""
     return _recognised(root) is not None
 

@@ -46,7 +46,7 @@ def _unsplit_cuts(size: int, boxes: Sequence[Box], dim: int) -> Cuts:
     return (*inner, size)
 
 
-def joined(grid: Grid, least: int) -> Grid:
+def with_parts_joined(grid: Grid, least: int) -> Grid:
     """The grid with parts of fewer than ``least`` elements joined to parts of about as many, the last dimension first."""
     cuts = list(grid.cuts)
     largest = list(grid.largest)

@@ -28,7 +28,7 @@ class _Piece(Struct, frozen=True):
     whole: Box
 
 
-class _Part(Struct, frozen=True):
+class _Region(Struct, frozen=True):
     """A region of the tensor, and the pieces of boxes in it."""
 
     region: Box
@@ -68,7 +68,7 @@ def tiling_fault(region: Box, boxes: Sequence[Box]) -> Box | tuple[Box, Box] | N
     if not region.size or _is_grid(region, filled):
         return None
     pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
-    return _fault_of_parts(_Part(region, pieces))
+    return _fault_of_regions(_Region(region, pieces))
 
 
 def _check_bounds(name: str, region: Box, box: Box, shown: Callable[[Box], str]) -> None:
@@ -104,7 +104,7 @@ def _is_cell(box: Box, follows: Sequence[Mapping[int, int]]) -> bool:
     return all(stop == follow[start] for follow, start, stop in edges)
 
 
-def _fault_of_parts(whole: _Part) -> Box | tuple[Box, Box] | None:
+def _fault_of_regions(whole: _Region) -> Box | tuple[Box, Box] | None:
     todo = [whole]
     while todo:
         part = todo.pop()
@@ -129,7 +129,7 @@ def _refuse(name: str, whole: Box, found: str) -> NoReturn:
     )
 
 
-def _halve(part: _Part) -> tuple[_Part, _Part] | None:
+def _halve(part: _Region) -> tuple[_Region, _Region] | None:
     """Cut a part at the best edge, or None if no box has an edge in it."""
     cuts = [(d, cut) for d in range(part.region.rank) if (cut := _middle_edge(part, d)) is not None]
     if not cuts:
@@ -146,7 +146,7 @@ def _halve(part: _Part) -> tuple[_Part, _Part] | None:
             first, second = _halves(piece.start, piece.stop, dim, cut)
             below.append(_Piece(first.start, first.stop, first.size, piece.whole))
             above.append(_Piece(second.start, second.stop, second.size, piece.whole))
-    return _Part(low, below), _Part(high, above)
+    return _Region(low, below), _Region(high, above)
 
 
 def _halves(start: tuple[int, ...], stop: tuple[int, ...], dim: int, cut: int) -> tuple[Box, Box]:
@@ -154,11 +154,11 @@ def _halves(start: tuple[int, ...], stop: tuple[int, ...], dim: int, cut: int) -
     return low, Box((*start[:dim], cut, *start[dim + 1 :]), stop)
 
 
-def _crossing(part: _Part, dim: int, cut: int) -> int:
+def _crossing(part: _Region, dim: int, cut: int) -> int:
     return sum(p.start[dim] < cut < p.stop[dim] for p in part.pieces)
 
 
-def _middle_edge(part: _Part, dim: int) -> int | None:
+def _middle_edge(part: _Region, dim: int) -> int | None:
     """The median of the starts of pieces that are not an edge of the part itself."""
     low = part.region.start[dim]
     inner = [p.start[dim] for p in part.pieces if p.start[dim] > low]

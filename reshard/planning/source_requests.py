@@ -35,7 +35,7 @@ class Ranges(Struct, frozen=True):
         return math.ceil(nbytes / self.block_bytes)
 
 
-class StoredChunks(Struct, frozen=True):
+class ChunkReads(Struct, frozen=True):
     """The chunks of a source tensor.
 
     Attributes:
@@ -51,7 +51,7 @@ class StoredChunks(Struct, frozen=True):
     mean_bytes: float = 0.0
 
 
-class Reading(Struct, frozen=True):
+class ReadPattern(Struct, frozen=True):
     """How the tasks of a plan read a tensor.
 
     Attributes:
@@ -71,7 +71,9 @@ class Reading(Struct, frozen=True):
     checks_behind: bool = False
 
 
-def reading_of(read: Read, fill: Fill, number: int, *, seekable: bool, checksum: bool) -> Reading:
+def reading_of(
+    read: Read, fill: Fill, number: int, *, seekable: bool, checksum: bool
+) -> ReadPattern:
     """The facts of reading piece ``number`` of a read's first fill.
 
     ``seekable``: whether a part of a chunk can be read alone; ``checksum``: whether one follows it.
@@ -82,7 +84,7 @@ def reading_of(read: Read, fill: Fill, number: int, *, seekable: bool, checksum:
     else:
         view = piece.source_view
         units, grid = read.units, (view.grid(spec.storage) if view else spec.storage).clip(read.box)
-    return Reading(
+    return ReadPattern(
         units,
         grid,
         spec.chunk_shape or spec.storage.largest,
@@ -93,7 +95,7 @@ def reading_of(read: Read, fill: Fill, number: int, *, seekable: bool, checksum:
     )
 
 
-def reads(reading: Reading, stored: StoredChunks, ranges: Ranges) -> Requests:
+def reads(reading: ReadPattern, stored: ChunkReads, ranges: Ranges) -> Requests:
     """What all tasks read of a tensor: each unit reads every chunk that it touches, or the bands of it that it touches.
 
     Sums over units and chunks are products of sums over the pairs that overlap along each dimension.
@@ -122,7 +124,7 @@ def _pairs(units: Cuts, chunks: Cuts) -> int:
     return sum(bisect_left(chunks, b) - bisect_right(chunks, a) + 1 for a, b in pairwise(units))
 
 
-def _runs(reading: Reading, pairs: Sequence[int]) -> _Runs:
+def _runs(reading: ReadPattern, pairs: Sequence[int]) -> _Runs:
     """The runs of bands that the units want. A band has whole rows of the dimensions behind ``dim``, along which it is cut.
 
     A run goes through the dimensions from ``first`` on, the last one before ``dim`` along which a unit ends within a chunk.

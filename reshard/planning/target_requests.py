@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from reshard.geometry.grid import Grid
 from reshard.planning.tensor_plan import TensorPlan
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, pages
+from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, pages_of
 
 _OF_TRANSACTION = Requests(
     list=6, head=7, get=1, put=6, delete=4, received_bytes=300, sent_bytes=1300
@@ -125,7 +125,7 @@ def of_transaction(scheme: str, objects: int, chunks: int, tasks: int) -> Reques
     """What holding and publishing a target takes, with the journal's records of so many chunks and tasks."""
     one_by_one = Requests(delete=2 if scheme == "gs" else 0)
     records = Requests(sent_bytes=_RECORD_BYTES * tasks + _CHUNK_RECORD_BYTES * chunks)
-    return _OF_TRANSACTION + one_by_one + records + Requests(list=pages(objects) - 1)
+    return _OF_TRANSACTION + one_by_one + records + Requests(list=pages_of(objects) - 1)
 
 
 def deleted(scheme: str, objects: int) -> Requests:
@@ -133,7 +133,7 @@ def deleted(scheme: str, objects: int) -> Requests:
     return Requests(delete=objects if scheme == "gs" else -(-objects // PAGE_OBJECTS))
 
 
-def read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Requests:
+def requests_of_read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Requests:
     """What opening the finished target and reading all of it takes.
 
     Args:
@@ -141,7 +141,7 @@ def read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Reque
         chunk_ranges: requests that read its tensors.
     """
     return Requests(
-        list=pages(written.put + metadata.put),
+        list=pages_of(written.put + metadata.put),
         get=metadata.put + chunk_ranges,
         received_bytes=metadata.sent_bytes + written.sent_bytes,
     )

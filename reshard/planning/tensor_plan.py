@@ -69,7 +69,7 @@ class Price(Struct, frozen=True, gc=False):
         written_bytes: bytes written, padding and checksums included.
         writes: contiguous writes.
         task_bytes: memory of one task.
-        seconds: estimated processor time, for comparing strategies only; ``processor_time.py`` adds what it leaves out.
+        seconds: estimated processor time, for comparing strategies only; ``planning.times`` adds what it leaves out.
     """
 
     tasks: int

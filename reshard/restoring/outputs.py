@@ -91,7 +91,7 @@ class JaxArray(Struct, frozen=True):
     def place(self, number: int, array: Array) -> Any:
         if not self.is_staged:
             return array
-        return [put(array, device) for device in self.devices[number]]
+        return [put_at(array, device) for device in self.devices[number]]
 
     def assemble(self, placed: Sequence[Any]) -> Any:
         import jax
@@ -111,7 +111,7 @@ class JaxArray(Struct, frozen=True):
         import jax
 
         held = dict(zip(self.regions, arrays, strict=True))
-        with jax.enable_x64(True):  # see ``put``
+        with jax.enable_x64(True):  # see ``put_at``
             return jax.make_array_from_callback(
                 self.shape,
                 self.sharding,
@@ -136,7 +136,7 @@ class UncommittedArray(Struct, frozen=True):
         return not adopts(self.device, self.dtype)
 
     def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
-        return put(array, self.device)
+        return put_at(array, self.device)
 
     def assemble(self, placed: Sequence[Any]) -> Any:
         return placed[0]
@@ -158,7 +158,7 @@ class Shards(Struct, frozen=True):
         return any(not adopts(place, self.dtype) for place in self.places)
 
     def place(self, number: int, array: Array) -> Any:
-        return put(array, self.places[number])
+        return put_at(array, self.places[number])
 
     def assemble(self, placed: Sequence[Any]) -> Any:
         from reshard.variables.sharded.facts import Static
@@ -256,7 +256,7 @@ def _platforms(place: jax.sharding.Sharding | DefaultDevice) -> set[str]:
     return {device.platform for device in devices}
 
 
-def put(array: Array, place: Place) -> Any:
+def put_at(array: Array, place: Place) -> Any:
     """The array on its devices; any copy is complete, so ``array`` may be freed.
 
     The plan has refused dtypes that jax would narrow in the caller's thread. Worker threads do not share that

@@ -87,7 +87,7 @@ def _first(region: Region, inside: Box) -> int:
 
 
 class Buffer:
-    """Memory for one region, filled piece by piece from any thread; pieces must not overlap. A ``Place`` of a ``ChunkRead``.
+    """Memory for one region, filled piece by piece from any thread; pieces must not overlap. A ``Destination`` of a ``ChunkRead``.
 
     Attributes:
         array: the region's elements.

@@ -41,12 +41,12 @@ from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
 from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
-from reshard.restoring.schedule import Job, ReadStep, jobs
+from reshard.restoring.schedule import Job, ReadStep, read_jobs
 from reshard.restoring.target_tree import nested
 from reshard.restoring.tensor_read import Restored, TensorRead, TensorState, check_memory
 
 
-def restore(
+def restore_checkpoint(
     reader: Reader,
     request: RestoreRequest,
     options: RestoreArguments,
@@ -91,7 +91,7 @@ def _read(
     try:
         own = request.limits, options.verify, options.progress
         if plan.mapping is None:
-            restored = run(plan.reads, reader, *own)
+            restored = restore_stored(plan.reads, reader, *own)
         else:
             restored = restore_mapped(plan.reads, plan.mapping, reader, *own)
     except (FormatError, StorageError):
@@ -138,7 +138,7 @@ def _tree(
 Done = list[tuple[ReadStep, ChunkResult | None]]
 
 
-def run(
+def restore_stored(
     reads: Sequence[TensorRead],
     reader: Reader,
     limits: Limits,
@@ -155,7 +155,7 @@ def run(
     total = sum(_needed_elements_bytes(read) for read in reads)
     moved_bytes = 0
     ended = run_tasks(
-        jobs(states, reader, limits.max_memory),
+        read_jobs(states, reader, limits.max_memory),
         partial(_run_job, pool=ArenaPool(limits.max_memory, limits.workers)),
         lambda job: job.memory_bytes,
         limits.max_memory,

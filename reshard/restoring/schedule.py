@@ -74,7 +74,7 @@ class Job(Struct, frozen=True):
     arena_bytes: int
 
 
-def jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
+def read_jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
     """A job for every needed chunk; buffers are allocated when the job with their first chunk is made.
 
     Large tensors come first, so that no worker is left with one at the end; small ones share jobs.

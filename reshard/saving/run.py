@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from reshard.checksums.sums import digest_text
 from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.registry import is_checkpoint, refuse_other_content
+from reshard.formats.registry import has_checkpoint, refuse_other_content
 from reshard.formats.step_names import StepName
 from reshard.formats.steps import run_steps
 from reshard.geometry.sizes import format_bytes
@@ -30,7 +30,7 @@ from reshard.saving.options import SaveOptions
 from reshard.saving.plan import SavePlan, plan_save, total_bytes
 from reshard.saving.processes import ProcessGroup, check_same, local_placements, own_copies
 from reshard.saving.tree import LiveLeaf, live_leaves
-from reshard.saving.write import ChunkWriter, check_put, for_each
+from reshard.saving.write import ChunkWriter, check_saved, for_each
 from reshard.storage.local.writeback import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.target import recording_versions
@@ -140,7 +140,7 @@ def snapshot(opened: OpenSave) -> None:
             opened.group.exchange("written", partial(_raise, error), settle=opened.settles)
 
 
-def finish(opened: OpenSave) -> None:
+def finish_save(opened: OpenSave) -> None:
     """Writes the chunks and publishes the checkpoint, which appears whole or not at all."""
     with _given_back(opened):
         write = partial(_write, opened)
@@ -228,12 +228,12 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
         chunks = [int(part["put"], 16) for part in parts]
         if not opened.place.traits.renames:
             # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
-            check_put(plan, transaction.root, chunks, opened.put)
+            check_saved(plan, transaction.root, chunks, opened.put)
         root = recording_versions(transaction.root, opened.put)
         transaction.mark(finish_files(plan.files, root, _digests(plan, parts), ()))
 
         def prove(marks: Mapping[str, str]) -> None:
-            check_put(plan, transaction.root, chunks, {**opened.put, **marks})
+            check_saved(plan, transaction.root, chunks, {**opened.put, **marks})
 
         overwrite = opened.options.overwrite
         transaction.commit(overwrite=overwrite, check=refuse_other_content, prove=prove)
@@ -250,7 +250,7 @@ def step_folder(run: Location, step: int, *, overwrite: bool) -> Location:
     Raises StorageError if ``run`` is a checkpoint, or its names do not tell how steps are named;
     TargetExistsError if the step exists and may not be replaced.
     """
-    if is_checkpoint(run):
+    if has_checkpoint(run):
         raise StorageError(
             f"{str(run)!r} is a checkpoint itself, so step {step} cannot be saved in it; give the folder of the "
             "training run, or leave the step out (step)"

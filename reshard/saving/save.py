@@ -52,12 +52,12 @@ class SaveHandle:
         return self._thread is None or not self._thread.is_alive()
 
     def _finish(self) -> None:
-        from reshard.saving.run import finish
+        from reshard.saving.run import finish_save
 
         opened, self._opened = self._opened, None
         try:
             if opened is not None:
-                finish(opened)
+                finish_save(opened)
                 log("saved %r", self._path)
         except BaseException as error:  # noqa: BLE001  raised again by wait
             self._error = error
@@ -124,7 +124,7 @@ def save(
     from reshard.saving.given_layouts import given_layouts
     from reshard.saving.options import save_options
     from reshard.saving.processes import group_of
-    from reshard.saving.run import finish, open_save, plan_together, snapshot
+    from reshard.saving.run import finish_save, open_save, plan_together, snapshot
 
     step = None if step is None else step_number(step)
     target = _target(path)
@@ -146,7 +146,7 @@ def save(
     plan = plan_together(group, tree, given, options, target, step)
     opened = open_save(group, plan, options, target, step)
     if wait:
-        finish(opened)
+        finish_save(opened)
         log("saved %r", target if step is None else f"{target}, step {step}")
         return None
     snapshot(opened)

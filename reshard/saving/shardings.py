@@ -57,7 +57,7 @@ def array_sharding(
     Raises LayoutError for shardings whose devices do not have boxes of one tensor.
     """
     indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
-    boxes = {device: box_of(index, shape) for device, index in indices.items()}
+    boxes = {device: box_of_index(index, shape) for device, index in indices.items()}
     held: dict[Box, set[int]] = defaultdict(set)
     for device, box in boxes.items():
         held[box].add(device.process_index)
@@ -68,7 +68,7 @@ def array_sharding(
     )
 
 
-def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+def box_of_index(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
     """jax's index of a shard as a box."""
     bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
     return Box(tuple(b[0] for b in bounds), tuple(b[1] for b in bounds))

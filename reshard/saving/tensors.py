@@ -19,7 +19,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.partitioners import div_cuts, recorded_partitioner
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.saving.shardings import ArraySharding, array_sharding, box_of
+from reshard.saving.shardings import ArraySharding, array_sharding, box_of_index
 from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded.variable import ShardedVariable
 
@@ -142,7 +142,7 @@ def _shards(array: Any, found: ArraySharding, *, shared: bool) -> tuple[DeviceSh
     """One shard per box; ``shared`` if every process has its own copy of the array."""
     local: dict[Box, Any] = {}
     for shard in sorted(array.addressable_shards, key=lambda s: s.device.id):
-        local.setdefault(box_of(shard.index, array.shape), shard.data)
+        local.setdefault(box_of_index(shard.index, array.shape), shard.data)
     return tuple(
         DeviceShard(box, FIRST if shared else holders, local.get(box))
         for box, holders in found.holders.items()

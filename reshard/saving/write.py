@@ -173,7 +173,7 @@ def put_mark(file: str, version: str) -> int:
     return int.from_bytes(blake2b(f"{file}\0{version}".encode(), digest_size=8).digest(), "big")
 
 
-def check_put(
+def check_saved(
     plan: SavePlan, root: Location, put_sums: Iterable[int], metadata: Mapping[str, str]
 ) -> None:
     """Raises StorageError, naming a tensor and its chunk where one is gone, unless ``root`` has everything as it was put.

@@ -81,7 +81,7 @@ def part_root(target: Location, part: Part) -> str:
     return str(target)
 
 
-def request_of(target: Location, state: str | None = None) -> bytes | None:
+def parts_request(target: Location, state: str | None = None) -> bytes | None:
     """What the parts of a target must agree on; None where there is no part."""
     place = _request(target, state)
     if not place.exists():
@@ -95,7 +95,7 @@ def claim_request(target: Location, data: bytes, state: str | None = None) -> by
     place = _request(target, state)
     with suppress(TargetExistsError):
         place.write_new(data)
-    found = request_of(target, state)
+    found = parts_request(target, state)
     return data if found is None else found
 
 

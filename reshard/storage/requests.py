@@ -64,6 +64,6 @@ PAGE_OBJECTS = 1000
 """Names in one request of a listing."""
 
 
-def pages(objects: int) -> int:
+def pages_of(objects: int) -> int:
     """Requests that list so many objects."""
     return max(1, -(-objects // PAGE_OBJECTS))

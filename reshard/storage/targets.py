@@ -14,7 +14,7 @@ from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
 from reshard.storage.local.syncing import fsync, sync_files
 from reshard.storage.local.target_checks import refuse_overlap
-from reshard.storage.local.transaction import held_target as held_local
+from reshard.storage.local.transaction import held_folder as held_local
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
 from reshard.storage.transaction import Transaction
 
@@ -37,7 +37,7 @@ def absolute_text(target: str) -> str:
     return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
 
 
-def check_target(target: Location, source: Location, *, overwrite: bool, file: str = "") -> None:
+def check_place(target: Location, source: Location, *, overwrite: bool, file: str = "") -> None:
     """Refuses a target that exists (unless it may be overwritten) or that overlaps with the source.
 
     Only a folder can be overwritten by a folder, and a file by a file; a link is refused.
@@ -55,7 +55,7 @@ def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
         check_prefix(Path(target.path))
         return
     if is_local(target):
-        target_checks.check_new(Path(target.path), overwrite=overwrite, is_file=bool(file))
+        target_checks.check_new_path(Path(target.path), overwrite=overwrite, is_file=bool(file))
         return
     from reshard.storage.buckets.target.checks import check_new_in_bucket
 

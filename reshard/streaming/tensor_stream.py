@@ -227,7 +227,7 @@ _EXAMPLE = "'0:128,:'"
 _SHOWN = 80
 
 
-def box_of(name: str, shape: Sequence[int], given: Box | str | None) -> Box:
+def slice_box(name: str, shape: Sequence[int], given: Box | str | None) -> Box:
     """The box of a tensor of ``shape`` that a slice means; None and ``""`` mean the whole tensor.
 
     Text has ``start:stop`` for each dimension, and either number may be left out; missing dimensions are

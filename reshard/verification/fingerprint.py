@@ -16,7 +16,7 @@ from reshard.engine.read_digests import tensor_digests
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import folders_to_record, open_reader
-from reshard.formats.slices.file_digests import size_of
+from reshard.formats.slices.file_digests import size_or_zero
 from reshard.formats.slices.record_files import (
     RecordedFolder,
     publish_records,
@@ -102,7 +102,9 @@ def _file_progress(
     root: Location, folders: Sequence[RecordedFolder], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     sizes = {
-        f"{folder.folder}/{name}" if folder.folder else name: size_of(root / folder.folder / name)
+        f"{folder.folder}/{name}" if folder.folder else name: size_or_zero(
+            root / folder.folder / name
+        )
         for folder in folders
         for name in folder.files
     }

@@ -36,7 +36,7 @@ from reshard.formats.missing_chunks import (
     read_as,
 )
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.file_digests import FileVerdict, size_of
+from reshard.formats.slices.file_digests import FileVerdict, size_or_zero
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
@@ -81,7 +81,7 @@ class ComparedSide(Struct, frozen=True):
         return bool(self.damage) or any(f.is_difference for f in self.files)
 
 
-def made_by(
+def given_rules(
     has_b: bool,
     select: Rules | None,
     drop: Rules | None,
@@ -290,4 +290,4 @@ def _file_progress(
     root: Location, records: Sequence[FolderRecord], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
     names = [r.below(n) for r in records if r.file is not None for n in r.file.every_file]
-    return tell_files({name: size_of(root / name) for name in names}, progress)
+    return tell_files({name: size_or_zero(root / name) for name in names}, progress)

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, CRC64NVME, joined
+from reshard.checksums.crc import CRC32C, CRC32C_OF_CHECKED, CRC64NVME, crc_of_parts
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5), st.randoms())
@@ -17,7 +17,7 @@ def test_parts_in_any_order_are_joined(data: bytes, cuts: list[int], random: Ran
     for crc in (CRC32C, CRC64NVME):
         parts = [(a, b - a, crc.of(data[a:b])) for a, b in pairwise(ends)]
         random.shuffle(parts)
-        assert joined(crc, parts, len(data)) == crc.of(data)
+        assert crc_of_parts(crc, parts, len(data)) == crc.of(data)
 
 
 @given(st.binary(max_size=100))

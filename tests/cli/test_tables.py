@@ -16,7 +16,7 @@ from reshard.cli.tables import (
     capped,
     fit,
     most_rows,
-    renamed,
+    names_text,
     table,
     warning,
 )
@@ -70,9 +70,9 @@ def test_a_name_that_does_not_fit_has_a_line_of_its_own() -> None:
 
 
 def test_a_renamed_tensor_has_both_names() -> None:
-    assert renamed("a", "b") == "a → b"
-    assert renamed("a", "a") == renamed(None, "a") == "a"
-    made = table("", ("tensor", "n"), [(renamed(LONG, "model/kernel"), "1")])
+    assert names_text("a", "b") == "a → b"
+    assert names_text("a", "a") == names_text(None, "a") == "a"
+    made = table("", ("tensor", "n"), [(names_text(LONG, "model/kernel"), "1")])
     assert lines([made], 80)[2] == f"{LONG} → model/kernel 1"
     assert lines([made], 30)[3:] == [LONG, "→ model/kernel", "1"]
 

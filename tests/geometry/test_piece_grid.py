@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
-from reshard.geometry.piece_grid import joined, split_large, unsplit_grid
+from reshard.geometry.piece_grid import split_large, unsplit_grid, with_parts_joined
 from reshard.geometry.row_major import span
 from tests.geometry.tilings import tilings
 
@@ -51,7 +51,7 @@ def test_joined_parts_have_cuts_of_the_grid_and_are_about_as_large_as_wanted(
     tiling: Tiling, least: int
 ) -> None:
     grid = unsplit_grid(*tiling)
-    found = joined(grid, least)
+    found = with_parts_joined(grid, least)
     assert found.common(grid) == found
     for dim, (few, many) in enumerate(zip(found.largest, grid.largest, strict=True)):
         others = math.prod(found.largest[dim + 1 :]) * math.prod(grid.largest[:dim])
@@ -60,7 +60,7 @@ def test_joined_parts_have_cuts_of_the_grid_and_are_about_as_large_as_wanted(
 
 def test_rows_are_joined_where_a_mesh_would_cut_them() -> None:
     rows = Grid.regular((96_000, 4), (1, 4))
-    found = joined(rows, 1000)
+    found = with_parts_joined(rows, 1000)
     assert found.parts == (6 << 6, 1)
     for devices in (2, 3, 8, 12, 48):
         shards = Grid.regular(rows.shape, (96_000 // devices, 4))
@@ -98,4 +98,4 @@ def test_100_000_boxes_take_little_time() -> None:
     boxes += [Box((99_999, 0), (100_000, 1)), Box((99_999, 1), (100_000, 4))]
     grid = unsplit_grid((100_000, 4), boxes)
     assert grid.parts == (100_000, 1)
-    assert joined(grid, 1 << 18).parts == (2, 1)
+    assert with_parts_joined(grid, 1 << 18).parts == (2, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from reshard.geometry.grid import Grid
-from reshard.planning.source_requests import Ranges, Reading, StoredChunks, reads
+from reshard.planning.source_requests import ChunkReads, Ranges, ReadPattern, reads
 from reshard.storage.requests import NONE, Requests
 
 RANGES = Ranges(1000, 3000)
@@ -14,17 +14,17 @@ Shape = tuple[int, ...]
 
 def reading(
     shape: Shape, chunk: Shape, units: Shape, *, in_parts: bool = True, band: int = 500
-) -> Reading:
+) -> ReadPattern:
     """A tensor of bytes in these chunks, which is read by units of this shape."""
-    return Reading(
+    return ReadPattern(
         Grid.regular(shape, units), Grid.regular(shape, chunk), chunk, 1, band, in_parts=in_parts
     )
 
 
-def stored(count: int, nbytes: int, block: int = 1000) -> StoredChunks:
+def stored(count: int, nbytes: int, block: int = 1000) -> ChunkReads:
     """So many chunks of so many bytes."""
     once = Requests(get=-(-nbytes // block), received_bytes=nbytes) * count
-    return StoredChunks(count, once, 1.0, nbytes)
+    return ChunkReads(count, once, 1.0, nbytes)
 
 
 def test_a_whole_chunk_takes_a_request_for_each_block() -> None:
@@ -41,7 +41,7 @@ def test_units_that_share_a_chunk_read_what_they_need() -> None:
 
 
 def test_a_checksum_behind_several_blocks_is_a_request_of_its_own() -> None:
-    at_once = Reading(
+    at_once = ReadPattern(
         Grid.whole((5000,)), Grid.whole((5000,)), (5000,), 1, 5000, checks_behind=True
     )
     assert reads(at_once, stored(1, 5000), RANGES).get == 5 + 1
@@ -68,21 +68,21 @@ def test_gaps_between_runs_are_read_as_far_as_a_stream_reads_ahead() -> None:
 def test_padding_is_stored_with_a_chunk() -> None:
     # 2 chunks of 3 × 4 for 5 × 4 elements; columns are read in whole rows, which do not have the padding of a sixth row.
     grid, units = Grid.regular((5, 4), (3, 4)), Grid.regular((5, 4), (5, 2))
-    found = reads(Reading(units, grid, (3, 4), 1, 500, in_parts=True), stored(2, 12), RANGES)
+    found = reads(ReadPattern(units, grid, (3, 4), 1, 500, in_parts=True), stored(2, 12), RANGES)
     assert found == Requests(get=2 * 2, received_bytes=2 * 5 * 4)
 
 
 def test_chunks_that_are_not_in_files_take_none() -> None:
     every = reading((3000,), (1000,), (3000,), in_parts=False)
-    assert reads(every, StoredChunks(3, NONE, 0.0, 3), RANGES) == NONE
-    some = StoredChunks(3, Requests(get=1, received_bytes=1000), 1 / 3, 1000)
+    assert reads(every, ChunkReads(3, NONE, 0.0, 3), RANGES) == NONE
+    some = ChunkReads(3, Requests(get=1, received_bytes=1000), 1 / 3, 1000)
     assert reads(every, some, RANGES) == Requests(get=1, received_bytes=1000)
     halves = reading((3000,), (1000,), (500,))
     assert reads(halves, some, RANGES) == Requests(get=2, received_bytes=1000)
 
 
 def test_a_tensor_without_dimensions_or_elements() -> None:
-    scalar = Reading(Grid.whole(()), Grid.whole(()), (), 4, 500, in_parts=True)
+    scalar = ReadPattern(Grid.whole(()), Grid.whole(()), (), 4, 500, in_parts=True)
     assert reads(scalar, stored(1, 4), RANGES) == Requests(get=1, received_bytes=4)
-    empty = Reading(Grid.whole((0, 4)), Grid.whole((0, 4)), (0, 4), 4, 500, in_parts=True)
-    assert reads(empty, StoredChunks(math.prod((0, 4))), RANGES) == NONE
+    empty = ReadPattern(Grid.whole((0, 4)), Grid.whole((0, 4)), (0, 4), 4, 500, in_parts=True)
+    assert reads(empty, ChunkReads(math.prod((0, 4))), RANGES) == NONE

@@ -8,12 +8,12 @@ from reshard.planning.target_requests import (
     deleted,
     metadata,
     of_transaction,
-    read_back,
+    requests_of_read_back,
     uploaded,
     writing_of,
 )
 from reshard.planning.tensor_plan import TensorPlan
-from reshard.storage.requests import NONE, Requests, pages
+from reshard.storage.requests import NONE, Requests, pages_of
 from tests.planning.timed_plans import move
 
 
@@ -34,7 +34,9 @@ def test_what_is_copied() -> None:
 
 def test_a_target_is_read_back_file_by_file() -> None:
     chunks, files = Requests(put=1500, sent_bytes=90), Requests(put=5, sent_bytes=10)
-    assert read_back(chunks, files, 1600) == Requests(list=2, get=1605, received_bytes=100)
+    assert requests_of_read_back(chunks, files, 1600) == Requests(
+        list=2, get=1605, received_bytes=100
+    )
 
 
 def test_clouds_delete_differently() -> None:
@@ -43,7 +45,7 @@ def test_clouds_delete_differently() -> None:
     assert of_transaction("gs", 10, 0, 0) - small == Requests(delete=2)
     assert of_transaction("s3", 2500, 0, 0) - small == Requests(list=2)
     assert of_transaction("s3", 10, 5, 2) - small == Requests(sent_bytes=5 * 60 + 2 * 110)
-    assert [pages(count) for count in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
+    assert [pages_of(count) for count in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
 
 
 def test_metadata_grows_with_the_tensors() -> None:

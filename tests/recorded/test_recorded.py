@@ -36,8 +36,8 @@ def test_two_records_of_the_same_code_are_equal(recorded: Record, tmp_path: Path
 
 
 def test_a_change_of_the_code_is_told(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reshard.conversion.make_report.conversion_report", _no_report)
-    monkeypatch.setattr("reshard.conversion.convert.conversion_report", _no_report)
+    monkeypatch.setattr("reshard.conversion.make_report.made_report", _no_report)
+    monkeypatch.setattr("reshard.conversion.convert.made_report", _no_report)
     name = "stopped: database"
     told = list(differences({name: recorded[name]}, record({name: CONVERSIONS[name]})))
     assert f"{name}: failed" in told

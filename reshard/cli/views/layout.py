@@ -12,7 +12,7 @@ from reshard import DeviceMesh, LayoutPreview, TensorPreview, TensorSpec
 from reshard.cli.console import UNLIMITED, show
 from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
-from reshard.cli.tables import cap_note, renamed, warning
+from reshard.cli.tables import cap_note, names_text, warning
 from reshard.cli.text import (
     count_text,
     layout_text,
@@ -111,7 +111,7 @@ def _show_listed(console: Console, title: str, tensors: Sequence[TensorPreview])
 
 def _names(console: Console, tensors: Sequence[TensorPreview], most: int) -> str:
     """The first few names; a pipe gets all of them."""
-    groups = grouped(tensors, lambda t: renamed(t.source.name, t.target.name), lambda _: None)
+    groups = grouped(tensors, lambda t: names_text(t.source.name, t.target.name), lambda _: None)
     names = [group.name for group in groups]
     return some_text(names, most if console.width < UNLIMITED else len(names))
 

@@ -18,7 +18,7 @@ from reshard.cli.tables import (
     Column,
     cap_note,
     capped,
-    made_of,
+    sources_text,
     table,
     warnings_of,
 )
@@ -98,7 +98,7 @@ def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
 
 def planned_name(tensor: PlannedTensor) -> str:
     """The name, or both names if it changes."""
-    return made_of(tensor.sources, tensor.source, tensor.target)
+    return sources_text(tensor.sources, tensor.source, tensor.target)
 
 
 def _alike(tensor: PlannedTensor) -> Hashable:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import CastStats, ConversionReport, PartReport, TensorReport
-from reshard.cli.tables import Cell, Column, cap_note, capped, made_of, table, warnings_of
+from reshard.cli.tables import Cell, Column, cap_note, capped, sources_text, table, warnings_of
 from reshard.cli.text import (
     count_text,
     dtype_text,
@@ -149,7 +149,7 @@ def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Render
 
 def _name(tensor: TensorReport) -> str:
     sources = UNSET if tensor.sources is None else tensor.sources
-    return made_of(sources, tensor.source, tensor.target)
+    return sources_text(sources, tensor.source, tensor.target)
 
 
 def _is_changed(tensor: TensorReport) -> bool:

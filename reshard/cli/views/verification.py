@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import FileVerdict, Fingerprint, TensorVerdict, Verification
-from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, renamed, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, names_text, table, warning
 from reshard.cli.text import (
     and_text,
     count_text,
@@ -111,7 +111,7 @@ def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
     is_fine = verdict.status in AGREEING
     is_alone = verdict.status.startswith("only in")
     return (
-        renamed(verdict.source, verdict.name),
+        names_text(verdict.source, verdict.name),
         Text(verdict.status, style="green" if is_fine else "bold red"),
         "–" if is_alone else verdict.digest_a or "–",
         "–" if is_alone else verdict.digest_b or "–",

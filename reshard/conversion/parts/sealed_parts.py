@@ -32,7 +32,7 @@ from reshard.formats.carry_out import prepare_files
 from reshard.formats.registry import open_reader
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
-from reshard.storage.parts import Part, held_part, parts_of, request_of, seal_part, take_files
+from reshard.storage.parts import Part, held_part, parts_of, parts_request, seal_part, take_files
 from reshard.storage.transaction import Records, Transaction
 
 RESULTS_AT_ONCE = 256
@@ -63,7 +63,7 @@ def agreed_request(place: Location, state: str | None) -> PartsRequest | None:
 
     Raises MissingError where no part was begun.
     """
-    data = request_of(place, state)
+    data = parts_request(place, state)
     if data is not None:
         return parse_request(data, str(place))
     if _is_made_by_us(place):

@@ -45,7 +45,7 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
         ) from error
 
 
-def remove_leftovers(asked: CheckedTarget, identity: Identity) -> None:
+def clean_published(asked: CheckedTarget, identity: Identity) -> None:
     """Removes what is left of a run of this conversion that was killed after it published.
 
     It may have been killed before the target's name was durable, so that is done here.

@@ -1,6 +1,6 @@
-"""Reads one chunk, once, into every place that takes elements of it, and sums it up.
+"""Reads one chunk, once, into every destination that takes elements of it, and sums it up.
 
-Elements that are contiguous in one place are decoded straight into it; others go through memory that is reused. If only
+Elements that are contiguous in one destination are decoded straight into it; others go through memory that is reused. If only
 a part of a raw chunk is needed, only that part is read, unless its runs are too short to be read one by one.
 ``ChunkMemory`` says what this takes: a chunk is decoded band by band, or at once if that is quicker and its memory is allowed.
 """
@@ -24,7 +24,12 @@ from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements
-from reshard.planning.cost import AT_ONCE_BYTES, BAND_BYTES, CAST_SCRATCH_BYTES, TASK_OVERHEAD_BYTES
+from reshard.planning.cost import (
+    AT_ONCE_BYTES,
+    BAND_BYTES,
+    CAST_SCRATCH_BYTES,
+    TASK_OVERHEAD_BYTES,
+)
 from reshard.planning.tensor_plan import around
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Place(Protocol):
+class Destination(Protocol):
     """Something that takes elements of a tensor."""
 
     @property
@@ -57,10 +62,10 @@ class Place(Protocol):
 
 
 class ChunkRead(Struct, frozen=True):
-    """A chunk and the places that take elements of it; no element goes to two places.
+    """A chunk and the destinations that take elements of it; no element goes to two.
 
     Attributes:
-        is_cast: whether places cast what they take.
+        is_cast: whether destinations cast what they take.
         shape: of the whole tensor, for its digest; None without a digest.
         is_whole: whether all of the chunk is read and checked, its padding too, wherever it goes.
         crcs: what the format recorded of the tensor, if it is summed up.
@@ -68,7 +73,7 @@ class ChunkRead(Struct, frozen=True):
 
     stored: StoredChunks
     chunk: SourceChunk
-    places: tuple[Place, ...]
+    destinations: tuple[Destination, ...]
     is_cast: bool
     shape: tuple[int, ...] | None = None
     is_whole: bool = False
@@ -79,8 +84,8 @@ class ChunkRead(Struct, frozen=True):
         return storage_bytes(self.stored.dtype)
 
     def direct(self, box: Box) -> Bytes | None:
-        """The bytes of one place that the elements of ``box`` fill contiguously; None if there are none."""
-        found = (place.direct(box) for place in self.places)
+        """The bytes of one destination that the elements of ``box`` fill contiguously; None if there are none."""
+        found = (each.direct(box) for each in self.destinations)
         return next((out for out in found if out is not None), None)
 
 
@@ -101,12 +106,12 @@ class ChunkResult(Struct, frozen=True):
     stored: int = 0
 
 
-class _Part(Struct, frozen=True):
-    """Elements of a chunk, valid until the next part is asked for.
+class _Band(Struct, frozen=True):
+    """Elements of a chunk, valid until the next band is asked for.
 
     Attributes:
         box: in the tensor.
-        is_placed: whether they are in a place already.
+        is_placed: whether they are in their destination already.
     """
 
     elements: Array
@@ -115,7 +120,7 @@ class _Part(Struct, frozen=True):
 
 
 def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
-    """Hands the chunk's elements to the places that need them; it is decoded in ``memory``.
+    """Hands the chunk's elements to the destinations that need them; it is decoded in ``memory``.
 
     Raises CorruptError, naming tensor and chunk, if its bytes are wrong, StorageError if they
     cannot be read.
@@ -124,13 +129,13 @@ def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
     for box in _boxes_to_read(read):
         reader, is_placed = _opened(read, box, memory)
         with closing(reader):
-            for part in _parts(read, reader, memory.decoded, is_placed=is_placed):
+            for band in _bands(read, reader, memory.decoded, is_placed=is_placed):
                 if read.shape is not None:
-                    crc ^= sum_of_box(part.elements, part.box, read.shape)
+                    crc ^= sum_of_box(band.elements, band.box, read.shape)
                     if read.crcs is not None:
-                        stored ^= read.crcs.sum_of_box(part.elements, part.box, read.shape)
-                for place in () if part.is_placed else read.places:
-                    cast = cast + place.put(part.elements, part.box)
+                        stored ^= read.crcs.sum_of_box(band.elements, band.box, read.shape)
+                for each in () if band.is_placed else read.destinations:
+                    cast = cast + each.put(band.elements, band.box)
             if read.is_whole:
                 reader.check_all()
             else:
@@ -140,20 +145,20 @@ def read_chunk(read: ChunkRead, memory: ChunkBuffers) -> ChunkResult:
 
 
 def _needed_bytes(read: ChunkRead) -> int:
-    """Stored bytes of the chunk that its places need."""
+    """Stored bytes of the chunk that its destinations need."""
     extent = read.chunk.extent
     if extent is None:
         return 0
     if not is_seekable(read.stored.encoding):
         return extent.length
-    return read.itemsize * sum(place.count_in(read.chunk.box) for place in read.places)
+    return read.itemsize * sum(each.count_in(read.chunk.box) for each in read.destinations)
 
 
 def _boxes_to_read(read: ChunkRead) -> list[Box]:
-    """The boxes of the chunk that the places need, if they leave gaps and each can be read alone; else one around them."""
+    """The boxes of the chunk that the destinations need, if they leave gaps and each can be read alone; else one around them."""
     if read.is_whole:
         return [read.chunk.box]
-    held = (place.box.intersect(read.chunk.box) for place in read.places)
+    held = (each.box.intersect(read.chunk.box) for each in read.destinations)
     boxes = [box for box in held if box is not None]
     whole = around(boxes)
     is_dense = sum(box.size for box in boxes) >= whole.size
@@ -177,7 +182,7 @@ def _is_at_once(read: ChunkRead, box: Box, memory: ChunkBuffers) -> bool:
 
 
 def _opened(read: ChunkRead, box: Box, memory: ChunkBuffers) -> tuple[ChunkReader, bool]:
-    """The chunk, and whether it was decoded into a place, which takes all of it."""
+    """The chunk, and whether it was decoded into a destination, which takes all of it."""
     chunk, buffers, placed = read.chunk, None, None
     dtype = element_dtype(read.stored.dtype, is_cast=read.is_cast)
     if _is_at_once(read, box, memory):
@@ -187,19 +192,19 @@ def _opened(read: ChunkRead, box: Box, memory: ChunkBuffers) -> tuple[ChunkReade
     return ChunkReader(read.stored, chunk, box, dtype, buffers), placed is not None
 
 
-def _parts(
+def _bands(
     read: ChunkRead, reader: ChunkReader, memory: Bytes, *, is_placed: bool
-) -> Iterator[_Part]:
+) -> Iterator[_Band]:
     """What the reader's box holds: all of it if the chunk was decoded, else bands of the box or of the chunk."""
     if reader.is_decoded:
-        yield _Part(reader.read(reader.inside, memory), reader.wanted, is_placed)
+        yield _Band(reader.read(reader.inside, memory), reader.wanted, is_placed)
     elif _is_exact(read, reader.wanted):
         yield from _bands_of_box(read, reader, memory)
     else:
         yield from _bands_of_chunk(read, reader, memory)
 
 
-def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Part]:
+def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Band]:
     shape, origin = reader.wanted.shape, reader.wanted.start
     rows = row_bytes(shape, read.itemsize) or [read.itemsize]
     for band in bands(shape, len(shape), rows, memory.nbytes):
@@ -208,10 +213,10 @@ def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterat
         elements = reader.read(
             box.relative_to(reader.chunk.box.start), memory if placed is None else placed
         )
-        yield _Part(elements, box, placed is not None)
+        yield _Band(elements, box, placed is not None)
 
 
-def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Part]:
+def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Band]:
     shape, origin = reader.chunk.stored_shape, reader.chunk.box.start
     rows = row_bytes(shape, read.itemsize) or [read.itemsize]
     for band in bands(shape, len(shape), rows, memory.nbytes, reader.part):
@@ -220,7 +225,7 @@ def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iter
         placed = read.direct(band.box(shape).shift(origin))
         _, part = reader.read_band(band, memory if placed is None else placed)
         if part is not None:
-            yield _Part(*part, placed is not None)
+            yield _Band(*part, placed is not None)
 
 
 class ChunkMemory(Struct, frozen=True):

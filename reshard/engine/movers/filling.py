@@ -63,7 +63,7 @@ class Filling(Struct):
         )
 
 
-class _Part(Struct, frozen=True):
+class _Taken(Struct, frozen=True):
     """What a unit takes of a band.
 
     Attributes:
@@ -87,7 +87,7 @@ class Taker(Struct):
     piece: Piece
     filling: Filling
     dtype: np.dtype[Any]
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Taken] = field(default_factory=list)
 
     @classmethod
     def of(cls, take: Take, fillings: Sequence[Filling]) -> Taker:
@@ -99,20 +99,20 @@ class Taker(Struct):
         """Finds what it takes of a band that lies at ``box`` of the source."""
         if isinstance(band, Interleaved):  # those who take whole bands only
             own = box.relative_to(self.piece.source_box.start)
-            self.parts = [_Part(band, own, True)]
+            self.parts = [_Taken(band, own, True)]
         else:
             self.parts = list(self._parts(self.seen(band), box))
 
-    def _parts(self, band: Array, box: Box) -> Iterator[_Part]:
+    def _parts(self, band: Array, box: Box) -> Iterator[_Taken]:
         for overlap in self.piece.overlaps(box):
             found = overlap.box.intersect(self.take.box)
             if found is None:
                 continue
             if overlap.where.shape == box.shape == found.shape:
-                yield _Part(band, found, True)
+                yield _Taken(band, found, True)
                 continue
             inside = band[overlap.inside.slices].reshape(overlap.shape)[overlap.where.slices]
-            yield _Part(inside[found.relative_to(overlap.box.start).slices], found, False)
+            yield _Taken(inside[found.relative_to(overlap.box.start).slices], found, False)
 
     def put(self) -> None:
         """Hands on what it takes to the target."""

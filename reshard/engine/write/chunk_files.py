@@ -76,11 +76,11 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
     if output.uploads is not None and place.offset is not None:
         return output.uploads.write(place, parts)
     if not output.place.traits.in_place:
-        parts = (joined(parts),)
+        parts = (in_one_piece(parts),)
     return write(output.place, place.file, place.offset, parts)
 
 
-def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+def in_one_piece(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
     """The parts as one piece of memory, without a copy where there is one.
 
     A large one is mapped, so that the system has it back as soon as it is written.

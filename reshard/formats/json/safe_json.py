@@ -49,10 +49,10 @@ def _refuse_unfit(found: FileStatus, file: Location, max_bytes: int) -> None:
 
 def read_json(file: Location) -> Any:
     """The value in a JSON file; errors name the file and the line."""
-    return parse_json(read_bytes(file), str(file))
+    return json_value(read_bytes(file), str(file))
 
 
-def parse_json(data: bytes, where: str) -> Any:
+def json_value(data: bytes, where: str) -> Any:
     """The value of JSON text; ``where`` names its origin in errors.
 
     Raises CorruptError for invalid JSON, FormatError for text that is nested too deeply or has too many values.

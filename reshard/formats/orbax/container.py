@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
-from reshard.formats.json.safe_json import expect, parse_json
+from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.orbax.aggregate_file import is_aggregate
 from reshard.formats.orbax.array_item import array_name, has_array, is_array_handler
 from reshard.formats.slices.metadata_files import MetadataFiles
@@ -142,7 +142,7 @@ def _read_record(files: MetadataFiles) -> dict[str, Any]:
     if data is None:
         return {}
     where = files.where(CHECKPOINT_METADATA)
-    return expect(parse_json(data, where), dict, "the checkpoint's metadata", where)
+    return expect(json_value(data, where), dict, "the checkpoint's metadata", where)
 
 
 def _time(value: Any) -> int | None:

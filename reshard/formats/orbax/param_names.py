@@ -39,14 +39,14 @@ def check_leaves(leaves: Sequence[Leaf]) -> None:
     """Raises FormatError for leaves of one item whose names collide, or that are below a stored leaf."""
     _check_unique(leaves, lambda leaf: leaf.name, "the name")
     _check_unique(
-        (leaf for leaf in leaves if is_stored(leaf)),
+        (leaf for leaf in leaves if has_bytes(leaf)),
         lambda leaf: param_name(leaf.path).removesuffix("/"),
         "Orbax's dotted name",
     )
     _check_nesting(leaves)
 
 
-def is_stored(leaf: Leaf) -> bool:
+def has_bytes(leaf: Leaf) -> bool:
     """Whether the leaf has bytes of its own under its dotted name: a tensor or a string."""
     return leaf.tensor or "string" in leaf.meta
 
@@ -121,7 +121,7 @@ def _check_unique(leaves: Iterable[Leaf], key: Callable[[Leaf], str], what: str)
 
 
 def _check_nesting(leaves: Sequence[Leaf]) -> None:
-    stored = {_keys(leaf): leaf.name for leaf in leaves if is_stored(leaf)}
+    stored = {_keys(leaf): leaf.name for leaf in leaves if has_bytes(leaf)}
     for leaf in leaves:
         keys = _keys(leaf)
         for depth in range(len(keys)):

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
@@ -107,7 +107,7 @@ def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
         return None
     what = f"the sharding of {name!r}"
     place = f"{where}, {what}"
-    fields = expect(parse_json(text.encode("utf-8", "surrogatepass"), place), dict, what, where)
+    fields = expect(json_value(text.encode("utf-8", "surrogatepass"), place), dict, what, where)
     if fields.get("sharding_type") == _SINGLE and isinstance(fields.get("device_str"), str):
         return OneDevice(text)
     if fields.get("sharding_type") != _NAMED:

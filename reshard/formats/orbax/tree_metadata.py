@@ -18,7 +18,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, parse_json, shorten
+from reshard.formats.json.safe_json import expect, json_value, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.array_item import array_name
 from reshard.formats.slices.metadata_files import MetadataFiles
@@ -263,7 +263,7 @@ def read_strings(files: MetadataFiles, leaves: Sequence[MetadataLeaf]) -> dict[s
             f"{path} is missing, but {len(wanted)} leaves are strings, {wanted[0].name!r} among "
             "them; restore it from a copy"
         )
-    document = expect(parse_json(data, path), dict, "the strings", path)
+    document = expect(json_value(data, path), dict, "the strings", path)
     return {leaf.param_name: _string_at(document, leaf, path) for leaf in wanted}
 
 

@@ -46,7 +46,7 @@ class Numbered(Struct, frozen=True):
         return f"{self.before}{number:0{self.width}d}{self.after}"
 
 
-def numbered(name: str) -> Numbered | None:
+def number_in(name: str) -> Numbered | None:
     """What a name says of its number; None where it does not say ``i-of-n``."""
     found = _OF.search(name)
     if found is None:
@@ -58,7 +58,7 @@ def numbered(name: str) -> Numbered | None:
 
 def refuse_lone_shard(file: Location) -> None:
     """Raises NotACheckpointError for a file whose name says that it is one of several."""
-    one = numbered(file.name)
+    one = number_in(file.name)
     if one is not None and one.count > 1:
         raise NotACheckpointError(
             f"{file} is one of {one.count} files of a model, as its name says; name the folder {file.parent} or the index in "
@@ -85,7 +85,7 @@ def refuse_several(folder: Location, names: Sequence[str]) -> None:
 def _sets(names: Sequence[str]) -> list[list[str]]:
     sets: dict[tuple[int | None, str], list[str]] = defaultdict(list)
     for name in names:
-        one = numbered(name)
+        one = number_in(name)
         sets[None if one is None else one.count, _NUMBER.sub("#", name)].append(name)
     return list(sets.values())
 
@@ -121,7 +121,7 @@ def _first_missing(family: Mapping[int, Numbered]) -> int | None:
 def _families(names: Sequence[str]) -> list[dict[int, Numbered]]:
     """Of each family of numbered names, the names by their numbers."""
     families: dict[str, dict[int, Numbered]] = defaultdict(dict)
-    for one in map(numbered, names):
+    for one in map(number_in, names):
         if one is not None:
             families[one.family].setdefault(one.number, one)
     return list(families.values())

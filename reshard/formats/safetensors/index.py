@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError
-from reshard.formats.json.safe_json import expect, parse_json, read_bytes
+from reshard.formats.json.safe_json import expect, json_value, read_bytes
 from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.location import Location
 
@@ -59,7 +59,7 @@ def read_index(file: Location, there: Collection[str]) -> ModelIndex:
     Raises CorruptError where it is damaged or names a file elsewhere, MissingError where one of its files is missing.
     """
     data = read_bytes(file, what="the index")
-    weight_map = _weight_map(parse_json(data, str(file)), str(file))
+    weight_map = _weight_map(json_value(data, str(file)), str(file))
     for name, held_by in weight_map.items():
         if "/" in held_by or held_by in ("", ".", ".."):
             raise CorruptError(

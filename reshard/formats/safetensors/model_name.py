@@ -53,11 +53,6 @@ class ModelName(Struct, frozen=True):
         return f"{self.stem}-{number:05d}-of-{count:05d}{ENDING}"
 
 
-def is_index(name: str) -> bool:
-    """Whether it is the name of an index of shards."""
-    return _INDEX.fullmatch(name) is not None
-
-
 def name_of_index(index: str) -> ModelName:
     """The names of a model that has this index."""
     match = _INDEX.fullmatch(index)

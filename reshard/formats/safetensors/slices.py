@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent, RawPiece
-from reshard.formats.json.safe_json import expect, expect_sizes, parse_json
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.safetensors.dtypes import element_shape
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
@@ -167,7 +167,7 @@ def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
 
 
 def _document(header: FileHeader, key: str, where: str) -> dict[str, Any]:
-    return expect(parse_json(header.metadata[key].encode(), where), dict, "it", where)
+    return expect(json_value(header.metadata[key].encode(), where), dict, "it", where)
 
 
 def _listed(name: str, pieces: Mapping[str, StoredPiece], where: str) -> StoredPiece:

@@ -65,7 +65,7 @@ def digest_of_file(file: Location) -> str:
     return f"{crc:016x}"
 
 
-def size_of(file: Location) -> int:
+def size_or_zero(file: Location) -> int:
     """The file's size in bytes; 0 if it cannot be looked up."""
     try:
         found = file.status()

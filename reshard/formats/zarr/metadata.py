@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding
-from reshard.formats.json.safe_json import expect, expect_sizes, parse_json, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.zarr.codec_chains import (
     BY_TENSORSTORE,
@@ -95,7 +95,7 @@ def parse_zarr(data: bytes, file_name: str, where: str) -> ZarrArray:
         CorruptError: it contradicts itself or the format.
         FormatError: it uses an unsupported feature, or sizes beyond any real array.
     """
-    fields = expect(parse_json(data, where), dict, "the array's metadata", where)
+    fields = expect(json_value(data, where), dict, "the array's metadata", where)
     array = _parse_zarr2(fields, where) if file_name == ZARR2_FILE else _parse_zarr3(fields, where)
     _refuse_absurd(array, where)
     return array

@@ -55,13 +55,13 @@ class ShardIndexes:
 
     def _table(self, shard: Extent, indexing: ShardIndexing, what: str) -> bytes:
         if shard.inline is not None or math.prod(indexing.parts) == 1:
-            return read_index(shard, indexing, what)  # met once, so keeping it would not help
+            return read_shard_index(shard, indexing, what)  # met once, so keeping it would not help
         key = (shard.path, shard.offset)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        table = read_index(shard, indexing, what)
+        table = read_shard_index(shard, indexing, what)
         with self._lock:
             self._keep(key, table)
         return table
@@ -75,7 +75,7 @@ class ShardIndexes:
             self._kept_bytes -= len(dropped)
 
 
-def read_index(shard: Extent, indexing: ShardIndexing, what: str) -> bytes:
+def read_shard_index(shard: Extent, indexing: ShardIndexing, what: str) -> bytes:
     """The table of a shard's index, its CRC32C checked if it has one."""
     table_bytes = math.prod(indexing.parts) * _ENTRY.size
     size = table_bytes + (_CHECKSUM_BYTES if indexing.checksum else 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Encoding
-from reshard.formats.json.safe_json import expect, parse_json
+from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.zarr.codec_chains import SUPPORTED
 from reshard.formats.zarr.metadata import ZARR2_FILE
 
@@ -33,7 +33,7 @@ def tensorstore_encoding(
     """
     import tensorstore as ts
 
-    fields = expect(parse_json(data, where), dict, "the array's metadata", where)
+    fields = expect(json_value(data, where), dict, "the array's metadata", where)
     is_zarr2 = file_name == ZARR2_FILE
     shape = list(chunk_shape)
     spec = {

@@ -37,7 +37,7 @@ class Sent:
         self.is_all = True
 
 
-def is_stored(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
+def is_received(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
     """Whether Google Cloud received what was put whole: its ETag of such an object is most often its MD5.
 
     Where it is something else (the object has a key of the customer), the object is read back. One that another run
@@ -52,7 +52,7 @@ def is_stored(store: BucketStore, path: str, data: bytes | memoryview, version: 
         return True
 
 
-def has_parts(store: BucketStore, path: str, version: str, sent: Sent) -> bool:
+def is_received_in_parts(store: BucketStore, path: str, version: str, sent: Sent) -> bool:
     """Whether an object has the bytes of an upload, by reading it in that version."""
     file, done, crc = store.open(path, version), 0, 0
     buffer = memoryview(bytearray(min(sent.nbytes, _RANGES_AT_ONCE * RANGE_BYTES)))
@@ -66,6 +66,6 @@ def stored_version(store: BucketStore, path: str, sent: Sent) -> str | None:
     """The version of an object that has all bytes of an upload, although the store answered with an error; None for none."""
     with suppress(StorageError):
         found = store.status(path) if sent.is_all else None
-        if found is not None and has_parts(store, path, found.version, sent):
+        if found is not None and is_received_in_parts(store, path, found.version, sent):
             return found.version
     return None

@@ -196,7 +196,7 @@ def _create_only(trial: _Trial) -> str:
 def _replace_known(trial: _Trial) -> str:
     path = trial.path("replaced")
     objects.put(trial.store, path, b"one")
-    first = objects.look(trial.store, path)
+    first = objects.known_version(trial.store, path)
     if first is None:
         raise _DoesNotHoldError("an object that was put is not there")
     objects.replace(trial.store, path, b"two", first)

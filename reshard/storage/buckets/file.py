@@ -54,7 +54,7 @@ class BucketFile:
         if not self.is_pinned:
             done = self._get(offset, out[:RANGE_BYTES])  # tells the version
             return done + self.fill(offset + done, out[done:]) if done == RANGE_BYTES else done
-        ranges = split(self._there(offset, len(out)))
+        ranges = equal_ranges(self._there(offset, len(out)))
         if len(ranges) <= 1:
             return self._get(offset, out[: self._there(offset, len(out))])
         others = [
@@ -135,7 +135,7 @@ class BucketFile:
         )
 
 
-def split(nbytes: int) -> list[tuple[int, int]]:
+def equal_ranges(nbytes: int) -> list[tuple[int, int]]:
     """Ranges of nearly equal size, none larger than ``RANGE_BYTES``."""
     count = -(-nbytes // RANGE_BYTES)
     edges = [nbytes * i // count for i in range(count + 1)] if count else []

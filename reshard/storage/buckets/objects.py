@@ -9,7 +9,12 @@ from msgspec import Struct, structs
 
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
-from reshard.storage.buckets.check_upload import Sent, has_parts, is_stored, stored_version
+from reshard.storage.buckets.check_upload import (
+    Sent,
+    is_received,
+    is_received_in_parts,
+    stored_version,
+)
 from reshard.storage.buckets.errors import (
     bucket_error,
     bucket_errors,
@@ -105,7 +110,7 @@ class Known(Struct, frozen=True):
     version: str | None
 
 
-def look(store: BucketStore, path: str) -> Known | None:
+def known_version(store: BucketStore, path: str) -> Known | None:
     """The version of an object now; None where there is none."""
     client = store.client(path)
     with bucket_errors("look at", store.text(path)):
@@ -178,7 +183,7 @@ def put_parts(
                 raise
             return there
     version = version_of(done["e_tag"])
-    if store.scheme == "gs" and not has_parts(store, path, version, sent):
+    if store.scheme == "gs" and not is_received_in_parts(store, path, version, sent):
         delete(store, [path])
         raise damaged_upload(store.text(path))
     return version
@@ -235,7 +240,7 @@ def _put(
             is_first = False
             continue
         version = version_of(done["e_tag"])
-        if store.scheme != "gs" or is_stored(store, path, data, version):
+        if store.scheme != "gs" or is_received(store, path, data, version):
             return version
         mode, is_first = _in_place_of(Known(done["e_tag"], done["version"])), False
     delete(store, [path])

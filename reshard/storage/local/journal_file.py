@@ -52,7 +52,7 @@ def new_journal(path: Path, header: JournalHeader) -> LineFile:
     return lines
 
 
-def read_header(path: Path) -> JournalHeader | None:
+def read_journal_header(path: Path) -> JournalHeader | None:
     """The header of the journal at ``path``; None where there is none that can be read.
 
     Raises ResumeError where another version of this program wrote it: that version can resume it.

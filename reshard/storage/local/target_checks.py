@@ -64,7 +64,7 @@ def _real(place: Location) -> PurePath:
         ) from None
 
 
-def check_new(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
+def check_new_path(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
     """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made."""
     is_empty = not is_file and is_empty_folder(target) and not _is_working_folder(target)
     if os.path.lexists(target) and not overwrite and not is_empty:

@@ -20,7 +20,12 @@ from reshard.storage.checked_lines import LineFile
 from reshard.storage.host import boot_id, host_name, this_kernel
 from reshard.storage.local.attempts import attempts_in, end_attempts, open_attempts
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
-from reshard.storage.local.journal_file import JournalHeader, new_journal, read_header, read_records
+from reshard.storage.local.journal_file import (
+    JournalHeader,
+    new_journal,
+    read_journal_header,
+    read_records,
+)
 from reshard.storage.local.prefix_files import is_linked, unlink_files
 from reshard.storage.local.publishing import publish
 from reshard.storage.local.staging import (
@@ -44,7 +49,7 @@ PARTS_REQUEST = "parts/request"
 
 
 @contextmanager
-def held_target(target: Path, file: str = "") -> Iterator[LocalTransaction]:
+def held_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
     """The transaction of a target, as the last run left it; in the block no other run can have it.
 
     ``file`` names the file below the root that becomes the target; "" where the root itself does, ``FILES_OF_PREFIX`` where
@@ -83,14 +88,14 @@ class LocalTransaction:
         """Nothing: the lock lasts as long as this process."""
 
     def left_by(self) -> Mapping[str, Any] | None:
-        header = read_header(self._staging.journal)
+        header = read_journal_header(self._staging.journal)
         return None if header is None else header.identity
 
     def has_parts(self) -> bool:
         return size_if_there(self._staging.folder / PARTS_REQUEST) is not None
 
     def earlier(self) -> Earlier | None:
-        header = read_header(self._staging.journal)
+        header = read_journal_header(self._staging.journal)
         if header is None or not self._root.is_dir() or self._root.is_symlink():
             return None
         if not self._is_own(header) or not self._has_records():
@@ -177,7 +182,7 @@ class LocalTransaction:
         if self._staging.is_prefix:
             return bool(self._marks) and is_linked(self._staging, self._marks)
         try:
-            header = read_header(self._staging.journal)
+            header = read_journal_header(self._staging.journal)
             return header is not None and os.lstat(self.target).st_ino == header.root
         except (StorageError, ResumeError, OSError):
             return False

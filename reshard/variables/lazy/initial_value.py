@@ -36,7 +36,7 @@ class InitialValue(Struct, frozen=True):
         import jax.numpy as jnp
 
         if self.call is None and _is_jax(self.array):
-            return in_dtype(jnp.array(self.array), self.dtype)
+            return value_in_dtype(jnp.array(self.array), self.dtype)
         if self.call is None:
             return jnp.array(_copied(self.array, self.dtype, path))
         with _naming(path):
@@ -54,7 +54,7 @@ class InitialValue(Struct, frozen=True):
             self._check(made, path)
             return compute_in_steps(self.call, lambda _: [sharding], compiled)[1][0]
         if _is_jax(self.array):
-            placed = distribute_tensor(in_dtype(self.array, self.dtype), sharding)
+            placed = distribute_tensor(value_in_dtype(self.array, self.dtype), sharding)
             return placed.copy() if placed is self.array else placed
         return jax.make_array_from_callback(
             self.shape, sharding, lambda index: _copied(self.array[index], self.dtype, path)
@@ -154,7 +154,7 @@ def _naming(path: str) -> Iterator[None]:
         raise
 
 
-def in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+def value_in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
     """The array in ``dtype``; VariableTypeError between random keys and numbers."""
     import jax
     import jax.numpy as jnp

@@ -78,7 +78,7 @@ def initialized_by(variable: Any, initializer: Callable[..., Any]) -> Any:
     return variable._convert_to_tensor(initializer(tuple(variable.shape), dtype=variable._dtype))
 
 
-def dtype_of(variable: Any) -> str:
+def variable_dtype(variable: Any) -> str:
     """The dtype of a Keras variable, whatever the current compute dtype is."""
     dtype: str = variable._dtype
     return dtype

@@ -17,7 +17,6 @@ from reshard.variables.lazy.compute_in_steps import Compiled
 from reshard.variables.lazy.initial_value import InitialValue
 from reshard.variables.lazy.keras_internals import (
     CACHED_BY_KERAS,
-    dtype_of,
     has_layout,
     hold,
     initialized_by,
@@ -26,9 +25,10 @@ from reshard.variables.lazy.keras_internals import (
     keras_on_jax,
     lazy_initializer,
     value_of,
+    variable_dtype,
 )
 from reshard.variables.lazy.object_paths import Children, attributes, object_paths
-from reshard.variables.lazy.path_sharding import layout_of, sharding_of
+from reshard.variables.lazy.path_sharding import layout_at, sharding_of
 from reshard.variables.lazy.variable import Variable
 
 
@@ -62,7 +62,7 @@ class KerasVariable:
         return self._layout_map if waiting is None else waiting.layout_map
 
     def layout_at(self, path: str) -> TensorLayout:
-        return layout_of(self._map(), path, is_rng_state=self.is_rng_state)
+        return layout_at(self._map(), path, is_rng_state=self.is_rng_state)
 
     def sharding_at(self, path: str) -> Any:
         shape = self.variable.shape
@@ -81,7 +81,7 @@ class KerasVariable:
             return distribute_tensor(value, self.sharding_at(path))
         initial = InitialValue(
             tuple(self.variable.shape),
-            jnp.dtype(dtype_of(self.variable)),
+            jnp.dtype(variable_dtype(self.variable)),
             call=lambda: initialized_by(self.variable, waiting.initializer),
         )
         return initial.sharded(self.sharding_at(path), path, compiled)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 
-def layout_of(layout_map: LayoutMap, path: str, *, is_rng_state: bool = False) -> TensorLayout:
+def layout_at(layout_map: LayoutMap, path: str, *, is_rng_state: bool = False) -> TensorLayout:
     """The layout of the variable ``path`` as the map has it, else a replicated one, which has no axes.
 
     The state of random number generators is always replicated. Raises LayoutError if there is no mesh.
@@ -36,7 +36,7 @@ def sharding_of(
     A mesh without devices uses all of ``jax.devices()`` if their number fits. Raises LayoutError if there is no mesh, no
     device, or the layout does not fit ``shape``.
     """
-    layout = layout_of(layout_map, path, is_rng_state=is_rng_state)
+    layout = layout_at(layout_map, path, is_rng_state=is_rng_state)
     layout = _on_devices(layout, layout_map.get_default_mesh(), path)
     layout.shard_shape(shape, path)
     return layout.backend_layout

@@ -10,8 +10,8 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy.compute_in_steps import Compiled
-from reshard.variables.lazy.initial_value import InitialValue, in_dtype, initial_value
-from reshard.variables.lazy.path_sharding import layout_of, sharding_of
+from reshard.variables.lazy.initial_value import InitialValue, initial_value, value_in_dtype
+from reshard.variables.lazy.path_sharding import layout_at, sharding_of
 from reshard.variables.sharded.in_jax import is_traced
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Variable:
             raise VariableError(
                 f"{self} cannot be assigned a value of shape {list(new.shape)}; give one of the variable's shape"
             )
-        self._value = jax.device_put(in_dtype(new, before.dtype), before.sharding)
+        self._value = jax.device_put(value_in_dtype(new, before.dtype), before.sharding)
 
     def made(self, path: str, compiled: Compiled) -> jax.Array:
         """The value in shards by the layout of ``path``; the variable itself does not change."""
@@ -146,7 +146,7 @@ class Variable:
 
     def layout_at(self, path: str) -> TensorLayout:
         """The layout that its scope's map has for ``path``."""
-        return layout_of(self._map(path), path, is_rng_state=self._is_key())
+        return layout_at(self._map(path), path, is_rng_state=self._is_key())
 
     def sharding_at(self, path: str) -> Any:
         """The sharding that its scope's map has for ``path``."""

@@ -22,7 +22,7 @@ def gathered(shards: Sequence[Array], axis: int, rows: ShardRows) -> Array:
     return read(shards, axis, rows.parts_of_range(range(rows.total)), every)
 
 
-def filled(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[Any, Any]:
+def whole_array(shards: Sequence[Array], axis: int, rows: ShardRows) -> np.ndarray[Any, Any]:
     """The whole variable as one numpy array; no device holds all of it at any time."""
     import numpy as np
 

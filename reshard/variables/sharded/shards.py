@@ -29,7 +29,7 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, .
         raise VariableTypeError(f"the name of a variable must be text, not {name!r}")
     _check_sequence(variables, name)
     arrays = [from_python(v, name) if isinstance(v, list) else v for v in variables]
-    axis = check_fit(arrays, axis, name)
+    axis = common_axis(arrays, axis, name)
     if are_numpy(arrays):
         return tuple(map(kept_numpy, arrays)), axis
     return tuple(as_jax_array(v, name) for v in arrays), axis
@@ -37,7 +37,7 @@ def checked_shards(variables: Any, axis: int, name: str) -> tuple[tuple[Array, .
 
 def live_shards(shards: Sequence[Any], axis: int, name: str) -> tuple[Array, ...]:
     """The shards of a variable, checked again, as all numpy or all jax arrays."""
-    check_fit(shards, axis, name)
+    common_axis(shards, axis, name)
     if are_numpy(shards):
         return tuple(shards)
     return tuple(as_jax_array(shard, name) for shard in shards)
@@ -114,7 +114,7 @@ def _as_float32(found: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     return narrow
 
 
-def check_fit(shards: Sequence[Any], axis: int, name: str) -> int:
+def common_axis(shards: Sequence[Any], axis: int, name: str) -> int:
     """``axis`` counted from the front; an error if shards are not arrays or do not fit together."""
     for shard in shards:
         _check_array(shard, name)

@@ -17,15 +17,15 @@ from reshard.variables.sharded.in_jax import refuse_tracing, register_pytree
 from reshard.variables.sharded.indexing import take_index
 from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.sharded.operators import ArrayOperators
-from reshard.variables.sharded.reading import filled, gathered
+from reshard.variables.sharded.reading import gathered, whole_array
 from reshard.variables.sharded.row_updates import IndexedSlices, RowUpdates
 from reshard.variables.sharded.shard_rows import ShardRows
 from reshard.variables.sharded.shards import (
     are_numpy,
-    check_fit,
     check_jax_keeps,
     checked_axis,
     checked_shards,
+    common_axis,
     from_python,
     live_shards,
     narrowed_by_jax,
@@ -131,8 +131,8 @@ class ShardedVariable(Facts, ArrayOperators, RowUpdates):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole variable as a new numpy array, joined in host memory."""
-        check_fit(self._shards, self.axis, self.name)
-        return filled(self._shards, self.axis, self._rows)
+        common_axis(self._shards, self.axis, self.name)
+        return whole_array(self._shards, self.axis, self._rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import MAX_JSON_DEPTH, parse_json, read_bytes, read_json
+from reshard.formats.json.safe_json import MAX_JSON_DEPTH, json_value, read_bytes, read_json
 from reshard.storage.location import locate
 
 VALUES = st.recursive(
@@ -42,7 +42,7 @@ def _taken(cursor):
 @given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
 def test_both_agree_with_the_standard_library(value, indent, ascii_only):
     data = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "replace")
-    assert parse_json(data, "here") == json.loads(data) == by_cursor(data)
+    assert json_value(data, "here") == json.loads(data) == by_cursor(data)
 
 
 @given(st.text('[]{},:"\\ 1a\n', max_size=30))
@@ -51,16 +51,16 @@ def test_both_refuse_what_the_standard_library_refuses(text):
     try:
         expected = json.loads(text)
     except ValueError:
-        for read in (lambda d: parse_json(d, "here"), by_cursor):
+        for read in (lambda d: json_value(d, "here"), by_cursor):
             with pytest.raises(
                 CorruptError, match=r"here, line \d+, column \d+: expected JSON, found"
             ):
                 read(data)
     else:
-        assert parse_json(data, "here") == by_cursor(data) == expected
+        assert json_value(data, "here") == by_cursor(data) == expected
 
 
-@pytest.mark.parametrize("read", [lambda d: parse_json(d, "f.json"), by_cursor])
+@pytest.mark.parametrize("read", [lambda d: json_value(d, "f.json"), by_cursor])
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
 def test_depth_is_refused_before_parsing(read, bracket):
     deep = bracket * 1_000_000
@@ -72,8 +72,8 @@ def test_depth_is_refused_before_parsing(read, bracket):
 
 def test_brackets_in_strings_do_not_count():
     value = ["[" * 500, '\\"[' * 500, {"{" * 200: "\\"}]
-    assert parse_json(json.dumps(value).encode(), "here") == value
-    assert parse_json(b"[" * 64 + b"]" * 64, "here") is not None
+    assert json_value(json.dumps(value).encode(), "here") == value
+    assert json_value(b"[" * 64 + b"]" * 64, "here") is not None
 
 
 def test_errors_name_file_line_and_column(tmp_path):

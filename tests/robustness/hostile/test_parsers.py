@@ -21,7 +21,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import open_stream
 from reshard.formats.contents import Encoding, Extent
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import parse_json
+from reshard.formats.json.safe_json import json_value
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.aggregate_file import read_aggregate
 from reshard.formats.orbax.aggregate_tree import read_tree
@@ -31,7 +31,7 @@ from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings,
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
-from reshard.formats.zarr.shard_index import read_index
+from reshard.formats.zarr.shard_index import read_shard_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.read_layout import load_layout
@@ -65,7 +65,7 @@ def test_json_is_what_the_library_reads_or_refused(data):
         expected = json.loads(data.decode())
     except (ValueError, RecursionError):
         expected = None
-    for parse in (lambda: parse_json(data, "it"), lambda: read_by_cursor(data)):
+    for parse in (lambda: json_value(data, "it"), lambda: read_by_cursor(data)):
         try:
             found = parse()
         except (CorruptError, FormatError):
@@ -191,7 +191,7 @@ def test_databases_whose_checksums_are_right(specimens, tmp_path_factory, seed, 
 def test_shard_index(data, parts, at_end, checksum):
     indexing = ShardIndexing(tuple(parts), at_end, checksum)
     with only_ours():
-        table = read_index(Extent("it", 0, len(data), data), indexing, "it")
+        table = read_shard_index(Extent("it", 0, len(data), data), indexing, "it")
         assert len(table) == 16 * math.prod(parts)
 
 

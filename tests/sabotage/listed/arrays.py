@@ -19,8 +19,8 @@ SABOTAGES = (
         "restored-to-another-region",
         "a chunk that two devices share goes to the first of them only",
         "reshard/engine/decode/read_chunk.py",
-        "                for place in () if part.is_placed else read.places:",
-        "                for place in () if part.is_placed else read.places[:1]:",
+        "                for each in () if band.is_placed else read.destinations:",
+        "                for each in () if band.is_placed else read.destinations[:1]:",
         ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
     ),
     Sabotage(

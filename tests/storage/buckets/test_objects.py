@@ -95,9 +95,9 @@ def test_an_object_that_another_run_replaces_before_it_is_proved_was_put(
 
 
 def test_only_the_version_that_was_named_is_replaced(store: BucketStore) -> None:
-    assert objects.look(store, "lease") is None
+    assert objects.known_version(store, "lease") is None
     objects.put(store, "lease", b"1")
-    first = objects.look(store, "lease")
+    first = objects.known_version(store, "lease")
     assert first is not None
     objects.replace(store, "lease", b"2", first)
     for path in "lease", "none":

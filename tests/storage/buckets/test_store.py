@@ -16,7 +16,7 @@ from reshard.errors import MissingError, SourceChangedError, StorageError
 from reshard.formats.registry import open_reader
 from reshard.storage.base import Entry, FileStatus
 from reshard.storage.buckets import file as bucket_file
-from reshard.storage.buckets.file import split
+from reshard.storage.buckets.file import equal_ranges
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
 from reshard.storage.location import Location, locate, open_file
 from tests.emulators.buckets import Bucket
@@ -160,10 +160,10 @@ def test_a_large_read_is_several_requests_at_once(
 
 def test_ranges_are_nearly_equal() -> None:
     whole = bucket_file.RANGE_BYTES
-    assert split(0) == []
-    assert split(1) == [(0, 1)]
-    assert split(whole) == [(0, whole)]
-    assert split(whole + 1) == [(0, (whole + 1) // 2), ((whole + 1) // 2, whole + 1)]
+    assert equal_ranges(0) == []
+    assert equal_ranges(1) == [(0, 1)]
+    assert equal_ranges(whole) == [(0, whole)]
+    assert equal_ranges(whole + 1) == [(0, (whole + 1) // 2), ((whole + 1) // 2, whole + 1)]
 
 
 def test_the_state_changes_with_any_object(run: Location, bucket: Bucket) -> None:

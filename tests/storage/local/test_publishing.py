@@ -14,7 +14,7 @@ from reshard.storage.local import publishing
 from reshard.storage.local.publishing import publish
 from reshard.storage.local.staging import staged
 from reshard.storage.location import locate
-from reshard.storage.targets import check_target
+from reshard.storage.targets import check_place
 from tests.storage.folders import appear, fill, names, still_there, unsupported
 
 
@@ -38,7 +38,7 @@ def test_an_empty_folder_is_replaced(renaming, tmp_path, monkeypatch):
         monkeypatch.setattr(publishing, "_rename", unsupported)
     target = tmp_path / "dst"
     target.mkdir()
-    check_target(locate(target), locate(tmp_path / "src"), overwrite=False)
+    check_place(locate(target), locate(tmp_path / "src"), overwrite=False)
     with staged(target) as stage:
         fill(stage.root)
         publish(stage, overwrite=False)

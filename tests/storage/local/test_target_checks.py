@@ -9,7 +9,7 @@ import pytest
 
 from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.location import locate
-from reshard.storage.targets import check_target
+from reshard.storage.targets import check_place
 
 
 def test_a_mount_point_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -19,22 +19,22 @@ def test_a_mount_point_is_refused_before_anything_is_written(tmp_path, monkeypat
         with pytest.raises(
             TargetExistsError, match="is a mount point, which no rename can replace"
         ):
-            check_target(locate(tmp_path / "dst"), locate(tmp_path / "src"), overwrite=overwrite)
+            check_place(locate(tmp_path / "dst"), locate(tmp_path / "src"), overwrite=overwrite)
 
 
 def test_target_may_be_beside_the_source_with_a_longer_name(tmp_path):
     (tmp_path / "step").mkdir()
-    check_target(locate(tmp_path / "step2"), locate(tmp_path / "step"), overwrite=False)
+    check_place(locate(tmp_path / "step2"), locate(tmp_path / "step"), overwrite=False)
 
 
 def test_target_inside_the_source_by_way_of_a_link(tmp_path):
     (tmp_path / "src" / "in").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "src" / "in")
     with pytest.raises(StorageError, match="is inside the source"):
-        check_target(locate(tmp_path / "link" / "dst"), locate(tmp_path / "src"), overwrite=False)
+        check_place(locate(tmp_path / "link" / "dst"), locate(tmp_path / "src"), overwrite=False)
 
 
 def test_target_below_a_link_that_leads_to_itself(tmp_path):
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(StorageError, match="link"):
-        check_target(locate(tmp_path / "link" / "dst"), locate(tmp_path / "src"), overwrite=False)
+        check_place(locate(tmp_path / "link" / "dst"), locate(tmp_path / "src"), overwrite=False)

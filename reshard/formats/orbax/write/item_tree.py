@@ -10,7 +10,7 @@ from msgspec import Struct
 from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item, Leaf, PathKey
-from reshard.formats.orbax.param_names import check_leaves, check_path, is_stored, param_name
+from reshard.formats.orbax.param_names import check_leaves, check_path, has_bytes, param_name
 from reshard.formats.sequences import settle_sequences, tree_order
 
 V1_ITEM = "state"
@@ -131,7 +131,7 @@ def _without_placeholders(leaves: Sequence[Leaf]) -> list[Leaf]:
     return [
         leaf
         for leaf, path in zip(leaves, keys, strict=True)
-        if path not in inner or is_stored(leaf)
+        if path not in inner or has_bytes(leaf)
     ]
 
 

@@ -56,7 +56,10 @@ def has_state(target: Location, state: str | None = None) -> bool:
     if next(islice(state_folder(target, state).files(), 1), None) is not None:
         return True
     mark = target / UNFINISHED_MARK
-    return isinstance(mark.store, BucketStore) and objects.look(mark.store, mark.path) is not None
+    return (
+        isinstance(mark.store, BucketStore)
+        and objects.known_version(mark.store, mark.path) is not None
+    )
 
 
 _SEEN: dict[tuple[str, str], float] = {}

@@ -182,7 +182,7 @@ class Lease:
             version = objects.replace(self._store, self._path, held.render(), self._known)
         except (SourceChangedError, MissingError):
             return self._known_if_ours(held.render())
-        known = objects.look(self._store, self._path)
+        known = objects.known_version(self._store, self._path)
         # Its content has the run and the beat, so that no other lease has this ETag.
         if known is None or version_of(known.e_tag) != version:
             self._lose()
@@ -190,7 +190,7 @@ class Lease:
 
     def _known_if_ours(self, data: bytes) -> objects.Known | None:
         """The version that is there, if it is what this run put; a run that stood still may find another one's."""
-        known = objects.look(self._store, self._path)
+        known = objects.known_version(self._store, self._path)
         if known is None or read_content(self._store, self._path, version_of(known.e_tag)) != data:
             self._lose()
         return known

@@ -55,7 +55,7 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
         objects.put(store, path, held.render())
         return Lease(store, path, held, began_s, is_conditional=False)
     taken = _puts_taken(store, path)
-    if taken == 1 and (known := objects.look(store, path)) is not None:
+    if taken == 1 and (known := objects.known_version(store, path)) is not None:
         held, began_s = Held(target, _next_fence(held.fence), held.run), now_s()
         objects.replace(store, path, held.render(), known)
     is_conditional = taken < 2
@@ -96,7 +96,7 @@ def _next_fence(last: int) -> int:
 def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
     """Takes a lease that is there, once it is free or dead."""
     while True:
-        known, held = objects.look(store, path), read_lease(store, path)
+        known, held = objects.known_version(store, path), read_lease(store, path)
         if known is None or held is None:
             return _taken(store, path, ours, unsafe=False)
         if not _can_be_taken(store, path, known, held):
@@ -119,7 +119,7 @@ def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Hel
     if held.is_free or state == "gone" or (is_of_this_process and held.run not in LIVE):
         return True
     until = now_s() + DEAD_S
-    while not is_of_this_process and objects.look(store, path) == known:
+    while not is_of_this_process and objects.known_version(store, path) == known:
         if now_s() >= until:
             return True
         time.sleep(LOOK_S)

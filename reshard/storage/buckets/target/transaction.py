@@ -196,7 +196,7 @@ class ObjectTransaction:
         try:
             return objects.put_new(self._store, path, data, number)
         except TargetExistsError:
-            known = objects.look(self._store, path)
+            known = objects.known_version(self._store, path)
             if known is None:
                 raise
             self._refuse_marked()
@@ -207,7 +207,7 @@ class ObjectTransaction:
 
         An earlier run that has lost the target is believed by nobody.
         """
-        if objects.look(self._store, f"{self._target.path}/{COMMIT_MARKER}") is None:
+        if objects.known_version(self._store, f"{self._target.path}/{COMMIT_MARKER}") is None:
             return
         if not 0 < run_of(self._target / COMMIT_MARKER) < self._lease.fence:
             raise TargetExistsError(
