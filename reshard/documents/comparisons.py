@@ -9,26 +9,29 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from reshard.documents.shared import Digest, MissingNumbers, Shape
 
+Status = Literal[
+    "equal",
+    "different",
+    "damaged",
+    "only in A",
+    "only in B",
+    "recorded",
+    "checksum",
+    "not recorded",
+]
+Comparison = Literal["exact", "cast", "computed"]
+
 
 class VerifiedTensor(Struct, frozen=True):
     """The comparison of one tensor."""
 
     name: str
-    status: Literal[
-        "equal",
-        "different",
-        "damaged",
-        "only in A",
-        "only in B",
-        "recorded",
-        "checksum",
-        "not recorded",
-    ]
+    status: Status
     digest_a: Digest | None
     digest_b: Digest | None
     detail: str
     source: str | None
-    comparison: Literal["exact", "cast", "computed"]
+    comparison: Comparison
     source_dtype: str | None
     target_dtype: str | None
     saturate: bool

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from reshard.documents.comparisons import Status
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
@@ -16,7 +17,7 @@ from reshard.layout.changes import Cast, kind_of
 from reshard.planning.pairing import Pairing, pair_by_name
 from reshard.verification.diff_report import LeafDiff, no_place_warnings
 from reshard.verification.other_leaves import AllLeaves, compare_others
-from reshard.verification.verify_report import Status, TensorVerdict, Verification
+from reshard.verification.verify_report import TensorVerdict, Verification
 
 
 def compare_stored(

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.documents.comparisons import Comparison
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.base import Reader
+from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
+from reshard.maps.make import in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors, unequal
 from reshard.planning.pairing import RulesFrom
-from reshard.verification.made_digests import MadeDigests, made_digests
-from reshard.verification.verify_report import Comparison, TensorVerdict, Verification
+from reshard.verification.verify_report import TensorVerdict, Verification
 
 
 def compare_mapped(
@@ -36,9 +41,9 @@ def compare_mapped(
     alike = {m.spec.name for m in mapping.tensors if m.spec.name in b.tensors and not _unlike(m, b)}
     in_b = tensor_digests(b, limits, alike, progress, damage=damage, stage="reading")
     unreadable: tuple[str, ...] = ()
-    found = MadeDigests({}, {})
+    found = _MadeDigests({}, {})
     try:
-        found = made_digests(a, mapping, limits, progress)
+        found = _made_digests(a, mapping, limits, progress)
         unreadable = tuple(_changed(a, found.sources))
     except (CorruptError, StorageError) as error:
         unreadable = (f"A: {error}",)
@@ -52,6 +57,40 @@ def compare_mapped(
         rules_from="given" if changes and map_from == "given" else None,
         map_from=map_from,
     )
+
+
+class _MadeDigests(Struct, frozen=True):
+    """Digests of what a map makes, and of what it is made of, 16 hex digits.
+
+    Attributes:
+        sources: of the tensors that are taken whole and once, by name.
+    """
+
+    made: Mapping[str, str]
+    sources: Mapping[str, str]
+
+
+def _made_digests(
+    reader: Reader,
+    mapping: Mapped,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+) -> _MadeDigests:
+    """Reads the source once, as far as the memory allows, and takes the digest of each tensor that the map makes.
+
+    Nothing is written. Raises the errors of ``make_tensors``.
+    """
+    tensors = [_in_chunks(made) for made in mapping.tensors]
+    books = make_tensors(reader, tensors, limits, progress=progress).books
+    found = zip([made.spec.name for made in tensors], books.results(), strict=True)
+    return _MadeDigests(
+        {name: result.target_digest or "" for name, result in found},
+        {name: digest for (_, name), digest in books.source_digests().items()},
+    )
+
+
+def _in_chunks(made: MappedTensor) -> MappedTensor:
+    return replace(made, spec=in_parts(made.spec, Grid.whole(made.spec.shape)))
 
 
 def _unlike(made: MappedTensor, b: Reader) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import UNSET, field
 
 from reshard.documents.comparisons import (
+    Comparison,
+    Status,
     VerificationAnswer,
     VerifiedFile,
     VerifiedLeaf,
@@ -20,19 +21,6 @@ from reshard.layout.changes import Changes
 from reshard.planning.pairing import RulesFrom
 from reshard.record import Record, counted, several, warned
 from reshard.verification.diff_report import LeafDiff
-
-Status = Literal[
-    "equal",
-    "different",
-    "damaged",
-    "only in A",
-    "only in B",
-    "recorded",
-    "checksum",
-    "not recorded",
-]
-
-Comparison = Literal["exact", "cast", "computed"]
 
 AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
