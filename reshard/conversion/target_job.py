@@ -171,9 +171,10 @@ class OpenTarget(Struct):
         """The units that are recorded, read anew with each call."""
         return read_results(self.transaction.records(), self.job.plan)
 
-    def recorded_chunks(self) -> Iterator[JournaledChunk]:
-        """The chunks of these units."""
-        return journaled_chunks(self.recorded(), self.job.plan, self.output)
+    def recorded_chunks(self, *, of_others: bool = False) -> Iterator[JournaledChunk]:
+        """The chunks of these units; ``of_others``: of those that other hosts have filled."""
+        results = (one for one in self.recorded() if one.host or not of_others)
+        return journaled_chunks(results, self.job.plan, self.output)
 
     def _record(self, results: Sequence[Result]) -> None:
         self.transaction.append(record_of(results))

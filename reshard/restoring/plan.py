@@ -77,12 +77,18 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     _refuse_packed(wanted)
     _refuse_objects(wanted)
     _check(reader, leaves, wanted, request)
+    values = _values(wanted, request)
+    reads = tuple(_read(f, f.stored, request) for f in wanted if f.stored is not None)
+    return RestorePlan(leaves, reads, values, mapping)
+
+
+def _values(wanted: Sequence[SourceLeaf], request: RestoreRequest) -> dict[str, Any]:
+    """The values of leaves without data, and those of ``like`` that the checkpoint does not have."""
     values = {f.name: _value_without_data(f) for f in wanted if f.stored is None}
     if request.like is not None:
         names = {f.name for f in wanted}
         values |= {n: target.leaf for n, target in request.like.leaves.items() if n not in names}
-    reads = tuple(_read(f, f.stored, request) for f in wanted if f.stored is not None)
-    return RestorePlan(leaves, reads, values, mapping)
+    return values
 
 
 def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:

@@ -23,10 +23,7 @@ from reshard.conversion.resume.check_chunks import (
 )
 from reshard.conversion.resume.identity import Identity, differences
 from reshard.conversion.resume.journal import identity_left, record_of
-from reshard.conversion.resume.journaled_chunks import (
-    ChunkKey,
-    journaled_chunks,
-)
+from reshard.conversion.resume.journaled_chunks import ChunkKey
 from reshard.conversion.target_job import OpenTarget
 from reshard.engine.books import DoneUnits
 from reshard.engine.task import Result
@@ -113,8 +110,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if not transaction.root.traits.has_versions:
         # What another host wrote was never in this kernel's page cache.
-        results = (one for one in target.recorded() if one.host or not is_trusted)
-        doubtful = journaled_chunks(results, plan, output)
+        doubtful = target.recorded_chunks(of_others=is_trusted)
         if is_trusted:
             here = target.recorded_chunks()
             changed = changed_since(here, transaction.root.path, earlier.recorded_ns)

@@ -113,8 +113,7 @@ def _write_one(
     by_store = _copied_by_store(copies, source, targets) if is_whole else None
     if by_store is not None:
         return [by_store]
-    is_small = is_whole and extent is not None and extent.length <= WHOLE_BYTES
-    if is_small or not _is_in_file(extent) or not all(target.places for target in targets):
+    if not _is_from_file_to_files(extent, targets, is_whole=is_whole):
         return _through_memory(copies, source, targets)
     files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
     if not is_whole:
@@ -142,6 +141,15 @@ def _through_memory(
 def _is_in_file(extent: Extent | None) -> TypeGuard[Extent]:
     """Whether a chunk has bytes in a file of its own or in a part of one."""
     return extent is not None and extent.inline is None
+
+
+def _is_from_file_to_files(
+    extent: Extent | None, targets: Sequence[TargetChunk], *, is_whole: bool
+) -> TypeGuard[Extent]:
+    """Whether a chunk is in files on all sides, and is large where files are written whole."""
+    if not _is_in_file(extent) or not all(target.places for target in targets):
+        return False
+    return not is_whole or extent.length > WHOLE_BYTES
 
 
 def _copied_by_store(

@@ -55,6 +55,11 @@ class OpenTree(Struct, frozen=True):
     values: Mapping[str, Value]
     aggregate: Aggregate | None = None
 
+    @property
+    def strings(self) -> dict[str, str]:
+        """Those of the values that are strings."""
+        return {name: value for name, value in self.values.items() if isinstance(value, str)}
+
 
 def read_tree(files: MetadataFiles) -> OpenTree:
     """The leaves of the item in a folder, each with where its value is.

@@ -62,7 +62,7 @@ def open_item(
     opened = read_tree(files)
     tree, kept = opened.tree, opened.values
     strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
-    strings |= {name: value for name, value in kept.items() if isinstance(value, str)}
+    strings |= opened.strings
     wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
     ext = read_ext_metadata(files, wanted)
     digests = recorded.files if recorded is not None and check else {}
