@@ -43,7 +43,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import CAST_SCRATCH_BYTES
+from reshard.planning.task_memory import CAST_SCRATCH_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
-from reshard.planning.cost import SECONDS_PER_TASK, Draft, Pace, Reading, decoded_bytes, price
+from reshard.planning.cost import SECONDS_PER_TASK, price
 from reshard.planning.piece import Piece, spans_chunks
+from reshard.planning.task_memory import Draft, Pace, Reading, decoded_bytes
 from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
 
 

@@ -8,7 +8,9 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.geometry.grid import Grid
-from reshard.planning.cost import (
+from reshard.planning.cost import price
+from reshard.planning.frame import Choice, Request, best_halving, first_halving
+from reshard.planning.task_memory import (
     SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
     Draft,
@@ -16,11 +18,9 @@ from reshard.planning.cost import (
     Reading,
     chunks_per_unit,
     decoded_bytes,
-    price,
     task_bytes,
     touched_bytes,
 )
-from reshard.planning.frame import Choice, Request, best_halving, first_halving
 from reshard.planning.tensor_plan import Fill, Price, Side
 
 

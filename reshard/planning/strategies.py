@@ -26,9 +26,11 @@ from functools import partial
 from reshard.formats.compression import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import (
+from reshard.planning.cost import READ_BYTES_PER_SECOND, is_turned
+from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
+from reshard.planning.piece import Piece, spans_chunks
+from reshard.planning.task_memory import (
     BAND_BYTES,
-    READ_BYTES_PER_SECOND,
     SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
     TURNED_BAND_BYTES,
@@ -37,11 +39,8 @@ from reshard.planning.cost import (
     Reading,
     chunks_per_unit,
     gains_at_once,
-    is_turned,
     task_bytes,
 )
-from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
-from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.tensor_plan import Side, Strategy
 
 __all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]

@@ -19,8 +19,8 @@ from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
-from reshard.planning.cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.planning.planner import allowed_text
+from reshard.planning.task_memory import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.verification.elements import COMPARE_BYTES
 
 MIB = 1 << 20

@@ -17,9 +17,9 @@ from reshard.errors import MemoryBudgetError
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
-from reshard.planning.cost import RECORD_BYTES
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
+from reshard.planning.task_memory import RECORD_BYTES
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,

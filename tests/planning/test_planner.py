@@ -15,9 +15,9 @@ from reshard.errors import MemoryBudgetError, PlanError
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.cost import Reading, decoded_bytes
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan, smallest_memory
+from reshard.planning.task_memory import Reading, decoded_bytes
 from reshard.planning.tensor_plan import Side
 from tests.planning.strategies import boxes, requests
 

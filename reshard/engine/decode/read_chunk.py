@@ -24,7 +24,7 @@ from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements
-from reshard.planning.cost import (
+from reshard.planning.task_memory import (
     AT_ONCE_BYTES,
     BAND_BYTES,
     CAST_SCRATCH_BYTES,

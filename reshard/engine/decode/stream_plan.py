@@ -26,7 +26,7 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Cuts
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.cost import (
+from reshard.planning.task_memory import (
     BAND_BYTES,
     CAST_SCRATCH_BYTES,
     RECORD_BYTES,

@@ -52,7 +52,7 @@ from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.planning.cost import BAND_BYTES
+from reshard.planning.task_memory import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:

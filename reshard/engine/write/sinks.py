@@ -33,8 +33,8 @@ from reshard.errors import VerificationError
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
-from reshard.planning.cost import BAND_BYTES
 from reshard.planning.piece import Piece, inverse
+from reshard.planning.task_memory import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.box import Box
-from reshard.planning.cost import AT_ONCE_BYTES
+from reshard.planning.task_memory import AT_ONCE_BYTES
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode
 
 MIB = 1 << 20
