@@ -10,82 +10,31 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.checksums.piece_crcs import PieceCrcs
-from reshard.checksums.sums import digest_text, sum_of_box
-from reshard.engine.buffers import ArenaPool, lent
-from reshard.engine.cast import converted
+from reshard.checksums.sums import digest_text
+from reshard.engine.buffers import ArenaPool
 from reshard.engine.copies import bytes_of_copies, compared_copies
-from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks, crc_text
-from reshard.engine.decode.read_chunk import (
-    ChunkMemory,
-    ChunkRead,
-    ChunkResult,
-    quickest_memory,
-    read_chunk,
-    stream_memory,
-)
+from reshard.engine.decode.chunk_reader import StoredChunks, crc_text
+from reshard.engine.decode.read_chunk import quickest_memory, stream_memory
+from reshard.engine.digest_task import DigestResult, DigestTask, digest_chunks, digest_or_damage
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
-from reshard.engine.task import CastStats, SourceChunk
-from reshard.engine.write.target_digest import slabs
+from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.compression import codec_name
-from reshard.formats.contents import Encoding
-from reshard.geometry.box import Box
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.task_memory import CAST_SCRATCH_BYTES
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
-
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
-
-
-class ReadTask(Struct, frozen=True):
-    """Chunks of one tensor whose digest is taken.
-
-    Attributes:
-        memory: in which each of them is decoded.
-        cast: a cast whose digest is taken too.
-        crcs: what the format recorded of the tensor.
-    """
-
-    stored: StoredChunks
-    shape: tuple[int, ...]
-    chunks: tuple[SourceChunk, ...]
-    memory: ChunkMemory
-    cast: Cast | None = None
-    crcs: PieceCrcs | None = None
-
-
-class ReadResult(Struct, frozen=True):
-    """Linear contribution of a task's chunks to its tensor's digest.
-
-    Attributes:
-        damage: why the chunks could not be read, where the caller collects damage; "" where they could.
-        cast_crc: contribution to the digest of the cast tensor.
-        stored: contribution to what the format recorded.
-    """
-
-    name: str
-    crc: int
-    nbytes: int
-    damage: str = ""
-    cast_crc: int = 0
-    stored: int = 0
 
 
 class Digests(Struct, frozen=True):
@@ -140,27 +89,53 @@ def digests_with_casts(
         ((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts)
     )
     total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
-    crcs, cast_crcs = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
-    recorded = {n: found.total for n in listed if (found := stored[n].crcs) is not None}
+    sums = {n: _ReadSums.of(stored[n]) for n in listed}
     tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
     with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
         for result in results:
-            crcs[result.name] ^= result.crc
-            cast_crcs[result.name] ^= result.cast_crc
-            if result.name in recorded:
-                recorded[result.name] ^= result.stored
+            sums[result.name].add(result)
             _note_damage(result.name, result.damage, damage)
             tell(result.name, result.nbytes)
-    for name in [name for name, left in recorded.items() if left and name not in (damage or {})]:
-        _note_damage(name, crc_text(name), damage)
+    for name, found in sums.items():
+        _note_damage(name, crc_text(name) if found.unseen else "", damage)
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
-    specs = {n: stored[n].spec for n in listed if damage is None or n not in damage}
+    return _digests({n: one for n, one in sums.items() if n not in (damage or {})}, casts)
+
+
+class _ReadSums(Struct):
+    """What is read of a tensor, added up.
+
+    Attributes:
+        crc, cast_crc: linear parts of the digests of the tensor and of the cast tensor.
+        unseen: what the format recorded of the tensor, less what was read of it; 0 where both agree, or nothing is recorded.
+    """
+
+    spec: TensorSpec
+    unseen: int
+    crc: int = 0
+    cast_crc: int = 0
+
+    @classmethod
+    def of(cls, stored: StoredTensor) -> _ReadSums:
+        return cls(stored.spec, 0 if stored.crcs is None else stored.crcs.total)
+
+    def add(self, result: DigestResult) -> None:
+        self.crc ^= result.crc
+        self.cast_crc ^= result.cast_crc
+        self.unseen ^= result.stored
+
+
+def _digests(sums: Mapping[str, _ReadSums], casts: Mapping[str, Cast]) -> Digests:
     return Digests(
-        {n: _finished(crcs[n], spec) for n, spec in specs.items()},
-        {n: _cast_digest(cast_crcs[n], spec, casts[n]) for n, spec in specs.items() if n in casts},
+        {n: _finished(one.crc, one.spec) for n, one in sums.items()},
+        {
+            n: _cast_digest(one.cast_crc, one.spec, casts[n])
+            for n, one in sums.items()
+            if n in casts
+        },
     )
 
 
@@ -169,8 +144,8 @@ def _cast_digest(crc: int, spec: TensorSpec, cast: Cast) -> str:
 
 
 def _results(
-    tasks: Iterator[ReadTask], limits: Limits, *, keeps_damage: bool
-) -> Generator[ReadResult, None, None]:
+    tasks: Iterator[DigestTask], limits: Limits, *, keeps_damage: bool
+) -> Generator[DigestResult, None, None]:
     work = digest_or_damage if keeps_damage else digest_chunks
     pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
     return run_tasks(
@@ -206,7 +181,7 @@ def _tasks_or_damage(
     cast: Cast | None,
     limits: Limits,
     damage: dict[str, str] | None,
-) -> Iterator[ReadTask]:
+) -> Iterator[DigestTask]:
     """The tensor's tasks, up to the first chunk that cannot be located; its reason goes into ``damage``."""
     try:
         yield from _tasks(reader, name, cast, limits)
@@ -216,7 +191,7 @@ def _tasks_or_damage(
         damage.setdefault(name, str(error))
 
 
-def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iterator[ReadTask]:
+def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iterator[DigestTask]:
     tensor = reader.tensors[name]
     spec = tensor.spec
     stored = StoredChunks.of(tensor)
@@ -228,7 +203,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iter
     indices_left = spec.storage.indices()
     while indices := tuple(itertools.islice(indices_left, per_task)):
         chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)
-        yield ReadTask(stored, spec.shape, chunks, memory, cast, tensor.crcs)
+        yield DigestTask(stored, spec.shape, chunks, memory, cast, tensor.crcs)
 
 
 def check_decodable(
@@ -250,65 +225,3 @@ def check_decodable(
             f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow max_memory of {mib}MiB",
             smallest_bytes=mib << 20,
         )
-
-
-def digest_or_damage(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
-    """As ``digest_chunks``, but damage is a result, not an error."""
-    try:
-        return digest_chunks(task, pool)
-    except (FormatError, StorageError) as error:
-        nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
-        return ReadResult(task.stored.name, 0, nbytes, str(error))
-
-
-def digest_chunks(task: ReadTask, pool: ArenaPool | None = None) -> ReadResult:
-    """Decodes the task's chunks and sums them up; ``pool`` lends buffers that were used before (None: fresh ones)."""
-    itemsize = storage_bytes(task.stored.dtype)
-    crc = cast_crc = stored = nbytes = 0
-    with lent(pool, task.memory.arena, task.memory.total) as arena:
-        buffers = task.memory.buffers(arena)
-        for chunk in task.chunks:
-            found, cast = _digest_chunk(task, chunk, buffers)
-            crc ^= found.crc
-            stored ^= found.stored
-            cast_crc ^= cast
-            nbytes += chunk.box.size * itemsize
-    return ReadResult(task.stored.name, crc, nbytes, cast_crc=cast_crc, stored=stored)
-
-
-def _digest_chunk(
-    task: ReadTask, chunk: SourceChunk, memory: ChunkBuffers
-) -> tuple[ChunkResult, int]:
-    """What reading the chunk gave, and its contribution to the digest of the cast tensor."""
-    cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
-    places = () if cast is None else (cast,)
-    read = ChunkRead(
-        task.stored, chunk, places, cast is not None, task.shape, is_whole=True, crcs=task.crcs
-    )
-    return read_chunk(read, memory), 0 if cast is None else cast.crc
-
-
-class _CastDigest:
-    """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
-
-    Attributes:
-        crc: contribution of what it took.
-    """
-
-    def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
-        self.box = Box.full(shape)
-        self.crc = 0
-        self._cast = cast
-
-    def count_in(self, box: Box) -> int:
-        return box.size
-
-    def direct(self, _: Box) -> None:
-        """Nothing is kept."""
-
-    def put(self, elements: Array, box: Box) -> CastStats:
-        dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape
-        for slab, part in slabs(elements, box):
-            cast = converted(slab, dtype, saturate=self._cast.saturate)
-            self.crc ^= sum_of_box(cast, part, shape)
-        return CastStats()

@@ -1,0 +1,121 @@
+"""DigestTask: chunks of one tensor that are decoded for its digest, and what they add to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.checksums.piece_crcs import PieceCrcs
+from reshard.checksums.sums import sum_of_box
+from reshard.engine.buffers import ArenaPool, lent
+from reshard.engine.cast import converted
+from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
+from reshard.engine.decode.read_chunk import ChunkMemory, ChunkRead, ChunkResult, read_chunk
+from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.write.target_digest import slabs
+from reshard.errors import FormatError, StorageError
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.layout.changes import Cast
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class DigestTask(Struct, frozen=True):
+    """Chunks of one tensor whose digest is taken.
+
+    Attributes:
+        memory: in which each of them is decoded.
+        cast: a cast whose digest is taken too.
+        crcs: what the format recorded of the tensor.
+    """
+
+    stored: StoredChunks
+    shape: tuple[int, ...]
+    chunks: tuple[SourceChunk, ...]
+    memory: ChunkMemory
+    cast: Cast | None = None
+    crcs: PieceCrcs | None = None
+
+
+class DigestResult(Struct, frozen=True):
+    """Linear contribution of a task's chunks to its tensor's digest.
+
+    Attributes:
+        damage: why the chunks could not be read, where the caller collects damage; "" where they could.
+        cast_crc: contribution to the digest of the cast tensor.
+        stored: contribution to what the format recorded.
+    """
+
+    name: str
+    crc: int
+    nbytes: int
+    damage: str = ""
+    cast_crc: int = 0
+    stored: int = 0
+
+
+def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
+    """As ``digest_chunks``, but damage is a result, not an error."""
+    try:
+        return digest_chunks(task, pool)
+    except (FormatError, StorageError) as error:
+        nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
+        return DigestResult(task.stored.name, 0, nbytes, str(error))
+
+
+def digest_chunks(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
+    """Decodes the task's chunks and sums them up; ``pool`` lends buffers that were used before (None: fresh ones)."""
+    itemsize = storage_bytes(task.stored.dtype)
+    crc = cast_crc = stored = nbytes = 0
+    with lent(pool, task.memory.arena, task.memory.total) as arena:
+        buffers = task.memory.buffers(arena)
+        for chunk in task.chunks:
+            found, cast = _digest_chunk(task, chunk, buffers)
+            crc ^= found.crc
+            stored ^= found.stored
+            cast_crc ^= cast
+            nbytes += chunk.box.size * itemsize
+    return DigestResult(task.stored.name, crc, nbytes, cast_crc=cast_crc, stored=stored)
+
+
+def _digest_chunk(
+    task: DigestTask, chunk: SourceChunk, memory: ChunkBuffers
+) -> tuple[ChunkResult, int]:
+    """What reading the chunk gave, and its contribution to the digest of the cast tensor."""
+    cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
+    places = () if cast is None else (cast,)
+    read = ChunkRead(
+        task.stored, chunk, places, cast is not None, task.shape, is_whole=True, crcs=task.crcs
+    )
+    return read_chunk(read, memory), 0 if cast is None else cast.crc
+
+
+class _CastDigest:
+    """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
+
+    Attributes:
+        crc: contribution of what it took.
+    """
+
+    def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
+        self.box = Box.full(shape)
+        self.crc = 0
+        self._cast = cast
+
+    def count_in(self, box: Box) -> int:
+        return box.size
+
+    def direct(self, _: Box) -> None:
+        """Nothing is kept."""
+
+    def put(self, elements: Array, box: Box) -> CastStats:
+        dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape
+        for slab, part in slabs(elements, box):
+            cast = converted(slab, dtype, saturate=self._cast.saturate)
+            self.crc ^= sum_of_box(cast, part, shape)
+        return CastStats()
