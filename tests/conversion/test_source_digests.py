@@ -53,7 +53,7 @@ def columns_to_rows(store: Store) -> Fill:
 def converted(store: Store, root: Path, limits: Limits = LIMITS) -> None:
     move = columns_to_rows(store)
     results = carry_out([move], store, root, Folder(), {"w": RAW_CRC})
-    check_sources(Plan((TensorPlan((move,)),), 64 << 20, 1), store, seen_in(results), limits)
+    check_sources(Plan((TensorPlan((move,)),), 64 << 20, 1), store, seen_in(results), {}, limits)
 
 
 def seen_in(results: Sequence[TensorResult]) -> dict[tuple[int, str], str]:
@@ -116,7 +116,9 @@ def test_a_chunk_of_which_no_task_read_all_is_named(tmp_path):
     move = columns_to_rows(store)
     results = carry_out([move], store, tmp_path / "t", Folder(), {"w": RAW_CRC})
     with pytest.raises(CorruptError, match=r"^tensor 'w', chunk \[0, 1\]: its CRC32C is recorded"):
-        check_sources(Plan((TensorPlan((move,)),), 64 << 20, 1), store, seen_in(results), LIMITS)
+        check_sources(
+            Plan((TensorPlan((move,)),), 64 << 20, 1), store, seen_in(results), {}, LIMITS
+        )
 
 
 def test_something_else_was_written(store, tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ def slice_key(name: bytes, extents: Sequence[tuple[int, int]]) -> bytes:
     '00 61 00 01 01 02 80 83 c0 40 7f'
     """
     text = b"".join(_ESCAPED.get(octet, bytes([octet])) for octet in name)
-    numbers = b"".join(signed(number) for extent in extents for number in extent)
+    numbers = b"".join(sorting_bytes(number) for extent in extents for number in extent)
     return b"\0" + text + b"\0\1" + _whole(len(extents)) + numbers
 
 
@@ -38,10 +38,10 @@ def _whole(number: int) -> bytes:
     return bytes([len(digits)]) + digits
 
 
-def signed(number: int) -> bytes:
+def sorting_bytes(number: int) -> bytes:
     """A whole number so that smaller ones sort first.
 
-    >>> signed(8192).hex(" ")
+    >>> sorting_bytes(8192).hex(" ")
     'e0 20 00'
     """
     nbytes = (number if number >= 0 else ~number).bit_length() // 7 + 1
