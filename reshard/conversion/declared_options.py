@@ -165,7 +165,8 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         kind="choice",
         choices=(None, *get_args(FormatName)),
         show=str,
-        help="Format of DST. Default: safetensors where DST ends in .safetensors, else the source's. "
+        metavar="FORMAT",
+        help=f"Format of DST: {', '.join(get_args(FormatName))}. Default: safetensors where DST ends in .safetensors, else the source's. "
         f"{'; '.join(_belong_to(*each) for each in OF_FORMATS.items() if each[1])}. Of tensorflow DST is what the names of its files begin "
         "with.",
         description="Format of the target; without it safetensors where the target ends in .safetensors, else the source's.",

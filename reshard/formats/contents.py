@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.geometry.box import Box
 from reshard.layout.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:  # it takes numpy, which help does without
+    from reshard.checksums.piece_crcs import PieceCrcs
 
 Gathered = Literal["no", "in ranges", "at once"]
 """Whether a chunk is gathered from raw pieces: no; yes, and any range of it can be read alone; yes, and all of it is
