@@ -67,14 +67,18 @@ MAX_INLINE_BYTES = 1 << 20
 MAX_NODES = 1 << 20
 """Nodes of a database's index."""
 
-MAX_PICKLE_BYTES = 256 << 20
+MAX_PICKLE_BYTES = 512 << 20
 """A ``.metadata`` of torch takes some 260 bytes for each tensor."""
 
-MAX_PICKLE_OPCODES = 1 << 26
+MAX_PICKLE_OPCODES = 1 << 27
 """Steps of a pickle: a ``.metadata`` takes some 110 for each tensor. A million take about half a second."""
 
-MAX_PICKLE_VALUES = 1 << 24
+MAX_PICKLE_VALUES = 1 << 26
 """Values that a pickle makes, each 70 bytes in memory: a ``.metadata`` makes some 40 for each tensor."""
+
+FEW_PICKLE_VALUES, PICKLE_VALUE_BYTES = 1 << 20, 4
+"""More values than the first must take so many bytes each; those of a ``.metadata`` take 7. So a stranger's file takes at most 20 times
+its size in memory."""
 
 MAX_PICKLE_STACK = 1 << 16
 """Values that wait on a pickle's stack: writers of pickles add 1,000 items of a list or dict at a time."""

@@ -25,6 +25,9 @@ _NEWOBJ = b"\x81"
 _OBJECTS_OF_AN_ITEM = 3
 """Objects that ``.metadata`` makes for each item at least: what it is, its index, and its place."""
 
+_ITEM_BYTES = 200
+"""Of ``.metadata`` for each item at least; a stranger's file may make other things of them, which cost no more."""
+
 _FEW_ITEMS = 1 << 16
 """Up to so many items, values of many parts count."""
 
@@ -37,7 +40,9 @@ def leaf_count(root: Location) -> int:
     """About how many leaves and pieces it has, not too few; 0 where it cannot be read, which opening it reports."""
     try:
         files = read_metadata_files(root)
-        items = sum(file.data.count(_NEWOBJ) for file in files) // _OBJECTS_OF_AN_ITEM
+        objects = sum(file.data.count(_NEWOBJ) for file in files)
+        nbytes = sum(len(file.data) for file in files)
+        items = max(objects // _OBJECTS_OF_AN_ITEM, nbytes // _ITEM_BYTES)
         return items + (_more_values(parse_metadata(files)) if items <= _FEW_ITEMS else 0)
     except ReshardError:
         return 0

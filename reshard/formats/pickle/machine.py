@@ -8,10 +8,12 @@ from typing import Any
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.limits import (
+    FEW_PICKLE_VALUES,
     MAX_NAME_CHARACTERS,
     MAX_PICKLE_STACK,
     MAX_PICKLE_VALUES,
     MAX_VALUE_CHARACTERS,
+    PICKLE_VALUE_BYTES,
 )
 
 
@@ -24,7 +26,17 @@ class Machine:
         where: the file, for messages.
     """
 
-    __slots__ = ("at", "data", "marks", "memo", "names", "stack", "values_left", "where")
+    __slots__ = (
+        "at",
+        "data",
+        "marks",
+        "memo",
+        "most_values",
+        "names",
+        "stack",
+        "values_left",
+        "where",
+    )
 
     def __init__(self, data: bytes, names: Mapping[str, str], where: str) -> None:
         self.data, self.names, self.where = data, names, where
@@ -32,7 +44,8 @@ class Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
-        self.values_left = MAX_PICKLE_VALUES
+        by_size = max(FEW_PICKLE_VALUES, len(data) // PICKLE_VALUE_BYTES)
+        self.most_values = self.values_left = min(MAX_PICKLE_VALUES, by_size)
 
     def result(self) -> Any:
         if len(self.stack) != 1 or self.marks or self.at != len(self.data):
@@ -43,7 +56,7 @@ class Machine:
         """Adds a new value."""
         self.values_left -= 1
         if self.values_left < 0:
-            raise self.too_large(f"{MAX_PICKLE_VALUES:,} values")
+            raise self.too_large(f"{self.most_values:,} values")
         self.stack.append(value)
 
     def push_known(self, value: Any) -> None:
