@@ -10,7 +10,7 @@ from reshard.formats.contents import PathKey
 from reshard.geometry.box import Box
 
 
-class Placement(Struct, frozen=True):
+class ItemPlace(Struct, frozen=True):
     """Where an item is stored: one archive of ``torch.save`` in a file of the folder."""
 
     file: str
@@ -18,11 +18,11 @@ class Placement(Struct, frozen=True):
     nbytes: int
 
 
-class Piece(Struct, frozen=True):
+class TensorPiece(Struct, frozen=True):
     """A box of a tensor; ``places`` has one for each rank that stored it."""
 
     box: Box
-    places: tuple[Placement, ...]
+    places: tuple[ItemPlace, ...]
 
 
 class TensorEntry(Struct, frozen=True):
@@ -31,14 +31,14 @@ class TensorEntry(Struct, frozen=True):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
 
 class ValueEntry(Struct, frozen=True):
     """A value that is no tensor; ``places`` has one for each rank that stored it."""
 
     name: str
-    places: tuple[Placement, ...]
+    places: tuple[ItemPlace, ...]
 
 
 class Entries(Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from reshard.errors import CorruptError, FormatError, MissingError
-from reshard.formats.dcp.entries import Placement
+from reshard.formats.dcp.entries import ItemPlace
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.buckets.read_many import ByteRange, read_many
 from reshard.storage.location import Location
@@ -39,8 +39,8 @@ class ItemFiles:
         self._name = ""
 
     def windows(
-        self, batch: Sequence[Placement], places: Mapping[Placement, tuple[str, bool]]
-    ) -> Iterator[tuple[Placement, Window]]:
+        self, batch: Sequence[ItemPlace], places: Mapping[ItemPlace, tuple[str, bool]]
+    ) -> Iterator[tuple[ItemPlace, Window]]:
         """The archive at each place."""
         ranges = {place: list(self._ends(place, places[place][0])) for place in batch}
         ahead: Mapping[ByteRange, bytes] = {}
@@ -67,7 +67,7 @@ class ItemFiles:
             self._open.close()
         self._open = None
 
-    def _ends(self, place: Placement, what: str) -> Iterator[ByteRange]:
+    def _ends(self, place: ItemPlace, what: str) -> Iterator[ByteRange]:
         """The beginning and the end of an archive."""
         found = self._status(place.file)
         path = str(self._root / place.file)
@@ -99,7 +99,7 @@ class Window:
     def __init__(
         self,
         files: ItemFiles,
-        place: Placement,
+        place: ItemPlace,
         blocks: Mapping[int, bytes],
         part: ByteRange,
         what: str,

@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.dcp.entries import Placement
+from reshard.formats.dcp.entries import ItemPlace
 from reshard.formats.dcp.item_files import ItemFiles, Window
 from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
 from reshard.formats.torch.archive import Archive, open_archive
@@ -66,11 +66,11 @@ class StoredValue(Struct, frozen=True):
         return self.values == other.values
 
 
-Wanted = tuple[Placement, str, bool]
+Wanted = tuple[ItemPlace, str, bool]
 """A place, what is expected there, for messages, and whether that is a tensor."""
 
 
-def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[Placement, StoredItem | StoredValue]:  # fmt: skip
+def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, StoredItem | StoredValue]:  # fmt: skip
     """The items at these places.
 
     Raises:
@@ -81,7 +81,7 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[Placement, Stor
     places = {place: (what, is_tensor) for place, what, is_tensor in wanted}
     files = ItemFiles(root, sorted({place.file for place in places}))
     known: dict[bytes, ArchivedTensor] = {}
-    found: dict[Placement, StoredItem | StoredValue] = {}
+    found: dict[ItemPlace, StoredItem | StoredValue] = {}
     ordered = iter(sorted(places, key=lambda place: (place.file, place.offset)))
     with closing(files):
         while batch := list(islice(ordered, _AT_ONCE)):
@@ -98,7 +98,7 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[Placement, Stor
 
 
 def _tensor_item(
-    archive: Archive, place: Placement, window: Window, known: dict[bytes, ArchivedTensor]
+    archive: Archive, place: ItemPlace, window: Window, known: dict[bytes, ArchivedTensor]
 ) -> StoredItem:
     pickled = archive.small(_PICKLE)
     tensor = known.get(pickled)

@@ -24,11 +24,11 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import PathKey
-from reshard.formats.dcp.entries import Entries, Piece, Placement, TensorEntry, ValueEntry
+from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, TensorPiece, ValueEntry
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.pickle.nodes import Made, Name, Table, expect_made, expect_node, fields_of
+from reshard.formats.pickle.nodes import Built, Name, Table, expect_built, expect_node, fields_of
 from reshard.formats.torch.archived_tensor import SIZE, sizes_of
 from reshard.formats.torch.dtypes import DTYPE_NAMES, dtype_of
 from reshard.geometry.box import Box
@@ -64,7 +64,7 @@ NAMES = {
 """Every name in such a file, and what its nodes call it."""
 
 _Key = tuple[str, tuple[int, ...] | None]
-_Places = Mapping[_Key, Sequence[Placement]]
+_Places = Mapping[_Key, Sequence[ItemPlace]]
 
 
 class MetadataFile(Struct, frozen=True):
@@ -80,7 +80,7 @@ def parse_metadata(files: Sequence[MetadataFile]) -> Entries:
     Raises CorruptError where they are damaged or contradict each other, FormatError for what is not read.
     """
     parsed = [_parsed(file) for file in files]
-    places: dict[_Key, list[Placement]] = defaultdict(list)
+    places: dict[_Key, list[ItemPlace]] = defaultdict(list)
     for one in parsed:
         for key, place in one.places:
             places[key].append(place)
@@ -102,13 +102,13 @@ class _Parsed(Struct, frozen=True):
 
     where: str
     listed: list[tuple[str, Any]]
-    places: list[tuple[_Key, Placement]]
+    places: list[tuple[_Key, ItemPlace]]
     paths: dict[str, tuple[PathKey, ...]]
 
 
 def _parsed(file: MetadataFile) -> _Parsed:
     where = file.where
-    root = expect_made(read_pickle(file.data, NAMES, where), "Metadata", "it", where)
+    root = expect_built(read_pickle(file.data, NAMES, where), "Metadata", "it", where)
     fields = fields_of(root, where)
     listed = expect_node(fields.get("state_dict_metadata"), Table, "state_dict_metadata", where)
     stored = expect_node(fields.get("storage_data"), Table, "storage_data", where)
@@ -141,13 +141,13 @@ def _path(value: Any, name: str, where: str) -> tuple[PathKey, ...]:
     return tuple(PathKey(str(key), type(key) is int) for key in keys)
 
 
-def _place(index: Any, info: Any, where: str) -> tuple[_Key, Placement]:
+def _place(index: Any, info: Any, where: str) -> tuple[_Key, ItemPlace]:
     """What an item holds, and where it is."""
-    of = fields_of(expect_made(index, "MetadataIndex", "a key of storage_data", where), where)
+    of = fields_of(expect_built(index, "MetadataIndex", "a key of storage_data", where), where)
     name = _name(of.get("fqn"), where)
     offset = of.get("offset")
     start = None if offset is None else sizes_of(offset, f"the offset of {name!r}", where)
-    at = fields_of(expect_made(info, "_StorageInfo", f"the place of {name!r}", where), where)
+    at = fields_of(expect_built(info, "_StorageInfo", f"the place of {name!r}", where), where)
     transforms = at.get("transform_descriptors")
     if transforms:
         raise FormatError(
@@ -161,14 +161,14 @@ def _place(index: Any, info: Any, where: str) -> tuple[_Key, Placement]:
         )
     what = f"the place of {name!r}"
     begin, nbytes = sizes_of((at.get("offset"), at.get("length")), what, where)
-    return (name, start), Placement(file, begin, nbytes)
+    return (name, start), ItemPlace(file, begin, nbytes)
 
 
 def _entry(
     name: str, nodes: Sequence[tuple[Any, str]], places: _Places
 ) -> TensorEntry | ValueEntry:
     """The entry of a name, from the nodes that the files have of it."""
-    kinds = {node.name if isinstance(node, Made) else "" for node, _ in nodes}
+    kinds = {node.name if isinstance(node, Built) else "" for node, _ in nodes}
     where = nodes[0][1]
     if kinds == {"BytesStorageMetadata"}:
         return ValueEntry(name, _stored((name, None), places, f"the value {name!r}", where))
@@ -184,13 +184,13 @@ def _entry(
     dtype, shape, _ = found[0]
     boxes = dict.fromkeys(box for one in found for box in one[2])
     pieces = tuple(
-        Piece(box, _stored((name, box.start), places, f"the piece {box} of {name!r}", where))
+        TensorPiece(box, _stored((name, box.start), places, f"the piece {box} of {name!r}", where))
         for box in boxes
     )
     return TensorEntry(name, dtype, shape, pieces)
 
 
-def _stored(key: _Key, places: _Places, what: str, where: str) -> tuple[Placement, ...]:
+def _stored(key: _Key, places: _Places, what: str, where: str) -> tuple[ItemPlace, ...]:
     found = places.get(key)
     if not found:
         raise CorruptError(
@@ -199,10 +199,10 @@ def _stored(key: _Key, places: _Places, what: str, where: str) -> tuple[Placemen
     return tuple(dict.fromkeys(found))
 
 
-def _tensor(name: str, node: Made, where: str) -> tuple[str, tuple[int, ...], list[Box]]:
+def _tensor(name: str, node: Built, where: str) -> tuple[str, tuple[int, ...], list[Box]]:
     """The dtype, the shape and the boxes of a tensor."""
     fields, what = fields_of(node, where), f"{where}: tensor {name!r}"
-    properties = expect_made(fields.get("properties"), "TensorProperties", "properties", what)
+    properties = expect_built(fields.get("properties"), "TensorProperties", "properties", what)
     state = expect_node(properties.state, tuple, "the properties", what)
     if not state or not isinstance(state[0], Name):
         raise CorruptError(f"{what}: its properties should begin with a dtype")
@@ -214,14 +214,14 @@ def _tensor(name: str, node: Made, where: str) -> tuple[str, tuple[int, ...], li
 
 
 def _refuse_sparse(layout: Any, what: str) -> None:
-    if isinstance(layout, Made) and layout.name == _LAYOUT and layout.arguments != (_STRIDED,):
+    if isinstance(layout, Built) and layout.name == _LAYOUT and layout.arguments != (_STRIDED,):
         raise FormatError(
             f"{what} has the layout {shorten(layout.arguments)}, which is not read; expected {_STRIDED}: save it after to_dense()"
         )
 
 
 def _box(chunk: Any, rank: int, what: str) -> Box:
-    fields = fields_of(expect_made(chunk, "ChunkStorageMetadata", "a chunk", what), what)
+    fields = fields_of(expect_built(chunk, "ChunkStorageMetadata", "a chunk", what), what)
     offsets = sizes_of(fields.get("offsets"), "the offsets of a chunk", what)
     sizes = sizes_of(fields.get("sizes"), "the sizes of a chunk", what)
     if len(offsets) != rank or len(sizes) != rank:

@@ -14,12 +14,12 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Encoding, Extent, Item, StoredTensor
-from reshard.formats.dcp.cut_tensor import CutTensor, cut_tensor, filled
-from reshard.formats.dcp.entries import Entries, Placement, TensorEntry, ValueEntry
+from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
+from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
 from reshard.formats.dcp.tree import TreeLeaf, tree_of, unread_warnings
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
@@ -54,7 +54,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
     found = read_items(root, _wanted(entries))
     tensors = {place: item for place, item in found.items() if isinstance(item, StoredItem)}
     cuts = {
-        entry.name: cut_tensor(entry, tensors, where)
+        entry.name: tiled_tensor(entry, tensors, where)
         for entry in entries.entries.values()
         if isinstance(entry, TensorEntry)
     }
@@ -81,7 +81,9 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
 class DcpChunks(Chunks):
     """The bytes of an open distributed checkpoint."""
 
-    def __init__(self, uri: str, leaves: Sequence[TreeLeaf], cuts: Mapping[str, CutTensor]) -> None:
+    def __init__(
+        self, uri: str, leaves: Sequence[TreeLeaf], cuts: Mapping[str, TiledTensor]
+    ) -> None:
         self._uri = uri
         self._cuts = {one.leaf.name: cuts[one.entry.name] for one in leaves if one.entry}
         self._numbers = {
@@ -119,7 +121,7 @@ def _wanted(entries: Entries) -> Iterator[Wanted]:
 
 
 def _values(
-    entries: Entries, found: Mapping[Placement, StoredItem | StoredValue]
+    entries: Entries, found: Mapping[ItemPlace, StoredItem | StoredValue]
 ) -> Iterator[tuple[str, tuple[StoredValue, ...]]]:
     """What each rank has of each entry that is no tensor."""
     for entry in entries.entries.values():
@@ -136,7 +138,7 @@ def _rank_warnings(values: Mapping[str, tuple[StoredValue, ...]]) -> Iterator[st
 
 
 def _stored(
-    one: TreeLeaf, cuts: Mapping[str, CutTensor], known: SliceFile, root: Location
+    one: TreeLeaf, cuts: Mapping[str, TiledTensor], known: SliceFile, root: Location
 ) -> StoredTensor:
     name = one.leaf.name
     if one.number is not None:

@@ -1,7 +1,7 @@
 """Reads a pickle without running it: no module is imported, no class is looked up, and nothing is called.
 
 A pickle is a program for a small machine with a stack (``pickletools`` in Python's library describes its opcodes). What the
-program would import is a ``Name`` here, and what it would build or call a ``Made``; names that are not on a list are refused. Only
+program would import is a ``Name`` here, and what it would build or call a ``Built``; names that are not on a list are refused. Only
 those opcodes are known that torch's ``.metadata`` files (protocols 2, 4 and 5) and the ``data.pkl`` of ``torch.save`` (protocol 2) use.
 
 A pickle may be from a stranger, so that the bytes, the opcodes, the values, the stack and the length of a text are limited. Nothing
@@ -24,7 +24,7 @@ from reshard.formats.limits import (
     MAX_PICKLE_VALUES,
 )
 from reshard.formats.pickle.machine import Machine
-from reshard.formats.pickle.nodes import Made, Name, Persistent, Table
+from reshard.formats.pickle.nodes import Built, Name, Persistent, Table
 
 _U16, _U32, _I32, _U64 = map(struct.Struct, ("<H", "<I", "<i", "<Q"))
 _F64 = struct.Struct(">d")
@@ -144,7 +144,7 @@ def _set_items(m: Machine, entries: list[Any]) -> None:
     target = m.stack[-1]
     if len(entries) % 2:
         raise m.damaged("sets a key without a value")
-    if type(target) is Made:
+    if type(target) is Built:
         target.table = target.table or Table()
         target = target.table
     if type(target) is not Table:
@@ -184,13 +184,13 @@ def _make(m: Machine) -> None:
     arguments, name = m.pop(), m.pop()
     if type(name) is not Name or type(arguments) is not tuple:
         raise m.damaged(f"calls {shorten(name)} with {shorten(arguments)}")
-    m.push(Made(name.text, arguments))
+    m.push(Built(name.text, arguments))
 
 
 def _build(m: Machine) -> None:
     state = m.pop()
     target = m.stack[-1]
-    if type(target) is not Made or target.state is not None:
+    if type(target) is not Built or target.state is not None:
         raise m.damaged(f"gives a state to {shorten(target)}, which takes none")
     target.state = state
 

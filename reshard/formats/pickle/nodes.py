@@ -1,7 +1,7 @@
 """What the interpreter of pickles makes in place of Python objects: records that do nothing.
 
 Numbers, text, None, tuples and lists are themselves. A dict is a ``Table``, which looks nothing up, so that no key is ever
-hashed. A class or a function is a ``Name``, and what a pickle would build or call is a ``Made``.
+hashed. A class or a function is a ``Name``, and what a pickle would build or call is a ``Built``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Table:
         return list(zip(self.entries[::2], self.entries[1::2], strict=True))
 
 
-class Made:
+class Built:
     """An object that a pickle would make.
 
     Attributes:
@@ -69,9 +69,9 @@ class Made:
         return f"{self.name}(…)"
 
 
-def expect_made(value: Any, name: str, what: str, where: str) -> Made:
+def expect_built(value: Any, name: str, what: str, where: str) -> Built:
     """``value`` itself, if it is made from ``name``; else a CorruptError that names ``what`` and ``where``."""
-    if isinstance(value, Made) and value.name == name:
+    if isinstance(value, Built) and value.name == name:
         return value
     raise CorruptError(f"{where}: {what} should be a {name}, but is {shorten(value)}")
 
@@ -84,7 +84,7 @@ def expect_node(value: Any, kind: type[T], what: str, where: str) -> T:
     raise CorruptError(f"{where}: {what} should be a {expected}, but is {shorten(value)}")
 
 
-def fields_of(made: Made, where: str) -> dict[str, Any]:
+def fields_of(made: Built, where: str) -> dict[str, Any]:
     """The attributes of an object whose state is a dict. Raises CorruptError for any other."""
     state = expect_node(made.state, Table, f"the state of a {made.name}", where)
     found: dict[str, Any] = {}

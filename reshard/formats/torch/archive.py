@@ -42,7 +42,7 @@ Read = Callable[[int, int], bytes]
 """The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
 
 
-class Record(Struct, frozen=True):
+class ArchiveRecord(Struct, frozen=True):
     """A record of an archive.
 
     Attributes:
@@ -63,11 +63,11 @@ class Record(Struct, frozen=True):
 class Archive(Struct, frozen=True):
     """The records of an archive by name, without the part that all names begin with."""
 
-    records: dict[str, Record]
+    records: dict[str, ArchiveRecord]
     read: Read
     where: str
 
-    def start(self, name: str) -> tuple[Record, int]:
+    def start(self, name: str) -> tuple[ArchiveRecord, int]:
         """A record, and the offset of its first byte in the archive. Raises CorruptError where it is not as its headers say."""
         record = self.records.get(name)
         if record is None:
@@ -155,7 +155,7 @@ class _Entry(Struct, frozen=True):
     crc: int
 
 
-def _entries(data: bytes, count: int, limit: int, where: str) -> Iterator[Record]:
+def _entries(data: bytes, count: int, limit: int, where: str) -> Iterator[ArchiveRecord]:
     """The records of a central directory, by offset; ``limit``: its own offset."""
     found, at = list[_Entry](), 0
     for _ in range(count):
@@ -168,7 +168,7 @@ def _entries(data: bytes, count: int, limit: int, where: str) -> Iterator[Record
     for entry, end in zip(found, limits, strict=bool(found)):
         if entry.header + _LOCAL.size + entry.nbytes > end:
             raise _lies(where, f"its record {entry.name[:200]!r} reaches into what follows it")
-        yield Record(entry.name, entry.header, entry.nbytes, end, entry.flags, entry.crc)
+        yield ArchiveRecord(entry.name, entry.header, entry.nbytes, end, entry.flags, entry.crc)
 
 
 def _entry(data: bytes, at: int, where: str) -> tuple[_Entry, int]:
@@ -214,7 +214,7 @@ def _full_sizes(extra: bytes, sizes: tuple[int, ...], where: str) -> list[int]:
     return found
 
 
-def _named(records: list[Record], where: str) -> dict[str, Record]:
+def _named(records: list[ArchiveRecord], where: str) -> dict[str, ArchiveRecord]:
     """The records by name, without the first part of their names."""
     tops = {record.name.partition("/")[0] for record in records}
     named = {record.name.partition("/")[2]: record for record in records}

@@ -20,7 +20,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.pickle.nodes import Made, Name, Persistent, Table, expect_made, expect_node
+from reshard.formats.pickle.nodes import Built, Name, Persistent, Table, expect_built, expect_node
 from reshard.formats.torch.dtypes import DTYPE_NAMES, STORAGE_DTYPES, dtype_of
 from reshard.geometry.dtypes import storage_bytes
 
@@ -64,10 +64,10 @@ class ArchivedTensor(Struct, frozen=True):
 
 def is_tensor(node: Any) -> bool:
     """Whether a node would be a tensor."""
-    return isinstance(node, Made) and node.name in (REBUILD_V2, REBUILD_V3)
+    return isinstance(node, Built) and node.name in (REBUILD_V2, REBUILD_V3)
 
 
-def archived_tensor(node: Made, where: str) -> ArchivedTensor:
+def archived_tensor(node: Built, where: str) -> ArchivedTensor:
     """The tensor that a pickle describes.
 
     Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype,
@@ -104,8 +104,8 @@ def archived_tensor(node: Made, where: str) -> ArchivedTensor:
 
 def sizes_of(value: Any, what: str, where: str) -> tuple[int, ...]:
     """Sizes, offsets or strides: a tuple or a ``torch.Size`` of numbers from 0 to 2^60, at most 32."""
-    if isinstance(value, Made):
-        expect_made(value, SIZE, what, where)
+    if isinstance(value, Built):
+        expect_built(value, SIZE, what, where)
         value = value.arguments[0] if len(value.arguments) == 1 else None
     found = expect_node(value, tuple, what, where)
     if len(found) > MAX_RANK:

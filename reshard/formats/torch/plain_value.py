@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.pickle.nodes import Made, Name, Table
+from reshard.formats.pickle.nodes import Built, Name, Table
 from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
 
 COMPLEX, ORDERED, BYTES = "complex", "OrderedDict", "bytes"
@@ -79,7 +79,7 @@ def _walk(node: Any) -> Iterator[tuple[Path, Plain | Empty]]:
 
 
 def _children(value: Any) -> Iterator[tuple[PathKey, Any]]:
-    if isinstance(value, Made) and value.name == ORDERED and value.table is not None:
+    if isinstance(value, Built) and value.name == ORDERED and value.table is not None:
         value = value.table
     if isinstance(value, list | tuple):
         for number, child in enumerate(value):
@@ -110,14 +110,14 @@ def _leaf(value: Any) -> Plain | Empty:
         return value
     if is_tensor(value):
         raise _NotPlainError("a value with tensors in it")
-    if isinstance(value, Made):
+    if isinstance(value, Built):
         return _made(value)
     if isinstance(value, Name):
         raise _NotPlainError(f"the object {value.text}")
     raise _NotPlainError("an object")
 
 
-def _made(value: Made) -> Plain | Empty:
+def _made(value: Built) -> Plain | Empty:
     if value.name == ORDERED and not value.arguments and value.state is None:
         return Empty("Dict")
     arguments = value.arguments

@@ -20,11 +20,11 @@ from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.pickle import interpreter, machine
 from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
 from reshard.formats.pickle.nodes import (
-    Made,
+    Built,
     Name,
     Persistent,
     Table,
-    expect_made,
+    expect_built,
     expect_node,
     fields_of,
 )
@@ -114,7 +114,7 @@ def test_nothing_is_imported_and_no_attribute_is_set() -> None:
     found = read_pickle(data, {"this.s": "s", **NAMES}, "it")
     assert "this" not in sys.modules
     assert found[0] == Name("s")
-    assert not hasattr(Made, "x")
+    assert not hasattr(Built, "x")
 
 
 def test_no_format_imports_the_module_that_runs_pickles() -> None:
@@ -217,7 +217,7 @@ def test_deep_and_circular_values_end_nothing() -> None:
     assert circle[0] is circle
     for value in (deep, referred, circle):
         with pytest.raises(CorruptError, match="should be a B, but is"):
-            expect_made(value, "B", "the value", "it")
+            expect_built(value, "B", "the value", "it")
         with pytest.raises(CorruptError, match="should be a dict, but is"):
             expect_node(value, Table, "the value", "it")
     del deep, referred, circle

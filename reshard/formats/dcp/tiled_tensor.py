@@ -9,17 +9,17 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent, RawPiece
-from reshard.formats.dcp.entries import Piece, Placement, TensorEntry
+from reshard.formats.dcp.entries import ItemPlace, TensorEntry, TensorPiece
 from reshard.formats.dcp.items import StoredItem
 from reshard.formats.limits import MAX_TENSOR_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.tiling import check_tiling
 
-Items = Mapping[Placement, StoredItem]
+Items = Mapping[ItemPlace, StoredItem]
 
 
-class CutTensor(Struct, frozen=True):
+class TiledTensor(Struct, frozen=True):
     """A tensor as chunks.
 
     Attributes:
@@ -31,7 +31,7 @@ class CutTensor(Struct, frozen=True):
     copies: tuple[tuple[Extent, ...], ...]
 
 
-def cut_tensor(entry: TensorEntry, items: Items, where: str) -> CutTensor:
+def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
     """The chunks of a tensor; ``items``: what is stored at each place of a piece that is not empty.
 
     Raises CorruptError where pieces overlap, leave a hole, or are not what the metadata says.
@@ -42,10 +42,10 @@ def cut_tensor(entry: TensorEntry, items: Items, where: str) -> CutTensor:
     _check_tiled(entry, where)
     pieces = [_raw(piece, piece.places[0], entry, items) for piece in filled(entry)]
     chunks = gathered_chunks(entry.shape, itemsize, pieces)
-    return CutTensor(entry.dtype, chunks, tuple(_copies(entry, items, itemsize)))
+    return TiledTensor(entry.dtype, chunks, tuple(_copies(entry, items, itemsize)))
 
 
-def filled(entry: TensorEntry) -> list[Piece]:
+def filled(entry: TensorEntry) -> list[TensorPiece]:
     """The pieces that have elements."""
     return [piece for piece in entry.pieces if piece.box.size]
 
@@ -58,7 +58,7 @@ def _check_tiled(entry: TensorEntry, where: str) -> None:
         raise CorruptError(f"{where}: {error}") from None
 
 
-def _raw(piece: Piece, place: Placement, entry: TensorEntry, items: Items) -> RawPiece:
+def _raw(piece: TensorPiece, place: ItemPlace, entry: TensorEntry, items: Items) -> RawPiece:
     stored = items[place]
     tensor = stored.tensor
     if (tensor.dtype, tensor.shape) != (entry.dtype, piece.box.shape):
@@ -77,7 +77,7 @@ def _copies(entry: TensorEntry, items: Items, itemsize: int) -> list[tuple[Exten
     ]  # fmt: skip
 
 
-def _alike(piece: Piece, raw: Sequence[RawPiece], itemsize: int) -> tuple[Extent, ...]:
+def _alike(piece: TensorPiece, raw: Sequence[RawPiece], itemsize: int) -> tuple[Extent, ...]:
     """The places that have the elements in the order of the first: only those can be compared byte by byte."""
     nbytes = piece.box.size * itemsize
     return tuple(
