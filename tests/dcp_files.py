@@ -38,12 +38,16 @@ class Tensor(NamedTuple):
 
 
 class Item(NamedTuple):
-    """What is stored: of which entry, where it begins in a tensor, and its archive."""
+    """What is stored: of which entry, where it begins in a tensor, and its archive.
+
+    ``start``: where the metadata says that it is in the file; None for the truth.
+    """
 
     name: str
     offsets: tuple[int, ...] | None
     archive: bytes
     file: str = "__0_0.distcp"
+    start: int | None = None
 
 
 def whole(array: np.ndarray) -> Tensor:
@@ -103,7 +107,7 @@ def write_items(
             index |= {"offset": size(item.offsets), "index": 0}
         place = {
             "relative_path": item.file,
-            "offset": start,
+            "offset": start if item.start is None else item.start,
             "length": len(item.archive),
             **of_place,
         }

@@ -78,7 +78,7 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
         CorruptError: an archive is damaged, cut short, or holds something else than expected.
         FormatError: it uses what is not read.
     """
-    places = {place: (what, is_tensor) for place, what, is_tensor in wanted}
+    places = _by_place(root, wanted)
     files = ItemFiles(root, sorted({place.file for place in places}))
     known: dict[bytes, ArchivedTensor] = {}
     found: dict[ItemPlace, StoredItem | StoredValue] = {}
@@ -95,6 +95,18 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
                     values = _values(archive, window.where)
                     found[place] = StoredValue(values, window.path, _digest(archive))
     return found
+
+
+def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple[str, bool]]:
+    """What is expected at each place. Raises CorruptError for a tensor and another value at the same."""
+    places: dict[ItemPlace, tuple[str, bool]] = {}
+    for place, what, wants_tensor in wanted:
+        other, is_other_tensor = places.setdefault(place, (what, wants_tensor))
+        if is_other_tensor != wants_tensor:
+            raise CorruptError(
+                f"{root / place.file}: the metadata has {other} and {what} at the same place; restore it from a copy"
+            )
+    return places
 
 
 def _tensor_item(

@@ -301,6 +301,13 @@ def test_values_that_differ_between_ranks_are_told_of(tmp_path: Path) -> None:
     assert reshard.restore(tmp_path) == {"v": 1}
 
 
+@pytest.mark.parametrize("stored", [WHOLE.archive, value_archive(1)])
+def test_a_tensor_and_a_value_at_the_same_place(tmp_path: Path, stored: bytes) -> None:
+    items = [Item("w", (0, 0), stored), Item("v", None, stored, start=0)]
+    write_items(tmp_path, LISTED | {"v": entry(1)}, items)
+    assert "at the same place; restore it from a copy" in refusal(tmp_path)
+
+
 def test_names_of_torch_2_2(tmp_path: Path) -> None:
     """As its files have them: a test with real ones needs that version."""
     old = "torch.distributed._shard.sharded_tensor.metadata"
