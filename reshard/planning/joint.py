@@ -38,7 +38,7 @@ def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
 
 
 def _halved(requests: Sequence[Request], units: Grid) -> Grid | None:
-    """Smaller units of the target; None where each is one chunk, or what of one is written in order."""
+    """The units in halves; None where each is one chunk, or one part of a slice that is written in order."""
     target, tiles = requests[0].target, requests[0].tiles
     chunks, slices = target.spec.storage, target.in_order
     assembled = chunks if tiles is None else chunks.common(tiles)

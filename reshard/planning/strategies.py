@@ -105,8 +105,11 @@ def _in_pieces_if_raw(requests: Sequence[Request]) -> list[Strategy]:
 
 
 def _first_open_dims(frame: Frame) -> Sequence[int]:
-    """From which dimension on source chunks may be side by side: only bands that all targets take whole, and that are boxes of
-    the source."""
+    """The dimensions from which on source chunks are decoded side by side, the last first.
+
+    Only bands that all targets take whole, and that are boxes of the source, are put side by side; for others that is the
+    rank, so that one chunk is open.
+    """
     is_plain = frame.is_one and frame.requests[0].piece.source_view is None
     ranks = range(len(frame.box.start), 0, -1)
     return ranks if is_plain else ranks[:1]
