@@ -208,7 +208,7 @@ def _refuse_objects(known: Format, target: TargetCheckpoint) -> None:
     objects = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if leaf.is_object]
     if objects:
         raise FormatError(
-            f"{known.about.title} cannot hold {_some(objects)}: such values of a pickle are not read; leave them out (drop)"
+            f"{known.about.title} cannot hold {_some(objects)}: such values are not read; leave them out (drop)"
         )
 
 

@@ -132,7 +132,7 @@ def _refuse_objects(wanted: Sequence[SourceLeaf]) -> None:
     if objects:
         more = f" and {len(objects) - 1} more" if objects[1:] else ""
         raise FormatError(
-            f"{objects[0].name!r} ({objects[0].leaf.kind}){more} is not restored: such values of a pickle are not read; leave them out (drop)"
+            f"{objects[0].name!r} ({objects[0].leaf.kind}){more} is not restored: such values are not read; leave them out (drop)"
         )
 
 

@@ -192,14 +192,14 @@ def test_values_that_are_not_read_are_named_and_dropped_by_rule_only(
         with pytest.raises(FormatError) as error:
             reshard.convert(source, tmp_path / to, to=to)
         assert str(error.value) == (
-            f"{title} cannot hold {others}: such values of a pickle are not read; leave them out (drop)"
+            f"{title} cannot hold {others}: such values are not read; leave them out (drop)"
         )
         reshard.convert(source, tmp_path / to, to=to, drop=list(UNREAD))
         assert list(reshard.inspect(tmp_path / to).tensors) == ["w"]
     with pytest.raises(FormatError) as error:
         reshard.restore(source)
     assert str(error.value) == (
-        "'pair' (a value with tensors in it) and 4 more is not restored: such values of a pickle are not read; leave them out (drop)"
+        "'pair' (a value with tensors in it) and 4 more is not restored: such values are not read; leave them out (drop)"
     )
     assert list(reshard.restore(source, select=["^w$"])) == ["w"]
     torch.ask("save_dcp", state="hidden", folder=str(tmp_path / "again"))
