@@ -84,7 +84,8 @@ def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Rea
 def open_written(place: Location) -> Reader:
     """Opens what a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
-    return FoundCheckpoint(uri, *_recognise(uri, place), _viewed(place)).open()
+    known, recognised = _recognise(uri, place)
+    return FoundCheckpoint(uri, known, recognised, _viewed(place, known)).open()
 
 
 def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
@@ -94,17 +95,17 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     _refuse_staged(uri, root)
     known, recognised = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
-    viewed = _viewed(root)
+    viewed = _viewed(root, known)
     _refuse_unfinished(uri, viewed)
     return FoundCheckpoint(source_text(uri), known, recognised, viewed, chosen.unlisted)
 
 
-def _viewed(root: Location) -> Location:
+def _viewed(root: Location, known: Format) -> Location:
     """The location, read as one checkpoint. Raises FormatError for a file of a prefix or an index that is a link out of its folder."""
-    if files_of(root) is None:
+    if known.files_of(root) is None:
         return root.view()
     viewed = Location(root.parent.view().store, root.path)
-    for file in files_of(viewed) or ():
+    for file in known.files_of(viewed) or ():
         file.status(f"the file {file.name!r}")
     return viewed
 
