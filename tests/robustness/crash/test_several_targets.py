@@ -31,8 +31,8 @@ POINTS = [
     Point("reshard.storage.checked_lines:write_all", "torn", 6),
     Point("reshard.engine.write.chunk_files:write_all", "torn", 9),
     Point("reshard.conversion.lock_targets:begin_or_resume", "after", 2),
-    Point("reshard.conversion.convert:finish", "after", 1),
-    Point("reshard.conversion.convert:finish", "after", 3),
+    Point("reshard.conversion.convert:finish_target", "after", 1),
+    Point("reshard.conversion.convert:finish_target", "after", 3),
     *(
         Point("reshard.storage.local.publishing:_rename", w, n)
         for w in ("before", "after")

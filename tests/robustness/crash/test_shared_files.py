@@ -21,7 +21,7 @@ from tests.robustness.faults.cases import only
 
 WRITER = "reshard.formats.carry_out"
 PREPARE = "reshard.conversion.resume.resume:prepare_files"
-ALL_DONE = Point("reshard.conversion.finish:check_recorded", "after")
+ALL_DONE = Point("reshard.conversion.finish:check_sources", "after")
 EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
 
 POINTS = [

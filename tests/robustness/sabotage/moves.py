@@ -122,7 +122,7 @@ class Moving:
         tasks = [(t,) for b in batches(plan, self.store, output) for t in b]
         (result,) = run(plan, tasks, output)
         seen = {(0, "w"): result.source_digest} if result.source_digest else {}
-        check_sources(plan, self.store, seen, Limits(64 << 20, 1))
+        check_sources(plan, self.store, seen, {}, Limits(64 << 20, 1))
         return result
 
     def found(self) -> np.ndarray:
