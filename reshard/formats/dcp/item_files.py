@@ -30,7 +30,7 @@ class ItemFiles:
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             raise MissingError(
-                f"{root}: the metadata says that tensors are in {missing[0]!r}{more}, but the folder has no such file; copy it there, "
+                f"{root}: the metadata says that tensors are in {missing[0][:200]!r}{more}, but the folder has no such file; copy it there, "
                 "or restore the folder from a copy"
             )
         self._root = root

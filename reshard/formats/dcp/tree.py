@@ -6,7 +6,7 @@ leaf. Numbers are tensors without dimensions, as everywhere here. What is neithe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -43,7 +43,7 @@ class TreeLeaf(Struct, frozen=True):
 def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> list[TreeLeaf]:
     """Every leaf, in the order of the entries; ``values``: what each entry holds that is no tensor.
 
-    Raises FormatError for two leaves with the same name, and for too many.
+    Raises FormatError for two leaves with the same name, for a leaf below another, and for too many.
     """
     found: dict[str, TreeLeaf] = {}
     for entry in entries.entries.values():
@@ -57,7 +57,21 @@ def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> 
                 )
         if len(found) > MAX_LEAVES:
             raise FormatError(f"{where} has more than {MAX_LEAVES:,} leaves, the most that is read")
+    _refuse_nested([one.leaf for one in found.values()], where)
     return list(found.values())
+
+
+def _refuse_nested(leaves: Sequence[Leaf], where: str) -> None:
+    """A leaf with others below it cannot be in one tree with them."""
+    keys = {leaf.name: tuple(key.key for key in leaf.path) for leaf in leaves}
+    whole = set(keys.values())
+    for name, path in keys.items():
+        for depth in range(1, len(path)):
+            if path[:depth] in whole:
+                raise FormatError(
+                    f"{where}: the leaf {name[:200]!r} is below {'/'.join(path[:depth])[:200]!r}, which is a leaf itself; rename one where the "
+                    "checkpoint is saved"
+                )
 
 
 def _leaves(

@@ -72,7 +72,7 @@ class Archive(Struct, frozen=True):
         record = self.records.get(name)
         if record is None:
             raise CorruptError(
-                f"{self.where} has no record {name!r}; expected an archive of torch.save, so restore the file from a copy"
+                f"{self.where} has no record {name[:200]!r}; expected an archive of torch.save, so restore the file from a copy"
             )
         fields = _LOCAL.unpack(self.read(record.header, _LOCAL.size))
         magic, flags, method, stored, size = fields[0], fields[2], fields[3], fields[7], fields[8]
@@ -85,7 +85,9 @@ class Archive(Struct, frozen=True):
             or (is_told and (stored, size) != (record.nbytes, record.nbytes))
             or start + record.nbytes > record.limit
         ):
-            raise _lies(self.where, f"the headers of its record {name!r} contradict each other")
+            raise _lies(
+                self.where, f"the headers of its record {name[:200]!r} contradict each other"
+            )
         return record, start
 
     def small(self, name: str) -> bytes:
@@ -93,7 +95,7 @@ class Archive(Struct, frozen=True):
         record, start = self.start(name)
         if record.nbytes > MAX_ITEM_PICKLE_BYTES:
             raise FormatError(
-                f"{self.where} has a record {name!r} of {record.nbytes:,} bytes; at most {MAX_ITEM_PICKLE_BYTES:,} are read"
+                f"{self.where} has a record {name[:200]!r} of {record.nbytes:,} bytes; at most {MAX_ITEM_PICKLE_BYTES:,} are read"
             )
         data = self.read(start, record.nbytes)
         if record.crc and zlib.crc32(data) != record.crc:

@@ -272,6 +272,13 @@ def test_names_that_collide_once_they_are_joined(tmp_path: Path) -> None:
     )
 
 
+def test_a_leaf_below_a_leaf(tmp_path: Path) -> None:
+    write_dcp(tmp_path, {"a": W, "b": W}, paths={"a": ("x", 0), "b": ("x", 0, "y")})
+    assert refusal(tmp_path, FormatError) == (
+        "DIR/.metadata: the leaf 'x/0/y' is below 'x/0', which is a leaf itself; rename one where the checkpoint is saved"
+    )
+
+
 @pytest.mark.parametrize("path", [(), (None,), ("a",) * 300, ["a"]])
 def test_paths_are_names_and_positions(tmp_path: Path, path: Any) -> None:
     write_dcp(tmp_path, {"w": W}, paths={"w": path})
