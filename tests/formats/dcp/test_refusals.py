@@ -272,6 +272,21 @@ def test_names_that_collide_once_they_are_joined(tmp_path: Path) -> None:
     )
 
 
+def test_names_that_orbax_could_not_read_are_refused(tmp_path: Path) -> None:
+    """Of leaves without files, too."""
+    paths = {"t": ("a", "//", "b"), "w": ("w",)}
+    folder = write_dcp(tmp_path / "x", {"t": "text", "w": W}, paths=paths)
+    with pytest.raises(FormatError) as error:
+        reshard.convert(folder, tmp_path / "orbax", to="orbax")
+    assert str(error.value) == (
+        "the leaf 'a////b': the name 'a.//.b' cannot name files: it has an empty part, '.', '..', a NUL or a lone surrogate (half of a UTF-16 "
+        "character); rename that key in the program that saves the checkpoint"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    reshard.convert(folder, tmp_path / "orbax", to="orbax", rename=[("^a////b$", "a/b")])
+    assert reshard.restore(tmp_path / "orbax")["a"] == {"b": "text"}
+
+
 def test_a_leaf_below_a_leaf(tmp_path: Path) -> None:
     write_dcp(tmp_path, {"a": W, "b": W}, paths={"a": ("x", 0), "b": ("x", 0, "y")})
     assert refusal(tmp_path, FormatError) == (

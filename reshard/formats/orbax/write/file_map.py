@@ -11,6 +11,7 @@ from reshard.formats.file_map import ChunkChecksum, FileMap, Place
 from reshard.formats.orbax.array_item import is_array_handler
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
+from reshard.formats.orbax.tree_metadata import refuse_odd, refuse_unsafe
 from reshard.formats.orbax.write.copy_items import copy_items
 from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
@@ -38,6 +39,13 @@ def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
 
 
 def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
+    for leaf in tree.leaves:
+        if (
+            leaf.target is None
+        ):  # a text or an empty container, which has no file, but a name that is read
+            where = f"the leaf {leaf.leaf.name[:200]!r}"
+            refuse_odd(leaf.param, where)
+            refuse_unsafe(leaf.param, where)
     if not form.ocdbt:
         names = [(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors]
         check_files(names, is_array=_is_array(tree))
