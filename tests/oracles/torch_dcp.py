@@ -113,6 +113,7 @@ STATES: dict[str, Callable[[], dict[str, Any]]] = {
     "hidden": hidden,
     "conj": lambda: {"w": torch.tensor([1 + 2j]).conj()},
     "neg": lambda: {"w": torch._neg_view(torch.ones(1))},
+    "packed": lambda: {"w": random_bits("float4_e2m1fn_x2", (3, 4))},
     "floats": lambda: {"a": torch.ones(40), "b": torch.zeros(3, 4)},
     "half_complex": lambda: {"w": torch.zeros(3, dtype=torch.complex32)},
     "large": lambda: {"w": torch.arange(3_000_000, dtype=torch.int32).reshape(1500, 2000).t()},

@@ -27,8 +27,8 @@ from reshard.storage.location import Location
 _AT_ONCE = 1 << 10
 """Items whose ends are asked for together in a bucket."""
 
-_KNOWN_PICKLES = 1 << 12
-"""Pickles that are kept: those of the layers of a model are alike."""
+_KNOWN_PICKLES, _KNOWN_BYTES = 1 << 12, 1 << 10
+"""How many pickles are kept, and how long they may be: those of the layers of a model are alike, and short."""
 
 _PICKLE = "data.pkl"
 
@@ -121,7 +121,7 @@ def _tensor_item(
                 f"{window.where} holds something else than a tensor; the files are not of one checkpoint"
             )
         tensor = archived_tensor(node, window.where)
-        if len(known) < _KNOWN_PICKLES:
+        if len(known) < _KNOWN_PICKLES and len(pickled) <= _KNOWN_BYTES:
             known[pickled] = tensor
     record, start = archive.start(tensor.record)
     if record.nbytes != tensor.record_bytes:

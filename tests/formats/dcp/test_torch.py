@@ -98,6 +98,16 @@ def test_a_state_dict_becomes_safetensors(
     assert by_torch(torch, tmp_path / "hf") == wanted
 
 
+def test_packed_floats_are_carried_into_safetensors(
+    torch: Oracle, folder: Path, tmp_path: Path
+) -> None:
+    torch.ask("save_dcp", state="packed", folder=str(folder / "packed"))
+    reshard.convert(folder / "packed", tmp_path / "hf", to="safetensors")
+    wanted = torch.ask("load_dcp", folder=str(folder / "packed"))
+    assert wanted["w"]["dtype"] == "float4_e2m1fn_x2"
+    assert by_torch(torch, tmp_path / "hf") == wanted
+
+
 def test_numbers_become_tensors_of_safetensors_and_text_is_refused(
     saved: dict[str, dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
