@@ -1,0 +1,1 @@
+"""Another number of shards for a checkpoint of TensorFlow, beside TensorFlow itself."""
