@@ -23,13 +23,14 @@ from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.resume.journal import record_of
 from reshard.conversion.target_plan import form_of, make_target
 from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.books import Books, DoneUnits, StoredRange, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.executor import opened
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import Extent
 from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
@@ -102,7 +103,7 @@ class _Sums(Books):
 
     coordinator: Coordinator
 
-    def add(self, result: Result) -> list[StoredRange]:
+    def add(self, result: Result) -> list[Extent]:
         with self.coordinator.step("adding up"):
             return super().add(result)
 
