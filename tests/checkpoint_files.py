@@ -9,9 +9,17 @@ TIMES = {"init_timestamp_nsecs", "commit_timestamp_nsecs"}
 
 
 def files_of(path: Path) -> dict[str, bytes]:
-    """The bytes of every file below a folder, and ``b"folder"`` for every folder; those of a single file by ""."""
+    """The bytes of every file below a folder, and ``b"folder"`` for every folder; those of a single file by "".
+
+    Of several files that begin with a name their endings count.
+    """
     if path.is_file():
         return {"": path.read_bytes()}
+    if not path.exists():
+        return {
+            p.name.removeprefix(path.name): p.read_bytes()
+            for p in path.parent.glob(f"{path.name}.*")
+        }
     return {
         str(p.relative_to(path)): p.read_bytes() if p.is_file() else b"folder"
         for p in path.rglob("*")

@@ -55,6 +55,10 @@ CASES |= {
 }
 
 
+CASES["tensorflow"] = case("raw", to="tensorflow", layout=ROWS, max_memory="9MiB")
+"""Several files below the target's name."""
+
+
 def make_tree() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     line = mesh((8,), ("x",))

@@ -12,7 +12,7 @@ import pytest
 import reshard
 from reshard.errors import ReshardError
 from reshard.storage.local.staging import staging_for
-from tests.checkpoint_files import files_without_times
+from tests.checkpoint_files import files_of, files_without_times
 from tests.robustness.crash.cases import CASES, make_tree
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_killed
@@ -70,7 +70,7 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     assert run_killed(point, source, target, **case.options) == -9
     unfinished = staging_for(target)
     assert unfinished.folder.exists()
-    is_published = target.exists()
+    is_published = bool(files_of(target))
     tasks = journal_tasks(target)
     report = reshard.convert(source, target, **case.options)
     same_result(target, undisturbed(name), packed=name == "ocdbt")
@@ -81,7 +81,7 @@ def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
     else:
         assert report.resumed_bytes == sum(task.moved_bytes for task in tasks)
         assert all(t.source_digest == t.target_digest or t.cast for t in report.tensors)
-    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+    assert {p.name.partition(".")[0] for p in tmp_path.iterdir()} == {"t"}
 
 
 @pytest.mark.parametrize("name", ["scatter", "weave", "zstd", "copy", "cast"])
