@@ -35,7 +35,7 @@ def layout(folder: Path, shards: int) -> Path:
 def contenders(source: Path, work: Path, rows: int) -> dict[str, list[str]]:
     """The commands, each without its target, which is the last word."""
     python = REPOSITORY / ".oracles" / "tensorflow" / "bin" / "python"
-    program = Path(__file__).with_name("by_tensorflow.py")
+    program = REPOSITORY / "benchmarks" / "peers" / "tensorflow_shards.py"
     shapes = f"{rows} {COLUMNS} {AFTER}"
     by_tensorflow = f'mkdir "$0" && {python} {program} {source}/ckpt "$0/ckpt" {shapes}'
     command = Path(sys.executable).parent / "reshard"

@@ -1,4 +1,4 @@
-"""What a program does with TensorFlow: restore into other shards, and save. ``by_tensorflow SOURCE TARGET ROWS COLUMNS SHARDS``.
+"""What a program does with TensorFlow: restore into other shards, and save. ``tensorflow_shards SOURCE TARGET ROWS COLUMNS SHARDS``.
 
 Runs in the environment of TensorFlow.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-import tensorflow as tf
-
 
 def main() -> None:
     """Restore the ShardedVariable ``table`` of a checkpoint into so many shards, and write another checkpoint."""
+    import numpy as np
+    import tensorflow as tf
+
     source, target = sys.argv[1:3]
     rows, columns, shards = map(int, sys.argv[3:])
     parts = [rows // shards + (number < rows % shards) for number in range(shards)]
