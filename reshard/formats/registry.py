@@ -85,7 +85,7 @@ def open_written(place: Location) -> Reader:
     """Opens what a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
     known, recognised = _recognise(uri, place)
-    return FoundCheckpoint(uri, known, recognised, _viewed(place, known)).open()
+    return FoundCheckpoint(uri, known, recognised, viewed(place, known)).open()
 
 
 def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
@@ -95,19 +95,20 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     _refuse_staged(uri, root)
     known, recognised = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
-    viewed = _viewed(root, known)
-    _refuse_unfinished(uri, viewed)
-    return FoundCheckpoint(source_text(uri), known, recognised, viewed, chosen.unlisted)
+    place = viewed(root, known)
+    _refuse_unfinished(uri, place)
+    return FoundCheckpoint(source_text(uri), known, recognised, place, chosen.unlisted)
 
 
-def _viewed(root: Location, known: Format) -> Location:
+def viewed(root: Location, known: Format | None = None) -> Location:
     """The location, read as one checkpoint. Raises FormatError for a file of a prefix or an index that is a link out of its folder."""
-    if known.files_of(root) is None:
+    find = files_of if known is None else known.files_of
+    if find(root) is None:
         return root.view()
-    viewed = Location(root.parent.view().store, root.path)
-    for file in known.files_of(viewed) or ():
+    place = Location(root.parent.view().store, root.path)
+    for file in find(place) or ():
         file.status(f"the file {file.name!r}")
-    return viewed
+    return place
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
@@ -148,6 +149,11 @@ def files_of(root: Location) -> tuple[Location, ...] | None:
     """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all."""
     found = (known.files_of(root) for known in FORMATS)
     return next((files for files in found if files is not None), None)
+
+
+def is_there(root: Location) -> bool:
+    """Whether anything is there, or files whose names begin so and end as those of a checkpoint, finished or not."""
+    return root.exists() or files_of(root) is not None or bool(prefix_text(root))
 
 
 def has_checkpoint(root: Location) -> bool:

@@ -56,9 +56,9 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     return steps
 
 
-def _names(folder: Location) -> list[str]:
-    """The names of whatever may be a checkpoint right below a folder: folders and prefixes."""
-    return [*folder.folders(), *tensorflow.prefixes_in(folder)]
+def names_in(folder: Location) -> list[str]:
+    """The names of whatever may be a checkpoint right below a folder, in order: folders and prefixes."""
+    return sorted({*folder.folders(), *tensorflow.prefixes_in(folder)})
 
 
 def begun_steps(folder: Location) -> list[StepName]:
@@ -120,7 +120,7 @@ def uncommitted(folder: Location, step: int) -> str | None:
 def committed(folder: Location) -> Iterator[str]:
     """Names of the finished checkpoints right below a folder, in order."""
     folder = folder.remembered()
-    return (name for name in _names(folder) if _is_committed(folder / name))
+    return (name for name in names_in(folder) if _is_committed(folder / name))
 
 
 def steps_text(steps: Iterable[int]) -> str:

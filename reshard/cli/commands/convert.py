@@ -91,7 +91,7 @@ def convert(
     """Convert a checkpoint to another mesh, dtype, format or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all. It has the
-    format of SRC, Orbax or safetensors, or the one of --to. It is published only if the written bytes of every tensor have the same digest as the bytes
+    format of SRC, or the one of --to. It is published only if the written bytes of every tensor have the same digest as the bytes
     read (--verify); the report shows the digests. A select, drop, rename or cast that matches nothing is an error, so
     that a typing mistake loses no weights.
 

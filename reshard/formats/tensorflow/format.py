@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from reshard.arguments import Unlisted
+from reshard.errors import FormatError
 from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
+from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.tensorflow.files import bundle_files
 from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
 from reshard.formats.tensorflow.reader import (
@@ -70,6 +72,12 @@ class Tensorflow(Format):
         from reshard.formats.tensorflow.write.file_map import plan_files
 
         return plan_files(target, cast("TensorflowForm", target.form))
+
+    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
+        raise FormatError(
+            f"{reader.uri} is the prefix of files in a folder that may have others, where no digests are recorded; convert it, which "
+            "records them beside the target"
+        )
 
 
 TENSORFLOW = Tensorflow()

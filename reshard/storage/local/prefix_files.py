@@ -64,6 +64,14 @@ def unlink_files(staging: Staging) -> None:
                 linked_name(staging.target, name).unlink()
 
 
+def remove_files(target: Path, last: str) -> None:
+    """Removes the files of a prefix: the index first, so that no reader takes the others for a checkpoint, and ``last`` at the end."""
+    data = [name for name in _beside(target) if name != f"{target.name}.index"]
+    for name in (f"{target.name}.index", *data, last):
+        with storage_errors("remove", target.parent / name):
+            (target.parent / name).unlink(missing_ok=True)
+
+
 def check_prefix(target: Path) -> None:
     """Refuses a target with the files of any other run, and one that is a file or a folder itself.
 
