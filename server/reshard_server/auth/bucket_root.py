@@ -17,9 +17,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from reshard import is_checkpoint
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, locate
+from reshard.surface.places import Location, is_there, locate
 from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, problem_of
 
 T = TypeVar("T")
@@ -100,7 +99,7 @@ class BucketRoot:
 
     def _is_there(self, place: Location) -> bool:
         try:
-            return place.exists() or is_checkpoint(str(place))
+            return is_there(place)
         except StorageError as error:
             if error.fault != "forbidden":
                 raise

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from reshard import ReshardError, is_checkpoint
-from reshard.surface.places import Location, locate
+from reshard import ReshardError
+from reshard.surface.places import Location, files_of, is_there, locate
 from reshard_server.auth.path_rules import missing, nothing
 from reshard_server.errors.problems import INVALID, ProblemError
 
@@ -129,7 +129,7 @@ class LocalRoot:
 def _is_prefix(place: Location) -> bool:
     """Whether the files of a checkpoint begin with this name, which nothing has itself."""
     try:
-        return is_checkpoint(str(place))
+        return is_there(place)
     except ReshardError:  # the folder cannot be looked at
         return False
 
@@ -138,8 +138,11 @@ def _check_snapshot(text: str, path: Path, base: str) -> None:
     """Raises ProblemError for a snapshot of huggingface_hub's cache whose links lead out of the root.
 
     The library refuses links that lead out of a checkpoint, except for these: it follows links of
-    ``models--…/snapshots/REVISION`` to ``models--…/blobs``. They lead out of a root that is inside the repository.
+    ``models--…/snapshots/REVISION`` to ``models--…/blobs``. They lead out of a root that is inside the repository. The files of
+    a prefix are in the folder above it.
     """
+    if path.parent.parent.name == "snapshots" and _stands_for_files(path):
+        path = path.parent
     if path.parent.name != "snapshots" or _is_beneath(str(path.parent.parent), base):
         return
     try:
@@ -154,6 +157,13 @@ def _check_snapshot(text: str, path: Path, base: str) -> None:
                 f"{text[:200]!r} holds the link {link!r}, which leads out of its storage root and is not followed; "
                 "make a folder above the links' files a storage root, or copy the files into this one",
             )
+
+
+def _stands_for_files(path: Path) -> bool:
+    try:
+        return files_of(locate(path)) is not None
+    except ReshardError:  # opening the checkpoint says why
+        return False
 
 
 def best_lookup() -> Lookup:

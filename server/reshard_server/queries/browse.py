@@ -7,8 +7,10 @@ listing ends for any tree, even if folders are added or removed meanwhile::
     data/run7              steps 1000, 2000 (not listed again one by one)
     data/run7/best         a checkpoint beside the steps
     data/served/1000       …
+    data/tf/ckpt-7         the prefix of TensorFlow's files, which are not listed themselves
 
-In a bucket each folder is listed once for a page; a folder has no time there. Links are not followed. Hidden folders, and names that no client's path may have, are left out.
+In a bucket each folder is listed once for a page; a folder has no time there. Links that lead out of a folder are not followed. Hidden
+folders, and names that no client's path may have, are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reshard.errors import ReshardError, StorageError
-from reshard.surface.places import Location, committed_format, committed_steps
+from reshard.surface.places import (
+    Location,
+    committed_format,
+    committed_steps,
+    files_of,
+    names_in,
+    viewed,
+)
 from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 
@@ -107,9 +116,9 @@ def _contains(key: Key, place: Key) -> bool:
 
 
 def _folders(folder: Location, key: Key) -> list[str]:
-    """The names of the folders to visit; none if the folder cannot be listed."""
+    """The names of the folders and prefixes to visit; none if the folder cannot be listed."""
     try:
-        names = folder.folders()
+        names = names_in(folder)
     except StorageError as error:
         _pass_on(error, key)
         return []
@@ -126,7 +135,7 @@ def _pass_on(error: ReshardError, key: Key) -> None:
 
 
 def _steps(folder: Location, key: Key) -> dict[int, str]:
-    """The steps and their folders' names. A root itself has no path, so its folders are listed one by one."""
+    """The steps and their folders' or prefixes' names. A root itself has no path, so its folders are listed one by one."""
     if not key:
         return {}
     try:
@@ -134,15 +143,24 @@ def _steps(folder: Location, key: Key) -> dict[int, str]:
     except ReshardError as error:
         _pass_on(error, key)
         return {}
-    return {step: name for step, name in steps.items() if may_be_named(name)}
+    named = {step: name for step, name in steps.items() if may_be_named(name)}
+    return {step: name for step, name in named.items() if _stays_inside(folder / name)}
 
 
 def _format(folder: Location, key: Key) -> str | None:
     try:
-        return committed_format(folder)
+        return committed_format(folder) if _stays_inside(folder) else None
     except ReshardError as error:  # gone, or not readable
         _pass_on(error, key)
         return None
+
+
+def _stays_inside(place: Location) -> bool:
+    """Whether no file of a prefix is a link that leads out of its folder. Links in a folder show when it is opened."""
+    try:
+        return not place.traits.renames or files_of(place) is None or bool(viewed(place))
+    except ReshardError:
+        return False
 
 
 def _of_steps(folder: Location, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
@@ -165,9 +183,13 @@ def _of_checkpoint(folder: Location, name: str, kind: str) -> FoundCheckpoint | 
     return FoundCheckpoint(path=name, kind=kind, modified_at=modified)
 
 
-def _modified_at(folder: Location) -> datetime | None:
-    """When a local folder changed; None if it is gone, and for a bucket, which has no folders."""
+def _modified_at(place: Location) -> datetime | None:
+    """When a local folder, or one of the files of a prefix, changed; None if it is gone, and for a bucket, which has no folders."""
+    if not place.traits.renames:
+        return None
     try:
-        return datetime.fromtimestamp(Path(folder.path).stat().st_mtime, UTC)
+        files = files_of(place) or (place,)
+        newest = max(Path(file.path).stat().st_mtime for file in files)
+        return datetime.fromtimestamp(newest, UTC)
     except (OSError, OverflowError, ValueError):
         return None

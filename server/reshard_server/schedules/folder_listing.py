@@ -1,4 +1,4 @@
-"""Lists the files of a step's folder, to notice that a training run is deleting the step.
+"""Lists the files of a step, to notice that a training run is deleting the step.
 
 A training run deletes a step in place, file by file, so a step that looks committed may have lost some of its files.
 Two things show that:
@@ -6,6 +6,9 @@ Two things show that:
 - a later listing lacks something;
 - a folder changed after the newest file in the step was written. Orbax writes ``commit_success.txt`` last and then
   renames the step, which changes none of its folders. A file that is added later is the newest file.
+
+A step that is a prefix (``ckpt-7``) shares its folder with other steps, whose times say nothing of it. TensorFlow deletes the index first,
+so that all files were there if it still is.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from reshard.errors import StorageError
+from reshard.surface.places import files_of, locate
 
 SLACK_SECONDS = 0.1
 """How much later than the newest file a folder may have changed, because of rounding."""
@@ -34,17 +40,26 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Everything below a folder.
+    """Everything below a folder, or every file whose name begins with a prefix and a dot.
 
     Attributes:
-        files: by their path below it.
-        folders: the time of each folder's last change, by its path; "" is the folder itself.
+        files: by their path below the folder, or by what follows the prefix.
+        folders: the time of each folder's last change, by its path; "" is the folder itself. None of a prefix.
         odd: an entry that is neither a file nor a folder, such as a link; None if there is none.
     """
 
     files: dict[str, FileState] = field(default_factory=dict)
     folders: dict[str, int] = field(default_factory=dict)
     odd: str | None = None
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it is of a prefix."""
+        return not self.folders
+
+    def place(self, root: Path, path: str) -> Path:
+        """Where a file of the listing is if the folder or the prefix is ``root``."""
+        return root.with_name(f"{root.name}{path}") if self.is_prefix else root / path
 
     @property
     def written_ns(self) -> int:
@@ -54,11 +69,13 @@ class Listing:
     @property
     def lost_files(self) -> bool:
         """Whether files were removed after the newest file was written."""
-        return max(self.folders.values()) > self.written_ns + SLACK_SECONDS * 1e9
+        return max(self.folders.values(), default=0) > self.written_ns + SLACK_SECONDS * 1e9
 
 
 def listing(root: Path) -> Listing:
-    """Lists everything below a folder. Raises GoneError if it is missing or vanishes meanwhile."""
+    """Lists everything below a folder, or of a prefix. Raises GoneError if it is missing or vanishes meanwhile."""
+    if (listed := _of_prefix(root)) is not None:
+        return listed
     files: dict[str, FileState] = {}
     folders: dict[str, int] = {}
     odd, ahead = None, [""]
@@ -81,6 +98,27 @@ def listing(root: Path) -> Listing:
     if not files:
         raise GoneError("it is empty: it is being deleted")
     return Listing(files, folders, odd)
+
+
+def _of_prefix(prefix: Path) -> Listing | None:
+    """The files of a prefix; None if nothing is known to begin so."""
+    try:
+        needed = files_of(locate(prefix))
+        if needed is None:
+            return None
+        with os.scandir(prefix.parent) as entries:
+            found = [e for e in entries if e.name.startswith(f"{prefix.name}.") and not e.is_dir()]
+        files, odd = dict[str, FileState](), None
+        for entry in found:
+            status = entry.stat(follow_symlinks=False)
+            ending = entry.name.removeprefix(prefix.name)
+            files[ending] = FileState(status.st_ino, status.st_size, status.st_mtime_ns)
+            odd = odd if stat.S_ISREG(status.st_mode) else entry.name
+    except (FileNotFoundError, StorageError) as error:
+        raise GoneError("some of its files were deleted while it was listed") from error
+    if not {file.name for file in needed} <= {entry.name for entry in found}:
+        raise GoneError("some of its files were deleted while it was listed")
+    return Listing(files, odd=odd)
 
 
 def check_whole(before: Listing, root: Path) -> None:

@@ -1,6 +1,6 @@
 """Keeps a step readable by hard links to its files, even if the training run deletes it meanwhile.
 
-The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion. They share inodes, sizes and
+The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion; those of a prefix begin with its name there. They share inodes, sizes and
 times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
 moments while reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
 listed before and after; if the listings differ, the step is gone.
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from reshard.surface.places import Location, files_of
 from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.schedules.folder_listing import (
     SLACK_SECONDS,
@@ -32,6 +33,12 @@ lost files."""
 
 class StoppedError(Exception):
     """This server ends; the step is linked later."""
+
+
+def links_for(step: Location, root: Location, number: str) -> Path:
+    """What is read of a step whose files are linked: a folder, or a prefix of files in it."""
+    folder = Path(root.path, LINKS_FOLDER, number)
+    return folder if files_of(step) is None else folder / step.name
 
 
 def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], bool]) -> str | None:
@@ -59,9 +66,15 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
 
 def remove_links(at: Path) -> None:
     """Removes a folder of links, complete or not; the step's own files stay. Raises OSError if that fails."""
-    if at.parent.name != LINKS_FOLDER:
-        raise ValueError(f"{at} is not a folder of links")
-    remove_tree(at)
+    remove_tree(_folder_of(at))
+
+
+def _folder_of(at: Path) -> Path:
+    """The folder of links that ``at`` is, or whose links begin with it."""
+    for folder in (at, at.parent):
+        if folder.parent.name == LINKS_FOLDER:
+            return folder
+    raise ValueError(f"{at} is not a folder of links")
 
 
 def remove_tree(folder: Path) -> None:
@@ -91,30 +104,33 @@ def _is_young(before: Listing, *, requested: bool) -> bool:
 
 def _why_not(before: Listing, step: Path) -> str | None:
     if before.odd is not None:
-        return f"{step.name}/{before.odd} is neither a file nor a folder"
+        odd = before.odd if before.is_prefix else f"{step.name}/{before.odd}"
+        return f"{odd} is neither a file nor a folder"
     return None
 
 
 def _link_files(before: Listing, step: Path, at: Path, stopping: Callable[[], bool]) -> str | None:
     """Links the files; returns why they cannot be linked, or None."""
     try:
-        at.parent.mkdir(mode=0o700, exist_ok=True)
-        for folder in sorted(before.folders):
-            (at / folder).mkdir(mode=0o700)
+        above = _folder_of(at).parent
+        above.mkdir(mode=0o700, exist_ok=True)
+        folders = [at / path for path in sorted(before.folders)] or [_folder_of(at)]
+        for folder in folders:
+            folder.mkdir(mode=0o700)
         for path in before.files:
             if stopping():
                 raise StoppedError
-            _link(step, at, path)
-        for folder in [*before.folders, ".."]:
-            _sync(at / folder)
+            _link(before.place(step, path), before.place(at, path))
+        for folder in [*folders, above]:
+            _sync(folder)
     except OSError as error:
         return f"hard links cannot be made here: {error.strerror}"
     return None
 
 
-def _link(step: Path, at: Path, path: str) -> None:
+def _link(file: Path, at: Path) -> None:
     try:
-        os.link(step / path, at / path, follow_symlinks=False)
+        os.link(file, at, follow_symlinks=False)
     except FileNotFoundError as error:
         raise GoneError("some of its files were deleted while it was listed") from error
 

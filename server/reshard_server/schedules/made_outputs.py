@@ -3,6 +3,9 @@
 A folder is the same one if its inode is, and the digest of the record that the conversion wrote into it. It is renamed to a
 hidden name beside it and then removed, so that nobody reads half of it.
 
+The files of a prefix cannot be renamed at once. The record beside them is the same file if its inode and its digest are. The index is
+removed first, so that nobody takes the others for a checkpoint, under the lock of the target; the record last, as in a bucket.
+
 A bucket renames nothing. The record is the same if its version is. The output is removed as a run's unfinished output is: under
 the lease of the target, so that nobody writes there, with the marker that makes it a checkpoint first. The record comes last,
 so that a removal that was interrupted can recognise what it began.
@@ -12,10 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.outputs import BucketStore, delete, held_target
+from reshard.surface.outputs import (
+    FILES_OF_PREFIX,
+    BucketStore,
+    delete,
+    held_target,
+    remove_files,
+)
 from reshard.surface.places import Location
 from reshard_server.auth.path_rules import REMOVED_PREFIX
 from reshard_server.schedules.hard_links import remove_tree
@@ -29,7 +39,7 @@ def identity(output: Location) -> str | None:
     """Identifies a converted checkpoint; None if there is none."""
     if isinstance(output.store, BucketStore):
         return _identity_in_bucket(output)
-    return _identity_of_folder(Path(output.path))
+    return _identity_on_disk(Path(output.path))
 
 
 def remove(output: Location, number: str, known: str) -> bool:
@@ -41,30 +51,55 @@ def remove(output: Location, number: str, known: str) -> bool:
     """
     if isinstance(output.store, BucketStore):
         return _remove_from_bucket(output.store, output, known)
-    return _remove_folder(Path(output.path), number, known)
+    return _remove_on_disk(output, number, known)
 
 
-def _identity_of_folder(folder: Path) -> str | None:
+def _record_beside(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.{RECORD}")
+
+
+def _identity_on_disk(output: Path) -> str | None:
+    """That of a folder, or of the prefix of files, of which nothing has the very name."""
+    if os.path.lexists(output):
+        return _identity_of(output, output / RECORD)
+    return _identity_of(_record_beside(output), _record_beside(output))
+
+
+def _identity_of(kept: Path, record: Path) -> str | None:
     try:
-        inode = folder.lstat().st_ino
-        content = (folder / RECORD).read_bytes()
+        inode = kept.lstat().st_ino
+        content = record.read_bytes()
     except OSError:
         return None
     return f"{inode}-{hashlib.sha256(content).hexdigest()}"
 
 
-def _remove_folder(target: Path, number: str, known: str) -> bool:
+def _remove_on_disk(output: Location, number: str, known: str) -> bool:
+    target = Path(output.path)
     hidden = target.with_name(f"{REMOVED_PREFIX}{number[:32]}")
     remove_tree(hidden)
-    if _identity_of_folder(target) != known:
+    if _identity_on_disk(target) != known:
         return False
+    if not os.path.lexists(target):
+        return _remove_prefix(output, known)
     target.rename(hidden)
-    if _identity_of_folder(hidden) != known:  # another folder took its name at this moment
+    if _identity_on_disk(hidden) != known:  # another folder took its name at this moment
         hidden.rename(target)
         return False
     LOG.info("removing %s, an old output of a schedule", target)
     remove_tree(hidden)
     return True
+
+
+def _remove_prefix(output: Location, known: str) -> bool:
+    prefix = Path(output.path)
+    with held_target(output, FILES_OF_PREFIX) as held:
+        is_same = _identity_on_disk(prefix) == known
+        if is_same:
+            LOG.info("removing %s, an old output of a schedule", output)
+            remove_files(prefix, _record_beside(prefix).name)
+        held.abort()
+    return is_same
 
 
 def _identity_in_bucket(output: Location) -> str | None:

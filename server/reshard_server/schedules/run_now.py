@@ -83,7 +83,7 @@ def _step(
     scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
 ) -> tuple[int, str]:
     """The step, and the name of its folder."""
-    directory = scheduling.watched(stored)
+    directory = scheduling.watched(stored).remembered()
     try:
         number, folder = scheduling.roots.ask(
             when.directory, lambda: _committed(directory, when, step)

@@ -1,4 +1,4 @@
-"""The committed steps of a training run's directory, as Orbax counts them; and steps of safetensors, once all files are there.
+"""The committed steps of a training run's directory, as Orbax counts them; and steps of other formats, once all files are there.
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
 step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
@@ -10,7 +10,8 @@ once more. Names depend on two options of the manager::
     None, 4                                  0023
     "step", 4                                step_0023
 
-transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``.
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``. TensorFlow's ``ckpt-23`` is what the names of its
+files begin with: a step has an index, which is written last.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, committed_among
+from reshard.surface.places import Location, committed_among, prefixes_in
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 
@@ -31,21 +32,22 @@ ASKED_AT_ONCE = 16
 
 
 def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
-    """The name of the folder of each step, in the order of the steps; in a bucket some may not be committed yet.
+    """The name of the folder or the prefix of each step, in the order of the steps; in a bucket some may not be committed yet.
 
     A directory that does not exist has none yet. Raises StorageError if it cannot be listed.
     """
     pattern, found = _pattern(when), {}
     try:
-        entries = directory.entries()
+        names = [entry.name for entry in directory.entries() if entry.is_folder]
+        names += prefixes_in(directory)
     except StorageError as error:
         if _is_missing(error):
             return {}
         raise
-    for entry in entries:
-        match = pattern.fullmatch(entry.name)
-        if match and TEMPORARY not in entry.name and entry.is_folder:
-            found[int(match[1])] = entry.name
+    for name in names:
+        match = pattern.fullmatch(name)
+        if match and TEMPORARY not in name:
+            found[int(match[1])] = name
     return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
 
 

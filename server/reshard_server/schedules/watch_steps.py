@@ -16,7 +16,6 @@ from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.surface.places import Location
-from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs
@@ -26,7 +25,7 @@ from reshard_server.db.schedules.runs import StepClaim
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError, words_of
 from reshard_server.schedules.folder_listing import GoneError
-from reshard_server.schedules.hard_links import StoppedError, link_step, remove_links
+from reshard_server.schedules.hard_links import StoppedError, link_step, links_for, remove_links
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (
     Occasion,
@@ -43,7 +42,7 @@ LOG = logging.getLogger(__name__)
 
 def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: float) -> None:
     """Starts the new steps. Raises UnfitError if the schedule's token lost its rights."""
-    directory = scheduling.watched(stored)
+    directory = scheduling.watched(stored).remembered()
     with scheduling.database.begin() as connection:
         if not schedules.advance(connection, stored, now + when.poll_seconds):
             return
@@ -157,7 +156,8 @@ def _link_and_queue(
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
     if not step.traits.renames:
         return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail="")
-    links = LinkFolder(claimed.text, _link_folder(scheduling, occasion.source, claimed))
+    root = scheduling.roots.place_of(occasion.source.partition("/")[0])
+    links = LinkFolder(claimed.text, links_for(step, root, claimed.text))
     hard_links.record(db, links, scheduling.executor)
     why, queued = "", None
     try:
@@ -192,11 +192,6 @@ def _queued(
             connection.rollback()
             return None
     return made
-
-
-def _link_folder(scheduling: Scheduling, source: str, claimed: StepClaim) -> Path:
-    root = scheduling.roots.place_of(source.partition("/")[0])
-    return Path(root.path, LINKS_FOLDER, claimed.text)
 
 
 def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str) -> bool:

@@ -64,19 +64,23 @@ class VerifyRequest(CheckpointRequest):
 
 
 class FoundCheckpoint(Answer):
-    """A checkpoint below a root, or the folder of a training run's steps."""
+    """A checkpoint below a root, or the folder of a training run's steps.
+
+    The path of a TensorFlow checkpoint is the prefix with which the names of its files begin.
+    """
 
     path: RootedPath
     kind: str = Field(
-        description="The checkpoint's format, orbax or safetensors; or steps, for the directory of a training run."
+        description="The checkpoint's format, such as orbax, safetensors, dcp or tensorflow; or steps, for the directory of a "
+        "training run."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(
         default=None,
-        description="The name of each step's folder below the path, in the same order.",
+        description="The name of each step's folder, or the prefix of its files, below the path, in the same order.",
     )
     modified_at: datetime | None = Field(
-        description="When the folder last changed; null in a bucket, whose folders have no time."
+        description="When the folder, or the files of a prefix, last changed; null in a bucket, whose folders have no time."
     )
 
 

@@ -29,7 +29,7 @@ class Clock(RequestDocument):
 
 
 class NewSteps(RequestDocument):
-    """For each committed step in the directory of a training run, of Orbax or safetensors."""
+    """For each finished step in the directory of a training run, of any format that is read."""
 
     directory: RootedPath
     step_prefix: str | None = Field(
@@ -37,7 +37,8 @@ class NewSteps(RequestDocument):
         min_length=1,
         max_length=100,
         pattern=r"^[^/]+$",
-        description="As in CheckpointManagerOptions: folders are named PREFIX_STEP, or PREFIX-STEP as transformers does.",
+        description="As in CheckpointManagerOptions: folders are named PREFIX_STEP, or PREFIX-STEP as transformers (checkpoint), "
+        "torchtitan (step) and TensorFlow (ckpt) do.",
     )
     step_digits: Whole | None = Field(
         None,

@@ -23,7 +23,7 @@ _H = SCHEDULE_HOLDS.c
 
 @dataclass(frozen=True, slots=True)
 class LinkFolder:
-    """A folder of hard links."""
+    """A folder of hard links; ``path`` is what is read: the folder, or the prefix of files in it."""
 
     id: str
     path: Path
@@ -43,7 +43,7 @@ def assign(connection: sa.Connection, links: str, conversion: str) -> bool:
 
 
 def linked_source(db: sa.Engine, conversion: str) -> Path | None:
-    """The folder of hard links that a conversion reads instead of its source; None for most."""
+    """The folder of hard links, or the prefix in one, that a conversion reads instead of its source; None for most."""
     with db.connect() as connection:
         query = sa.select(_H.path).where(_H.conversion == conversion)
         found = connection.execute(query).scalar()
