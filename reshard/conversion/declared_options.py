@@ -19,6 +19,7 @@ OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
     "Orbax": ORBAX,
     "safetensors": SAFETENSORS,
     "TensorFlow": {},
+    "Keras": {},
 }
 """The options that only one format has, by the format's title; of the formats that are written."""
 
@@ -166,10 +167,11 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         choices=(None, *get_args(FormatName)),
         show=str,
         metavar="FORMAT",
-        help=f"Format of DST: {', '.join(get_args(FormatName))}. Default: safetensors where DST ends in .safetensors, else the source's. "
+        help=f"Format of DST: {', '.join(get_args(FormatName))}. Default: safetensors where DST ends in .safetensors, keras for "
+        ".weights.h5, else the source's. "
         f"{'; '.join(_belong_to(*each) for each in OF_FORMATS.items() if each[1])}. Of tensorflow DST is what the names of its files begin "
         "with.",
-        description="Format of the target; without it safetensors where the target ends in .safetensors, else the source's.",
+        description="Format of the target; without it safetensors where the target ends in .safetensors, keras for .weights.h5, else the source's.",
         label="Format",
         hint="Compression, chunk size, style and OCDBT are for Orbax; the next three for safetensors.",
         labels=("as the source", *OF_FORMATS),

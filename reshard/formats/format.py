@@ -30,12 +30,13 @@ class OneFile(Struct, frozen=True):
 
     Attributes:
         ending: of such a name.
-        option, value: the option that asks for a single file, and its value for that.
+        option, value: the option that asks for a single file, and its value for that; "" for a format whose targets are all single
+            files, with names of that ending.
     """
 
     ending: str
-    option: str
-    value: str
+    option: str = ""
+    value: str = ""
 
 
 class About(Struct, frozen=True, kw_only=True):

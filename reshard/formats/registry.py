@@ -25,6 +25,8 @@ from reshard.formats.dcp.format import DCP
 from reshard.formats.file_map import FileMap
 from reshard.formats.foreign.recognise import foreign_text
 from reshard.formats.format import Format, Recognised
+from reshard.formats.keras.files import weights_text
+from reshard.formats.keras.format import KERAS
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
@@ -37,7 +39,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, TENSORFLOW)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, TENSORFLOW, KERAS)
 """In the order in which they are tried."""
 
 
@@ -210,12 +212,21 @@ def named_options(
 ) -> tuple[str | None, Mapping[str, Any]]:
     """The format that is asked for or that the target's name says, and the options of all formats, which it may change.
 
-    Raises PlanError for options that contradict the name.
+    Raises PlanError for options that contradict the name, and for a name without the ending that the format needs.
     """
     for about in (known.about for known in FORMATS):
         one = about.one_file
-        if to not in (None, about.name) or one is None or not path.endswith(one.ending):
+        if to not in (None, about.name) or one is None:
             continue
+        if not path.endswith(one.ending):
+            if to is not None and not one.option:
+                raise PlanError(
+                    f"the target {path!r} should have a name that ends in {one.ending}, by which {about.title} knows its files; add that "
+                    "ending (target)"
+                )
+            continue
+        if not one.option:
+            return about.name, options
         if options[one.option] not in (None, one.value):
             raise PlanError(
                 f"{one.option} is {options[one.option]!r}, which makes a folder, but the target {path!r} has the name of a file; "
@@ -297,7 +308,7 @@ def _hint(uri: str, root: Location) -> str:
         found = (
             prefix_text(root)
             or foreign_text(root)
-            or "it is a file, expected a safetensors file or the directory of a checkpoint"
+            or "it is a file, expected a safetensors file, a .weights.h5 file of Keras, or the directory of a checkpoint"
         )
         return f"; {found}"
     below = uri.rstrip("/")
@@ -308,5 +319,5 @@ def _hint(uri: str, root: Location) -> str:
         more = " or another" if names[3:] else ""
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
-    found = prefix_text(root) or foreign_text(root)
+    found = prefix_text(root) or weights_text(root) or foreign_text(root)
     return f"; {found}" if found else ""

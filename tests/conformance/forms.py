@@ -15,6 +15,7 @@ from msgspec import Struct
 from tests.conformance.bundle import DTYPES as BUNDLE_DTYPES
 from tests.conformance.bundle import read_bundle
 from tests.conformance.independent import Read, read_orbax, read_safetensors
+from tests.conformance.weights import read_weights
 from tests.orbax_trees import DTYPES
 
 SAFETENSORS_DTYPES = (
@@ -91,6 +92,7 @@ FORMS = (
         only_tensors=True,
         texts=True,
     ),
+    Form("Keras", {"to": "keras"}, DTYPES, read_weights, ".weights.h5", only_tensors=True),
 )
 
 PAIRS = tuple(itertools.product(FORMS, FORMS))

@@ -67,13 +67,13 @@ PICKLE = Foreign(
     "loading one can run any code: where you trust it, load it with torch.load(weights_only=True) and write it with "
     "safetensors.torch.save_file",
 )
-HDF5 = Foreign(
-    "an HDF5 file, such as Keras' .weights.h5",
-    "open it with h5py, or load it into its model with Keras, and save the arrays with safetensors.numpy.save_file",
-)
 KERAS = Foreign(
     "an archive of Keras (.keras)",
-    "load it with keras.saving.load_model, and save the arrays of model.variables with safetensors.numpy.save_file",
+    "'unzip FILE model.weights.h5' takes its weights out, which are read",
+)
+KERAS_SHARDS = Foreign(
+    "the list of weights that Keras saved in several files (.weights.json)",
+    "load them into the model with load_weights, and save one file with save_weights('NAME.weights.h5')",
 )
 GGUF = Foreign(
     "a GGUF file, whose tensors are quantised mostly",

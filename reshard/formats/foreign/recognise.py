@@ -19,10 +19,10 @@ _START_BYTES = 16
 _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
     (r"saved_model\.pb", b"", formats.SAVED_MODEL),
     (r".*", b"GGUF", formats.GGUF),
-    (r".*", b"\x89HDF", formats.HDF5),
     (r".*", b"\x93NUMPY", formats.NPY),
     (r".*\.npz", _ZIP, formats.NPZ),
     (r".*\.keras", _ZIP, formats.KERAS),
+    (r".*\.weights\.json", b"{", formats.KERAS_SHARDS),
     (r".*\.(?:pt|pth|bin|ckpt|pkl|pickle)", _ZIP, formats.PICKLE),
     (r".*\.(?:pt|pth|bin|ckpt|pkl|pickle)", b"\x80", formats.PICKLE),
 )
@@ -41,7 +41,7 @@ _FOLDERS: tuple[tuple[tuple[str, ...], Foreign], ...] = (
 
 _HELD: tuple[tuple[str, Foreign], ...] = (
     (r".*\.gguf", formats.GGUF),
-    (r".*\.h5", formats.HDF5),
+    (r".*\.weights\.json", formats.KERAS_SHARDS),
     (r".*\.keras", formats.KERAS),
     (r".*\.msgpack", formats.MSGPACK),
     (r".*\.npz", formats.NPZ),

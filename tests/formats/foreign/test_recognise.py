@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -51,14 +50,6 @@ def database(folder: Path) -> None:
     ).result()
 
 
-def hdf5(name: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        with h5py.File(folder / name, "w") as file:
-            file["layers/dense/vars/0"] = ARRAYS["w"]
-
-    return write
-
-
 def npz(folder: Path) -> None:
     np.savez(folder / "checkpoint.npz", **ARRAYS)
 
@@ -83,9 +74,11 @@ FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
     "flax_model.msgpack": (put("flax_model.msgpack", data=MSGPACK), formats.MSGPACK),
     "checkpoint.npz": (npz, formats.NPZ),
     "w.npy": (npy, formats.NPY),
-    "model.weights.h5": (hdf5("model.weights.h5"), formats.HDF5),
-    "model.h5": (hdf5("model.h5"), formats.HDF5),
     "model.keras": (put("model.keras", data=ZIP), formats.KERAS),
+    "model.weights.json": (
+        put("model.weights.json", data=b'{"metadata": {}}'),
+        formats.KERAS_SHARDS,
+    ),
     "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), formats.GGUF),
     "state.pt": (put("state.pt", data=ZIP), formats.PICKLE),
     "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), formats.PICKLE),
@@ -110,7 +103,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
 
 HELD: dict[str, Foreign] = {
     "model-Q4_K_M.gguf": formats.GGUF,
-    "model.weights.h5": formats.HDF5,
+    "model.weights.json": formats.KERAS_SHARDS,
     "model.keras": formats.KERAS,
     "flax_model.msgpack": formats.MSGPACK,
     "ViT-B_16.npz": formats.NPZ,
@@ -210,17 +203,13 @@ def test_steps_are_named_before_other_things(tmp_path: Path) -> None:
     assert refusal(tmp_path / "run").endswith(f"name one of them: {tmp_path}/run/1")
 
 
-def test_the_ways_of_numpy_flax_and_hdf5_lead_to_checkpoints(tmp_path: Path) -> None:
+def test_the_ways_of_numpy_and_flax_lead_to_checkpoints(tmp_path: Path) -> None:
     npz(tmp_path)
     save_file(dict(np.load(tmp_path / "checkpoint.npz")), tmp_path / "npz.safetensors")
     tree = msgpack_restore(msgpack_serialize({"a": ARRAYS}))
     reshard.save(tmp_path / "flax", tree)
-    hdf5("m.weights.h5")(tmp_path)
-    with h5py.File(tmp_path / "m.weights.h5") as file:
-        save_file({"w": file["layers/dense/vars/0"][()]}, tmp_path / "h5.safetensors")
-    for name in ("npz", "h5"):
-        assert load_file(tmp_path / f"{name}.safetensors")["w"].tobytes() == ARRAYS["w"].tobytes()
-        assert list(reshard.inspect(tmp_path / f"{name}.safetensors").tensors) == ["w"]
+    assert load_file(tmp_path / "npz.safetensors")["w"].tobytes() == ARRAYS["w"].tobytes()
+    assert list(reshard.inspect(tmp_path / "npz.safetensors").tensors) == ["w"]
     assert list(reshard.inspect(tmp_path / "flax").tensors) == ["a/w"]
 
 

@@ -1,0 +1,185 @@
+"""The datasets of an open HDF5 file by their paths, and where the elements of each are.
+
+Read are contiguous datasets, in place: Keras writes no others. Everything else is refused by name, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.keras.dtypes import stored_dtype
+from reshard.formats.limits import (
+    MAX_ALL_NAMES_CHARACTERS,
+    MAX_LEAVES,
+    MAX_NAME_CHARACTERS,
+    MAX_PATH_KEYS,
+    MAX_RANK,
+    MAX_TENSOR_BYTES,
+)
+from reshard.geometry.dtypes import storage_bytes
+
+if TYPE_CHECKING:
+    import h5py
+    from h5py.h5d import DatasetID
+    from h5py.h5g import GroupID
+
+
+class Dataset(Struct, frozen=True):
+    """A contiguous dataset.
+
+    Attributes:
+        name: its path in the file, such as ``"layers/dense/vars/0"``.
+        offset: of its first byte in the file; None for one without elements.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int | None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * storage_bytes(self.dtype)
+
+
+REPACK = "rewrite the file with 'h5repack -l CONTI -f NONE OLD NEW', or load it with Keras and save it again"
+
+
+def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]:
+    """Every dataset of a file of ``file_bytes``, groups in the order of their names; ``where`` names the file in errors.
+
+    Raises FormatError for what is not read, CorruptError for elements beyond the end of the file.
+    """
+    return [_described(found, name, where, file_bytes) for name, found in walk(file, where)]
+
+
+def walk(file: h5py.File, where: str) -> Iterator[tuple[str, DatasetID]]:
+    """Every dataset by its path; nothing is read of it.
+
+    Raises FormatError for a link, for a group that is in the file twice, and beyond the limits.
+    """
+    from h5py import h5d, h5g, h5o
+
+    root = file["/"].id
+    waiting: list[tuple[str, GroupID]] = [("", root)]
+    seen = {h5o.get_info(root).addr}
+    count = characters = 0
+    while waiting:
+        path, group = waiting.pop()
+        below: list[tuple[str, GroupID]] = []
+        for link in group:
+            name = _path(path, link, where)
+            count, characters = count + 1, characters + len(name)
+            if count > 4 * MAX_LEAVES or characters > MAX_ALL_NAMES_CHARACTERS:
+                raise FormatError(f"{where} has more groups and datasets than are read")
+            _refuse_link(group, link, f"{where}: {name!r}")
+            found = h5o.open(group, link)
+            if isinstance(found, h5d.DatasetID):
+                yield name, found
+                continue
+            if not isinstance(found, h5g.GroupID):
+                raise FormatError(f"{where}: {name!r} is a named datatype, which is not read")
+            address = h5o.get_info(found).addr
+            if address in seen:
+                raise FormatError(
+                    f"{where}: the group {name!r} is in the file under another name too, which is not read"
+                )
+            seen.add(address)
+            below.append((name, found))
+        waiting += reversed(below)
+
+
+def _path(group: str, link: bytes, where: str) -> str:
+    try:
+        name = link.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"{where}: the name {link[:80]!r} is not UTF-8") from None
+    path = f"{group}/{name}" if group else name
+    if len(path) > MAX_NAME_CHARACTERS or path.count("/") >= MAX_PATH_KEYS:
+        raise FormatError(
+            f"{where}: the path {path[:80]!r}… has {len(path)} characters and {path.count('/') + 1} names, more than are read"
+        )
+    return path
+
+
+def _refuse_link(group: GroupID, link: bytes, what: str) -> None:
+    from h5py import h5l
+
+    kind = group.links.get_info(link).type
+    if kind == h5l.TYPE_HARD:
+        return
+    if kind == h5l.TYPE_EXTERNAL:
+        file, path = group.links.get_val(link)
+        raise FormatError(
+            f"{what} is a link to {path[:200].decode(errors='replace')!r} in the file {file[:200].decode(errors='replace')!r}, and links "
+            "are not followed; copy what it names into one file"
+        )
+    if kind == h5l.TYPE_SOFT:
+        path = group.links.get_val(link)
+        raise FormatError(
+            f"{what} is a soft link to {path[:200].decode(errors='replace')!r}, and links are not followed; store the dataset itself"
+        )
+    raise FormatError(f"{what} is a link of an unknown kind, and links are not followed")
+
+
+def _described(found: DatasetID, name: str, where: str, file_bytes: int) -> Dataset:
+    what = f"{where}: {name!r}"
+    shape = _shape(found, what)
+    _refuse_layout(found, what)
+    dtype = stored_dtype(found, what)
+    dataset = Dataset(name, dtype, shape, found.get_offset())
+    nbytes = dataset.nbytes
+    if nbytes > MAX_TENSOR_BYTES:
+        raise CorruptError(
+            f"{what} of {dtype} {list(shape)} is larger than any tensor that is read"
+        )
+    if not nbytes:
+        return Dataset(name, dtype, shape, None)
+    if dataset.offset is None:
+        raise FormatError(
+            f"{what} was made without any elements being written; write them, or leave it out when the file is made"
+        )
+    if dataset.offset + nbytes > file_bytes:
+        raise CorruptError(
+            f"{where} has {file_bytes:,} bytes, but {name!r} ends at {dataset.offset + nbytes:,}; it was cut short: restore it from a copy"
+        )
+    return dataset
+
+
+def _shape(found: DatasetID, what: str) -> tuple[int, ...]:
+    from h5py import h5s
+
+    space = found.get_space()
+    if space.get_simple_extent_type() == h5s.NULL:
+        raise FormatError(f"{what} is empty without a shape (h5py.Empty), which is not read")
+    shape = tuple(map(int, space.get_simple_extent_dims()))
+    if len(shape) > MAX_RANK:
+        raise FormatError(f"{what} has {len(shape)} dimensions; at most {MAX_RANK} are read")
+    return shape
+
+
+def _refuse_layout(found: DatasetID, what: str) -> None:
+    """Raises FormatError where elements are not in one range of the file itself."""
+    from h5py import h5d
+
+    made = found.get_create_plist()
+    layout = made.get_layout()
+    if layout == h5d.VIRTUAL:
+        raise FormatError(
+            f"{what} is a virtual dataset, made of others, perhaps in other files; {REPACK}"
+        )
+    if made.get_external_count():
+        raise FormatError(f"{what} has its elements in another file (external storage); {REPACK}")
+    filters = [made.get_filter(number) for number in range(made.get_nfilters())]
+    if filters:
+        names = ", ".join(one[3].decode(errors="replace") or f"filter {one[0]}" for one in filters)
+        raise FormatError(f"{what} is stored in chunks with filters ({names}); {REPACK}")
+    if layout == h5d.CHUNKED:
+        raise FormatError(f"{what} is stored in chunks; {REPACK}")
+    if layout != h5d.CONTIGUOUS:
+        raise FormatError(f"{what} is stored in its header (compact); {REPACK}")

@@ -1,0 +1,52 @@
+"""Which files are read as weights of Keras, and what their names say."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+from reshard.formats.keras.hdf5 import MAGIC
+from reshard.storage.location import Location
+
+ENDING = ".weights.h5"
+"""Keras loads and saves weights by this ending alone."""
+
+ONLY_FILE = f"model{ENDING}"
+"""The file of a target while it is written; also the one in a ``.keras`` archive."""
+
+_SHARD = re.compile(r"_[0-9]{5}\.weights\.h5\Z")
+
+
+def is_keras(root: Location) -> bool:
+    """Whether it is an HDF5 file, or has the name of one that Keras writes, so that a damaged one gets an error of its own."""
+    found = root.status()
+    if found is None or found.kind != "file":
+        return False
+    return root.name.endswith(ENDING) or is_hdf5(root)
+
+
+def is_hdf5(file: Location) -> bool:
+    """Whether a file begins as HDF5."""
+    with closing(file.open()) as opened:
+        return opened.read(0, len(MAGIC)) == MAGIC
+
+
+def is_shard(name: str) -> bool:
+    """Whether a name is that of one of several files, which Keras writes beside a ``.weights.json``.
+
+    >>> is_shard("model_00001.weights.h5"), is_shard("model.weights.h5")
+    (True, False)
+    """
+    return _SHARD.search(name) is not None
+
+
+def weights_text(folder: Location) -> str:
+    """What a folder that is no checkpoint has to do with one of Keras: it holds HDF5 files; "" for nothing.
+
+    Files that a ``.weights.json`` lists are parts of one.
+    """
+    names = [entry.name for entry in folder.entries() if not entry.is_folder]
+    found = sorted(name for name in names if name.endswith((".h5", ".hdf5")))
+    if not found or any(name.endswith(".weights.json") for name in names):
+        return ""
+    return f"it holds an HDF5 file, so name that: {folder / found[0]}"

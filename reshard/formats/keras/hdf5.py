@@ -1,0 +1,136 @@
+"""Opens HDF5 files with h5py, from disks and buckets alike, and gives its errors one form.
+
+h5py reads through a Python file object, so that it opens no file by itself: neither the one that is asked for nor one that a link
+names. It is imported when a file is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from io import SEEK_CUR, SEEK_END, RawIOBase
+from typing import TYPE_CHECKING
+
+from reshard.errors import CorruptError, FormatError, MissingPackageError, ReshardError
+from reshard.formats.limits import MAX_HDF5_BYTES
+from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
+from reshard.version import how_to_install
+
+if TYPE_CHECKING:
+    import h5py
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+"""The first bytes of an HDF5 file."""
+
+_BLOCK_BYTES = 512 << 10
+"""What one request asks a bucket for: h5py reads some hundred bytes at a time."""
+
+_MOST_TEXT = 200
+"""Characters of a message of HDF5 that are shown."""
+
+
+def require_h5py() -> None:
+    """Raises MissingPackageError where h5py cannot be imported."""
+    try:
+        import h5py  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            f"Keras' .weights.h5 files need h5py, which cannot be imported ({error}); {how_to_install('keras')}"
+        ) from error
+
+
+@contextmanager
+def opened_hdf5(place: Location) -> Iterator[h5py.File]:
+    """The open HDF5 file; what h5py raises in the block becomes one error of this project.
+
+    Raises MissingPackageError without h5py, StorageError where the file cannot be read, CorruptError where it is damaged.
+    """
+    require_h5py()
+    import h5py
+
+    found = place.status()
+    if found is None or found.kind != "file":
+        raise FormatError(f"{place} is no file; expected an HDF5 file, such as Keras' .weights.h5")
+    with closing(_Content(place, found)) as content:
+        try:
+            with h5py.File(content, "r") as file:
+                yield file
+        except Exception as error:  # noqa: BLE001  h5py raises errors of any type for a damaged file
+            raise content.failure or _own_error(place, error) from None
+
+
+def _own_error(place: Location, error: Exception) -> ReshardError:
+    if isinstance(error, ReshardError):
+        return error
+    text = " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
+    return CorruptError(
+        f"{place} is damaged, or no HDF5 file: h5py says {text!r}; restore the file from a copy"
+    )
+
+
+class _Content(RawIOBase):
+    """The bytes of a file as a file object of Python, for h5py.
+
+    Attributes:
+        failure: the error of a read, which on its way through HDF5 may become another one.
+    """
+
+    def __init__(self, place: Location, found: FileStatus) -> None:
+        self.failure: ReshardError | None = None
+        self._place, self._found = place, found
+        self._file: OpenFile = place.open(found.version)
+        self._at = self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = {SEEK_CUR: self._at, SEEK_END: self._found.nbytes}.get(whence, 0)
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # h5py gives a memoryview
+        out = memoryview(buffer).cast("B")
+        try:
+            self._fill(out)
+        except ReshardError as error:
+            self.failure = self.failure or error
+            raise
+        self._at += len(out)
+        return len(out)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _fill(self, out: memoryview) -> None:
+        self._read += len(out)
+        if self._read > MAX_HDF5_BYTES:
+            raise FormatError(
+                f"{self._place} has more than {MAX_HDF5_BYTES:,} bytes of metadata, or repeats them; it is damaged, or no file of weights"
+            )
+        if self._at < 0 or self._at + len(out) > self._found.nbytes:
+            raise CorruptError(
+                f"{self._place} has {self._found.nbytes:,} bytes, but its metadata names bytes at {self._at:,}; it was cut short or is damaged: "
+                "restore the file from a copy"
+            )
+        if not self._place.traits.by_requests:
+            self._file.fill(self._at, out)
+            return
+        done = 0
+        while done < len(out):
+            number, start = divmod(self._at + done, _BLOCK_BYTES)
+            block = read_part(self._place, self._found, number * _BLOCK_BYTES, _BLOCK_BYTES)
+            part = block[start : start + len(out) - done]
+            if not part:
+                raise CorruptError(f"{self._place} became shorter while it was read; try again")
+            out[done : done + len(part)] = part
+            done += len(part)

@@ -1,0 +1,139 @@
+"""Reading weights of Keras 3, and other HDF5 files of contiguous arrays.
+
+Opening reads the metadata with h5py. A tensor's bytes lie in one piece of the file, row-major, without checksums, so that the engine
+reads them in ranges. Names are the paths in the file, such as ``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from reshard.errors import FormatError, ReshardError
+from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.codecs import read_ahead
+from reshard.formats.contents import (
+    Container,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    RawPiece,
+    StoredTensor,
+)
+from reshard.formats.keras.datasets import Dataset, read_datasets, walk
+from reshard.formats.keras.files import is_shard
+from reshard.formats.keras.hdf5 import opened_hdf5
+from reshard.formats.keras.record import NOTHING, is_record, read_record
+from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.slices.described import check_described
+from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Index
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
+
+FORMAT = "keras"
+
+TENSOR_BYTES = 2500
+"""Memory of an open tensor, without its name."""
+
+OPENED_TENSOR_BYTES = 4000
+"""Memory of a tensor while it is opened: HDF5 keeps what it read of the file's metadata."""
+
+
+def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Reader:
+    """Opens a file of weights.
+
+    Args:
+        record: how to use what this project recorded in it: refuse contradictions, use the parts that fit, or nothing.
+        uri: the file as the user named it.
+
+    Raises:
+        MissingPackageError: h5py is not installed.
+        StorageError: the file is not there or cannot be read.
+        CorruptError: it is damaged, or contradicts itself.
+        FormatError: it uses what is not supported.
+    """
+    uri = uri or str(root)
+    found = root.status()
+    nbytes, version = (found.nbytes, found.version) if found is not None else (0, "")
+    with opened_hdf5(root) as file:
+        datasets = read_datasets(file, str(root), nbytes)
+    known = read_record(datasets, root, version, record)
+    arrays = [one for one in datasets if not is_record(one)]
+    if record == "checked" and known is not NOTHING:
+        check_described(known, {one.name: (one.dtype, one.shape) for one in arrays}, uri)
+    chunks = {one.name: _chunks(one, root, version) for one in arrays}
+    tensors = {one.name: _stored(one, chunks[one.name], known, root) for one in arrays}
+    return Reader(
+        uri=uri,
+        format=FORMAT,
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=MappingProxyType(tensors),
+        leaves=tuple(_leaf(one.name, known.tensors.get(one.name)) for one in arrays),
+        chunks=KerasChunks(uri, chunks),
+        metadata_bytes=root.traits.memory_bytes
+        + sum(TENSOR_BYTES + 2 * len(name) for name in tensors),
+        conversion=known.conversion,
+        made=known.made,
+        warnings=tuple(_warnings(root, known)),
+    )
+
+
+def leaf_count(root: Location) -> int:
+    """How many datasets a file has; 0 where it cannot be read, which opening it reports."""
+    try:
+        with opened_hdf5(root) as file:
+            return sum(1 for _ in walk(file, str(root)))
+    except ReshardError:
+        return 0
+
+
+class KerasChunks(Chunks):
+    """The bytes of an open file of weights."""
+
+    def __init__(self, uri: str, chunks: Mapping[str, GatheredChunks]) -> None:
+        self._uri = uri
+        self._chunks = chunks
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        """The range of the file that holds the elements. Raises FormatError where there is no such tensor."""
+        if name not in self._chunks:
+            raise FormatError(f"{self._uri} has no tensor named {name!r}")
+        return self._chunks[name].locate(index)
+
+
+def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks:
+    shape, pieces = dataset.shape, []
+    if dataset.offset is not None:
+        pieces = [RawPiece(Box.full(shape), str(root), dataset.offset, version=version)]
+    return gathered_chunks(shape, storage_bytes(dataset.dtype), pieces)
+
+
+def _stored(
+    dataset: Dataset, chunks: GatheredChunks, known: SliceFile, root: Location
+) -> StoredTensor:
+    entry = known.tensors.get(dataset.name)
+    layout, digest, partition = None, None, None
+    if entry is not None and (entry.dtype, tuple(entry.shape)) == (dataset.dtype, dataset.shape):
+        layout, digest, partition = entry.layout, entry.digest, entry.partition
+    spec = TensorSpec(dataset.name, dataset.shape, dataset.dtype, chunks.grid, layout=layout)
+    encoding, fill = read_ahead(chunks.encoding, root.store), bytes(storage_bytes(dataset.dtype))
+    return StoredTensor(spec, encoding, fill, False, digest, partition=partition)
+
+
+def _leaf(name: str, entry: SliceEntry | None) -> Leaf:
+    """A leaf with the keys that were recorded, which may have slashes or be positions of lists; else those of the path in the file."""
+    if entry is None or entry.name != name:
+        return Leaf(name, tuple(map(PathKey, name.split("/"))))
+    positions = frozenset(entry.positions)
+    return Leaf(name, tuple(PathKey(k, n in positions) for n, k in enumerate(entry.path)))
+
+
+def _warnings(root: Location, known: SliceFile) -> Iterator[str]:
+    if is_shard(root.name) and known is NOTHING:
+        yield (
+            f"{root.name!r} has the name of one of several files of a model, which Keras lists in a .weights.json; the others are not read"
+        )
