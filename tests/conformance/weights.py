@@ -26,8 +26,8 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def viewed(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Opaque elements as what the attribute of Keras says that they are."""
-    return np.frombuffer(np.asarray(array).tobytes(), getattr(ml_dtypes, dtype)).reshape(
-        array.shape
-    )
+def viewed(array: np.ndarray, dtype: str | bytes) -> np.ndarray:
+    """Opaque elements as what the attribute ``dtype`` says that they are."""
+    name = dtype.decode() if isinstance(dtype, bytes) else dtype
+    elements = np.frombuffer(np.asarray(array).tobytes(), getattr(ml_dtypes, name))
+    return elements.reshape(np.shape(array))

@@ -1,7 +1,7 @@
 """Element types as HDF5 stores them, and as Keras does where HDF5 has none.
 
 Keras writes bfloat16 as opaque elements of two bytes with an attribute ``dtype`` (``H5IOStore`` of its saving library). Here
-other types that numpy lacks, such as float8, are written and read in the same way.
+other types that numpy lacks, such as float8, are written in the same way, but for the text, which is one of fixed length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from h5py.h5t import TypeID
 
 ATTRIBUTE = "dtype"
-"""The attribute of a dataset of opaque elements that says what they are."""
+"""The attribute of a dataset of opaque elements that says what they are, a text."""
+
+BFLOAT16 = "bfloat16"
+
+_MOST_TEXT = 100
+"""Bytes of the text of the attribute."""
 
 OPAQUE = frozenset({
     "int2", "int4", "bfloat16", "float4_e2m1fn", "float8_e3m4", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
@@ -47,6 +52,11 @@ def hdf5_type(dtype: str) -> TypeID:
     return h5t.create(h5t.OPAQUE, storage_bytes(dtype))
 
 
+def attribute_of(dtype: str) -> str | np.bytes_:
+    """The attribute of a dataset of opaque elements: Keras compares it with a text of variable length."""
+    return dtype if dtype == BFLOAT16 else np.bytes_(dtype)
+
+
 def stored_dtype(dataset: DatasetID, where: str) -> str:
     """The dtype of an open dataset; ``where`` names it in errors.
 
@@ -69,24 +79,38 @@ _AGAIN = "load the file with Keras or h5py and save its arrays again"
 
 
 def _opaque_dtype(dataset: DatasetID, found: TypeID, where: str) -> str:
-    import h5py
+    nbytes = found.get_size()
+    dtype = _attribute(dataset)
+    if dtype in OPAQUE and storage_bytes(dtype) == nbytes:
+        return dtype
+    named = (
+        f"the attribute {ATTRIBUTE!r} {dtype[:40]!r}" if dtype else f"no attribute {ATTRIBUTE!r}"
+    )
+    raise FormatError(
+        f"{where} has opaque elements, of {nbytes} bytes and with {named}, which does not say what they are; {_AGAIN}"
+    )
 
-    value = None
-    if h5py.h5a.exists(dataset, ATTRIBUTE.encode()):
-        value = h5py.AttributeManager(h5py.Dataset(dataset)).get(ATTRIBUTE)
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    if not isinstance(value, str):
-        raise FormatError(
-            f"{where} has opaque elements of {found.get_size()} bytes, and no attribute {ATTRIBUTE!r} that says what they are; add it "
-            "with h5py, such as 'bfloat16'"
-        )
-    if value not in STORED_DTYPES or storage_bytes(value) != found.get_size():
-        raise FormatError(
-            f"{where} has opaque elements of {found.get_size()} bytes, and the attribute {ATTRIBUTE!r} {value[:40]!r}; expected one of "
-            f"{', '.join(sorted(OPAQUE))} of that size"
-        )
-    return value
+
+def _attribute(dataset: DatasetID) -> str:
+    """What the attribute says; "" without one. A text of variable length, as Keras writes it, means bfloat16: it writes no other.
+
+    Such a text is in a heap, and HDF5 2.0 never returns from reading one that is damaged.
+    """
+    from h5py import h5a, h5s, h5t
+
+    if not h5a.exists(dataset, ATTRIBUTE.encode()):
+        return ""
+    found = h5a.open(dataset, ATTRIBUTE.encode())
+    kind = found.get_type()
+    if kind.get_class() != h5t.STRING:
+        return ""
+    if kind.is_variable_str():
+        return BFLOAT16
+    if found.get_space().get_simple_extent_type() != h5s.SCALAR or kind.get_size() > _MOST_TEXT:
+        return ""
+    text = np.zeros((), f"S{kind.get_size()}")
+    found.read(text, mtype=kind)
+    return bytes(text[()]).decode(errors="replace")
 
 
 def _is_big_endian(found: TypeID) -> bool:

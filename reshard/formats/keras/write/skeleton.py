@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reshard.errors import FormatError
 from reshard.formats.keras.datasets import Dataset
-from reshard.formats.keras.dtypes import ATTRIBUTE, OPAQUE, hdf5_type
+from reshard.formats.keras.dtypes import ATTRIBUTE, OPAQUE, attribute_of, hdf5_type
 from reshard.formats.keras.hdf5 import require_h5py
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _made(file: h5py.File, dataset: Dataset) -> DatasetID:
     group = file.require_group(folder) if folder else file["/"]
     found = h5d.create(group.id, name.encode(), hdf5_type(dataset.dtype), space, made)
     if dataset.dtype in OPAQUE:
-        h5py.Dataset(found).attrs[ATTRIBUTE] = dataset.dtype
+        h5py.Dataset(found).attrs[ATTRIBUTE] = attribute_of(dataset.dtype)
     return found
 
 
