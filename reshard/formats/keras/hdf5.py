@@ -53,17 +53,22 @@ def opened_hdf5(place: Location) -> Iterator[h5py.File]:
     found = place.status()
     if found is None or found.kind != "file":
         raise FormatError(f"{place} is no file; expected an HDF5 file, such as Keras' .weights.h5")
+    failure: ReshardError | None = None
     with closing(_Content(place, found)) as content:
         try:
             with h5py.File(content, "r") as file:
                 yield file
         except Exception as error:  # noqa: BLE001  h5py raises errors of any type for a damaged file
-            raise content.failure or _own_error(place, error) from None
+            failure = _own_error(place, error)
+        failure = content.failure or failure
+    if failure is not None:
+        # Raised here, without the error of h5py: it holds objects of HDF5, which must not outlive the interpreter.
+        raise failure
 
 
 def _own_error(place: Location, error: Exception) -> ReshardError:
     if isinstance(error, ReshardError):
-        return error
+        return error.with_traceback(None)
     text = " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
     return CorruptError(
         f"{place} is damaged, or no HDF5 file: h5py says {text!r}; restore the file from a copy"
@@ -74,7 +79,8 @@ class _Content(RawIOBase):
     """The bytes of a file as a file object of Python, for h5py.
 
     Attributes:
-        failure: the error of a read, which on its way through HDF5 may become another one.
+        failure: the error of a read. It is not raised there: HDF5 goes on calling with an error that is set, and crashes. It reads zeros
+            from then on.
     """
 
     def __init__(self, place: Location, found: FileStatus) -> None:
@@ -100,10 +106,12 @@ class _Content(RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # h5py gives a memoryview
         out = memoryview(buffer).cast("B")
         try:
-            self._fill(out)
+            if self.failure is None:
+                self._fill(out)
         except ReshardError as error:
-            self.failure = self.failure or error
-            raise
+            self.failure = error.with_traceback(None)  # which holds this object
+        if self.failure is not None:
+            out[:] = bytes(len(out))
         self._at += len(out)
         return len(out)
 
