@@ -308,7 +308,7 @@ def _hint(uri: str, root: Location) -> str:
         found = (
             prefix_text(root)
             or foreign_text(root)
-            or "it is a file, expected a safetensors file, a .weights.h5 file of Keras, or the directory of a checkpoint"
+            or "it is a file, expected a safetensors file or the directory of a checkpoint"
         )
         return f"; {found}"
     below = uri.rstrip("/")
