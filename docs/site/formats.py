@@ -13,7 +13,7 @@ def form_table() -> str:
         [form.title, f"`{_options(form)}`", str(len(form.dtypes)), *map(_answer, _holds(form))]
         for form in FORMS
     ]
-    head = ["form", "options", "dtypes", "strings, None, PRNG keys", "partitions"]
+    head = ["form", "options", "dtypes", "strings, None", "PRNG keys", "partitions"]
     return _table(head, rows)
 
 
@@ -34,8 +34,8 @@ def _options(form: Form) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in form.options.items())
 
 
-def _holds(form: Form) -> tuple[bool, bool]:
-    return not form.only_tensors, not form.only_meshes
+def _holds(form: Form) -> tuple[bool, bool, bool]:
+    return not form.only_tensors, form.keys, not form.only_meshes
 
 
 def _answer(is_held: bool) -> str:

@@ -18,6 +18,7 @@ from reshard.options import CHANGES, LAYOUT, Option
 OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
     "Orbax": ORBAX,
     "safetensors": SAFETENSORS,
+    "torch DCP": {},
     "TensorFlow": {},
     "Keras": {},
 }

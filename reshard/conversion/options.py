@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
 
-FormatName = Literal["orbax", "safetensors", "tensorflow", "keras"]
+FormatName = Literal["orbax", "safetensors", "dcp", "tensorflow", "keras"]
 """The formats that are written: those of ``formats.registry``."""
 
 Check = Literal["written", "readback"]
@@ -64,9 +64,10 @@ class ConvertOptions(TypedDict, total=False):
         chunk_bytes: bytes, or text such as ``"64MiB"``; larger target chunks are subdivided. The default is 256 MiB.
         ocdbt: pack the target into one OCDBT database instead of plain files.
         style: Orbax's form of the target, ``"v0"`` or ``"v1"``; None, the default, keeps the source's.
-        to: the target's format, ``"orbax"``, ``"safetensors"``, ``"tensorflow"``, whose target is what the names of its files begin
-            with, or ``"keras"``, a ``.weights.h5`` file. None, the default, takes safetensors for a target whose name ends in
-            ``.safetensors``, keras for ``.weights.h5``, else the source's format. ``ocdbt``, ``style``, ``compression`` and
+        to: the target's format, ``"orbax"``, ``"safetensors"``, ``"dcp"`` (of torch, with ``.metadata`` and ``.distcp`` files),
+            ``"tensorflow"``, whose target is what the names of its files begin with, or ``"keras"``, a ``.weights.h5`` file. None, the
+            default, takes safetensors for a target whose name ends in ``.safetensors``, keras for ``.weights.h5``, else the source's
+            format. ``ocdbt``, ``style``, ``compression`` and
             ``chunk_bytes`` are options of Orbax, the next five of safetensors.
         files: the files of a safetensors target. ``"shards"``, the default of a folder, is Hugging Face's form: whole
             tensors, and an index. ``"one"`` is a single file, the default of a target whose name ends in

@@ -51,6 +51,7 @@ class About(Struct, frozen=True, kw_only=True):
         tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
             is refused.
         holds_texts: whether they have a place for strings all the same.
+        holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
         is_written: whether targets are written in it, or checkpoints are only read.
     """
@@ -61,6 +62,7 @@ class About(Struct, frozen=True, kw_only=True):
     leaf_bytes: int
     tensors_only: bool
     holds_texts: bool = False
+    holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
     is_written: bool = True
@@ -185,21 +187,23 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
     No other format than the source's holds values that were not opened.
     """
     _refuse_objects(known, target)
-    if not known.about.tensors_only:
-        return
-    others = [
-        f"{leaf.name!r} ({leaf.kind})"
-        for leaf in target.leaves
-        if not (leaf.tensor or (known.about.holds_texts and leaf.text is not None))
-    ]
-    keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
-    others += [
-        f"{leaf.name!r} (a PRNG key)"
-        for leaf in target.leaves
-        if leaf.name in keys or leaf.meta.get("ext_metadata")
-    ]
+    about, others = known.about, list[str]()
+    if about.tensors_only:
+        others += [
+            f"{leaf.name!r} ({leaf.kind})"
+            for leaf in target.leaves
+            if not (leaf.tensor or (about.holds_texts and leaf.text is not None))
+        ]
+    if not about.holds_keys:
+        keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
+        others += [
+            f"{leaf.name!r} (a PRNG key)"
+            for leaf in target.leaves
+            if leaf.name in keys or leaf.meta.get("ext_metadata")
+        ]
     if others:
-        held = "tensors and strings" if known.about.holds_texts else "tensors"
+        held = "tensors and strings" if about.holds_texts else "tensors"
+        held = held if about.tensors_only else "tensors and plain values"
         raise FormatError(
             f"{known.about.title} files hold {held} only, and cannot hold {_some(others)}; leave them out (drop), or write Orbax (to)"
         )

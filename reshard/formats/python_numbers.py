@@ -24,3 +24,20 @@ def element_of(value: Any) -> tuple[str, bytes]:
     if isinstance(value, complex):
         return "complex128", struct.pack("<dd", value.real, value.imag)
     raise TypeError(f"no number: {type(value)}")
+
+
+_STORED = {"bool": "<?", "int64": "<q", "uint64": "<Q", "float64": "<d", "complex128": "<dd"}
+
+NUMBER_DTYPES = frozenset(_STORED)
+"""Element types of Python numbers."""
+
+
+def number_of(dtype: str, element: bytes) -> bool | int | float | complex:
+    """The Python number of an element, as ``element_of`` gives it; ``dtype`` is one of ``NUMBER_DTYPES``.
+
+    >>> number_of("int64", element_of(-3)[1])
+    -3
+    """
+    parts = struct.unpack(_STORED[dtype], element)
+    found: bool | int | float | complex = complex(*parts) if len(parts) > 1 else parts[0]
+    return found

@@ -1,4 +1,4 @@
-"""SlicePlaces: where a tensor is stored whose slices lie contiguously in shared files."""
+"""The slices of a tensor that lie contiguously in shared files: which they are, and where its chunks are."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.formats.base import TargetTensor
+from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Grid, Index
 
@@ -36,3 +38,18 @@ class SlicePlaces(Struct, frozen=True):
             offset = offset * size + at - first
         offset *= spec.itemsize
         return tuple(Place(p.file, p.start + offset) for p in self.starts[found])
+
+
+def kept_shards(tensor: TargetTensor, source: StoredTensor) -> Grid:
+    """The slices of the shards of a tensor, whole for one without elements, or with shards that are no grid.
+
+    Where nothing says what shards it has, they are those of the source.
+    """
+    shards, spec = tensor.shards, tensor.spec
+    if not isinstance(shards, Grid) or not spec.nbytes:
+        return Grid.whole(spec.shape)
+    is_given = spec.layout is not None or tensor.partition is not None
+    if is_given or source.partition is None or source.spec.shape != spec.shape:
+        return shards
+    kept = replace(tensor, partition=source.partition, slices=None).shards
+    return kept if isinstance(kept, Grid) else shards  # a partition has a grid

@@ -15,6 +15,8 @@ from msgspec import Struct
 from tests.conformance.bundle import DTYPES as BUNDLE_DTYPES
 from tests.conformance.bundle import read_bundle
 from tests.conformance.independent import Read, read_orbax, read_safetensors
+from tests.conformance.torch_dcp_files import DTYPES as DCP_DTYPES
+from tests.conformance.torch_dcp_files import read_dcp
 from tests.conformance.weights import read_weights
 from tests.orbax_trees import DTYPES
 
@@ -36,6 +38,7 @@ class Form(Struct, frozen=True):
         ending: of the name of a target.
         only_tensors: whether it has no place for strings, None, PRNG keys and empty containers.
         texts: whether it has a place for strings all the same.
+        keys: whether it can say that a tensor is a PRNG key; no form of tensors only does.
         only_meshes: whether a tensor is split by mesh axes only, and not by partitions.
     """
 
@@ -47,6 +50,7 @@ class Form(Struct, frozen=True):
     only_tensors: bool = False
     only_meshes: bool = False
     texts: bool = False
+    keys: bool = False
 
     @property
     def format(self) -> str:
@@ -59,7 +63,7 @@ class Form(Struct, frozen=True):
 
 
 def _orbax(title: str, **options: Any) -> Form:
-    return Form(f"Orbax, {title}", {"to": "orbax"} | options, DTYPES, read_orbax)
+    return Form(f"Orbax, {title}", {"to": "orbax"} | options, DTYPES, read_orbax, keys=True)
 
 
 def _safetensors(
@@ -84,6 +88,7 @@ FORMS = (
     _safetensors("shards", files="shards", file_bytes=300),
     _safetensors("rank files", files="ranks", only_meshes=True),
     _safetensors("DCP", files="dcp"),
+    Form("torch DCP", {"to": "dcp"}, DCP_DTYPES, read_dcp),
     Form(
         "TensorFlow",
         {"to": "tensorflow"},

@@ -136,6 +136,32 @@ def load_dcp(folder: str) -> Any:
         return dict(_leaves(torch.load(file, weights_only=False), ()))
 
 
+def restricted_metadata(folder: str) -> Any:
+    """The entries of ``.metadata`` as torch's own restricted unpickler reads them, and whether torch itself reads it alike."""
+    from torch import _weights_only_unpickler
+    from torch.distributed.checkpoint import filesystem, metadata
+    from torch.serialization import _get_layout, safe_globals
+
+    names = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "BytesStorageMetadata", "MetadataIndex",
+             "_MEM_FORMAT_ENCODING")  # fmt: skip
+    allowed = [getattr(metadata, name) for name in names] + [filesystem._StorageInfo, _get_layout]
+    with safe_globals(allowed), Path(folder, ".metadata").open("rb") as file:
+        found = _weights_only_unpickler.load(file)
+    whole = dcp.FileSystemReader(folder).read_metadata()
+    is_same = all(getattr(found, name) == getattr(whole, name)
+                  for name in ("state_dict_metadata", "planner_data", "storage_data", "version"))  # fmt: skip
+    paths = {name: list(path) for name, path in found.planner_data.items()}
+    return {"version": found.version, "paths": paths, "is_same": is_same}
+
+
+def load_values(folder: str, state: dict[str, Any]) -> Any:
+    """A state dict of values that are no tensors, as ``dcp.load`` fills it; lists in ``betas`` stand for tuples."""
+    for group in state.get("groups", []):
+        group["betas"] = tuple(group["betas"])
+    dcp.load(state, checkpoint_id=folder)
+    return repr(state)
+
+
 def _leaves(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     children: list[Any] = []
     if isinstance(node, dict):

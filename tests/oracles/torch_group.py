@@ -4,7 +4,8 @@ Run as ``torch_group.py save FOLDER``, ``torch_group.py load FOLDER…`` or ``to
 of torch; prints the answer of each process as JSON. ``save`` writes ``FOLDER/single`` (a file for each process), ``FOLDER/several`` (two for
 each) and ``FOLDER/settings`` (with a value that is no tensor), and tells what the tensors are. ``load`` reads the
 safetensors files of each folder and tells which tensors have other bits than those that ``save`` writes. ``save_distcp`` writes ``.distcp`` files of the same tensors: ``FOLDER/together``, ``FOLDER/threads``
-(several files for each process) and ``FOLDER/alone`` (by each process for itself), and tells what the tensors are.
+(several files for each process) and ``FOLDER/alone`` (by each process for itself), and tells what the tensors are. ``load_distcp`` reads
+``.distcp`` files of each folder as ``load`` does. ``train FOLDER`` and ``resume FOLDER…`` are those of ``torch_training.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 from torch_tensors import described, raw_bytes
+from torch_training import resume, train
 
 COUNT = 4
 
@@ -125,15 +127,21 @@ def save_distcp(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
 
 
 def load(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
-    return {folder: wrong_tensors(folder, meshes) for folder in folders}
+    return {f: wrong_tensors(f, meshes, HuggingFaceStorageReader(f)) for f in folders}
 
 
-def wrong_tensors(folder: str, meshes: dict[Any, DeviceMesh]) -> list[str]:
+def load_distcp(folders: list[str], meshes: dict[Any, DeviceMesh]) -> Any:
+    return {folder: wrong_tensors(folder, meshes, None) for folder in folders}
+
+
+def wrong_tensors(folder: str, meshes: dict[Any, DeviceMesh], reader: Any) -> list[str]:
     state = {
         name: spread(torch.zeros_like(full(name)), case.loaded, meshes)
         for name, case in CASES.items()
     }
-    dcp.load(state, storage_reader=HuggingFaceStorageReader(folder))
+    dcp.load(
+        {"model": state} if reader is None else state, storage_reader=reader, checkpoint_id=folder
+    )
     wanted = {name: spread(full(name), case.loaded, meshes) for name, case in CASES.items()}
     return [name for name in CASES if local_bytes(state[name]) != local_bytes(wanted[name])]
 
@@ -143,7 +151,14 @@ def local_bytes(tensor: Any) -> bytes:
 
 
 Action = Callable[[list[str], dict[Any, DeviceMesh]], Any]
-ACTIONS: dict[str, Action] = {"save": save, "load": load, "save_distcp": save_distcp}
+ACTIONS: dict[str, Action] = {
+    "save": save,
+    "load": load,
+    "save_distcp": save_distcp,
+    "load_distcp": load_distcp,
+    "train": train,
+    "resume": resume,
+}
 
 
 def run(rank: int, action: Action, folders: list[str], scratch: str) -> None:

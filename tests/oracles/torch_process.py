@@ -20,7 +20,7 @@ os.dup2(2, 1)
 
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from torch_dcp import load_dcp, save_dcp  # noqa: E402
+from torch_dcp import load_dcp, load_values, restricted_metadata, save_dcp  # noqa: E402
 from torch_tensors import described  # noqa: E402
 
 # The order of a sum must not depend on how many cores are free.
@@ -119,8 +119,9 @@ def group(action: str, folders: list[str]) -> Any:
 
 FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group)
-} | {"save_dcp": save_dcp, "load_dcp": load_dcp}
+    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values,
+              restricted_metadata)
+}  # fmt: skip
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
+from reshard.errors import (
+    FormatError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    ReshardError,
+)
 from reshard.formats.dcp.metadata import MetadataFile
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.storage.location import Location
 
 METADATA = ".metadata"
@@ -25,6 +32,11 @@ ENDING = ".distcp"
 
 _OF_RANK = re.compile(r"__([0-9]{1,9})\.metadata")
 _OF_MEGATRON = frozenset({"metadata.json", "common.pt"})
+
+
+def data_file(number: int) -> str:
+    """The name of a file of items that is written, by its number from 0."""
+    return f"__{number}_0{ENDING}"
 
 
 def is_dcp(root: Location) -> bool:
@@ -39,6 +51,18 @@ def is_whole(folder: Location) -> bool:
     """Whether a folder has the metadata that a save writes last; no for any other folder."""
     names = _names(folder)
     return bool(_metadata_names(names)) and _has_marks(names)
+
+
+def is_replaceable(folder: Location) -> bool:
+    """Whether this project wrote a folder, and nothing else is in it."""
+    try:
+        record = read_slices(folder)
+    except ReshardError:
+        return False
+    if record is None or not record.conversion:
+        return False
+    entries = folder.entries()
+    return all(not e.is_folder and (_is_mark(e.name) or e.name == FILE_NAME) for e in entries)
 
 
 def metadata_files(folder: Location) -> list[Location]:

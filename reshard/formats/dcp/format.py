@@ -1,21 +1,35 @@
-"""torch's distributed checkpoint as a format: what the registry knows of it. It is read, and not written."""
+"""torch's distributed checkpoint as a format: what the registry knows of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from reshard.arguments import Unlisted
-from reshard.formats.base import Reader, Record
-from reshard.formats.dcp.files import ENDING, METADATA, is_dcp, is_whole, metadata_files
+from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.dcp.files import (
+    ENDING,
+    METADATA,
+    is_dcp,
+    is_replaceable,
+    is_whole,
+    metadata_files,
+)
+from reshard.formats.dcp.form import DcpForm, arrange
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
 from reshard.formats.dcp.reader import FORMAT, open_dcp
+from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
+from reshard.geometry.grid import Grid
 from reshard.storage.location import Location
 
 _RECOGNISED = Recognised(
     count_leaves=leaf_count,
     is_finished=is_whole,
-    # Nothing that this project wrote: nobody wants to lose it.
-    is_ours=lambda _: False,
+    # What torch wrote nobody wants to lose.
+    is_ours=is_replaceable,
 )
 
 
@@ -28,7 +42,6 @@ class Dcp(Format):
         marks=f"torch DCP ({METADATA}, *{ENDING})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
-        is_written=False,
     )
 
     def recognise(self, root: Location) -> Recognised | None:
@@ -42,6 +55,23 @@ class Dcp(Format):
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:
         return open_dcp(root, record, uri)
+
+    def form(self, options: Mapping[str, Any], source: Reader) -> DcpForm:  # noqa: ARG002
+        return DcpForm()
+
+    def arrange(
+        self,
+        form: Form,  # noqa: ARG002
+        tensor: TargetTensor,
+        source: StoredTensor,
+        slices: Grid,  # noqa: ARG002  torch puts together what it wants
+    ) -> TargetTensor:
+        return arrange(tensor, source)
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.dcp.write.file_map import plan_files
+
+        return plan_files(target)
 
     def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:
         files = tuple(file.name for file in metadata_files(root))

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
+from msgspec.structs import replace
+
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
@@ -72,6 +74,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
         leaves=tuple(one.leaf for one in leaves),
         chunks=chunks,
         metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves),
+        conversion=known.conversion,
         made=known.made,
         warnings=(*unread_warnings(leaves), *_rank_warnings(values)),
         takes_record=True,
@@ -141,16 +144,22 @@ def _stored(
     one: TreeLeaf, cuts: Mapping[str, TiledTensor], known: SliceFile, root: Location
 ) -> StoredTensor:
     name = one.leaf.name
+    entry = known.tensors.get(name)
     if one.number is not None:
-        spec, encoding = TensorSpec(name, (), one.number[0], Grid.whole(())), Encoding()
+        dtype, element = one.number
+        if entry is not None and entry.dtype == "uint64" and dtype == "int64" and element[-1] < 128:
+            dtype = "uint64"  # Python numbers have no sign of their own; the bytes are the same
+        spec, encoding = TensorSpec(name, (), dtype, Grid.whole(())), Encoding()
     else:
         cut = cuts[one.entry.name if one.entry else name]
         grid = cut.chunks.grid
         spec = TensorSpec(name, grid.shape, cut.dtype, grid)
         encoding = read_ahead(cut.chunks.encoding, root.store)
-    entry = known.tensors.get(name)
-    digest = entry.digest if entry is not None and _describes(entry, spec) else None
-    return StoredTensor(spec, encoding, bytes(storage_bytes(spec.dtype)), False, digest)
+    fill = bytes(storage_bytes(spec.dtype))
+    if entry is None or not _describes(entry, spec):
+        return StoredTensor(spec, encoding, fill, False)
+    spec = replace(spec, layout=entry.layout)
+    return StoredTensor(spec, encoding, fill, False, entry.digest, partition=entry.partition)
 
 
 def _describes(entry: SliceEntry, spec: TensorSpec) -> bool:

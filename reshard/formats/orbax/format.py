@@ -58,6 +58,7 @@ class Orbax(Format):
         marks=f"Orbax ({', '.join(MARKERS)})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
+        holds_keys=True,
         options=OPTIONS,
     )
 

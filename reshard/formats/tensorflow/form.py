@@ -11,6 +11,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.slice_places import kept_shards
 from reshard.formats.tensorflow.bundle import NUMBERS
 from reshard.formats.tensorflow.reader import FORMAT, TensorflowChunks
 from reshard.geometry.grid import Grid
@@ -65,17 +66,10 @@ def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
 
 
 def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
-    """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together.
-
-    Where nothing says what shards it has, they are those of the source.
-    """
-    shards, spec = tensor.shards, tensor.spec
-    if spec.dtype in WHOLE_DTYPES or not isinstance(shards, Grid) or not spec.nbytes:
-        return Grid.whole(spec.shape)
-    is_given = spec.layout is not None or tensor.partition is not None
-    if is_given or source.partition is None or source.spec.shape != spec.shape:
-        return shards
-    return replace(tensor, partition=source.partition, slices=None).shards  # type: ignore[return-value] # a partition has a grid
+    """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together."""
+    if tensor.spec.dtype in WHOLE_DTYPES:
+        return Grid.whole(tensor.spec.shape)
+    return kept_shards(tensor, source)
 
 
 def warnings(target: TargetCheckpoint) -> Iterator[str]:

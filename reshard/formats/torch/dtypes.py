@@ -18,6 +18,9 @@ TORCH_DTYPES = (
 DTYPE_NAMES = {f"{_PREFIX}{dtype}": f"{_PREFIX}{dtype}" for dtype in TORCH_DTYPES}
 """For the list of names that a pickle may use."""
 
+TENSOR_DTYPES = tuple(dtype for dtype in TORCH_DTYPES if is_known(dtype))
+"""Those that tensors here may have."""
+
 STORAGE_DTYPES = {
     "BoolStorage": "bool", "CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32", "LongStorage": "int64",
     "ByteStorage": "uint8", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "FloatStorage": "float32",

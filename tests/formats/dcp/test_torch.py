@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import reshard
-from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, PlanError
+from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError
 from tests.emulators.buckets import Bucket
 from tests.formats.safetensors.described import by_torch, described, stock_orbax
 from tests.oracles.oracle import Oracle
@@ -249,19 +249,6 @@ def test_files_in_torchs_safetensors_serialization_are_refused(
         f"{tmp_path}/__0_0.distcp is written in torch's SerializationFormat.SAFETENSORS, whose recorded places are wrong; save with "
         "HuggingFaceStorageWriter(save_distributed=True) instead, which is read"
     )
-
-
-def test_a_target_needs_another_format(
-    saved: dict[str, dict[str, Any]], folder: Path, tmp_path: Path
-) -> None:
-    assert saved
-    with pytest.raises(PlanError) as error:
-        reshard.convert(folder / "strides", tmp_path / "target")
-    assert str(error.value) == (
-        "torch DCP checkpoints are read, but not written; say which format the target has, such as orbax or safetensors (to)"
-    )
-    with pytest.raises(PlanError, match="to is 'dcp'"):
-        reshard.convert(folder / "strides", tmp_path / "target", to="dcp")  # type: ignore[arg-type]
 
 
 def test_digests_are_recorded_and_a_flipped_bit_is_found(

@@ -46,11 +46,12 @@ FORMS = {
     ),
     "ranks": case("raw", ("rows", "block"), ("both", "weave"), files="ranks", layout=ROWS),
     "dcp": case("zstd", ("cols", "scatter"), files="dcp", layout=COLUMNS, max_memory="9MiB"),
+    "distcp": case("zstd", ("cols", "scatter"), to="dcp", layout=COLUMNS, max_memory="9MiB"),
 }
-"""Safetensors targets. Small tensors have copies in all files of "ranks"."""
+"""Targets whose chunks share files. Small tensors have copies in all files of "ranks"."""
 
 CASES |= {
-    name: replace(form, options={**form.options, "to": "safetensors"})
+    name: replace(form, options={"to": "safetensors", **form.options})
     for name, form in FORMS.items()
 }
 

@@ -1,0 +1,172 @@
+"""The files of a target of torch's distributed checkpoint.
+
+::
+
+    __0_0.distcp, …    a file for each shard: slice i of each tensor is in file i
+    __N_0.distcp       values that are no tensors, behind the last shard
+    slices.json        layouts and digests
+    .metadata          written last
+
+A number of the target is a tensor like any other while it is moved. torch expects a Python number in the pickle of an item, so that
+its elements are put before the items of the first file, where torch does not look, and the item is made from them at the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Any
+
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.dcp.entries import ItemPlace
+from reshard.formats.dcp.files import METADATA, data_file
+from reshard.formats.dcp.write.items import TensorItem, items_file, next_item, values_file
+from reshard.formats.dcp.write.metadata import PlacedEntry, PlacedItem, metadata_bytes
+from reshard.formats.dcp.write.state import StateEntry, entry_value, python_numbers, state_entries
+from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
+from reshard.formats.pickle.encode import encode_pickle
+from reshard.formats.python_numbers import number_of
+from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.slices.slice_file import (
+    FILE_NAME,
+    SliceFile,
+    digest_of,
+    render_slices,
+    tensor_entry,
+)
+from reshard.geometry.grid import Grid, Index
+from reshard.storage.location import Location
+
+
+def plan_files(target: TargetCheckpoint) -> FileMap:
+    """The files of a target; nothing is written yet. Raises as ``state.state_entries``."""
+    planned = _Planned(target)
+    return FileMap(
+        places=planned.places,
+        finish=planned.finish,
+        names=lambda: [METADATA, FILE_NAME, *planned.shared],
+        shared=planned.shared,
+        shared_file=planned.shared_file,
+    )
+
+
+class _Planned:
+    """What the files of a target follow from. Nothing of it changes."""
+
+    def __init__(self, target: TargetCheckpoint) -> None:
+        self._target = target
+        self._entries = state_entries(target)
+        self._numbers = python_numbers(target)
+        self._grids = {
+            name: tensor.packed or Grid.whole(tensor.spec.shape)
+            for name, tensor in target.tensors.items()
+        }
+        self._items: dict[str, list[TensorItem]] = defaultdict(list)
+        self._of_tensors: dict[str, dict[Index, tuple[str, TensorItem]]] = {}
+        self._stored = self._located_numbers()
+        self._first = sum(target.tensors[name].spec.nbytes for name in self._stored)
+        self._stored |= self._located_tensors()
+        first = [data_file(0)] if self._first else []
+        self.shared = tuple(dict.fromkeys([*first, *self._items]))
+
+    def _located_numbers(self) -> dict[str, SlicePlaces]:
+        """Where the elements of numbers are, one behind the other."""
+        found, at = {}, 0
+        for name, tensor in self._target.tensors.items():
+            if name in self._numbers:
+                found[name] = SlicePlaces(tensor, self._grids[name], {(): (Place(data_file(0), at),)})  # fmt: skip
+                at += tensor.spec.nbytes
+        return found
+
+    def _located_tensors(self) -> dict[str, SlicePlaces]:
+        """Where the slices of each tensor are, which is where their items are."""
+        found = {}
+        ends = {data_file(0): self._first}
+        for name, tensor in self._target.tensors.items():
+            if name in self._numbers:
+                continue
+            grid, items = self._grids[name], dict[Index, tuple[str, TensorItem]]()
+            for number, index in enumerate(grid.indices()):
+                file = data_file(number)
+                item = next_item(tensor.spec.dtype, grid.box(index), ends.get(file, 0))
+                ends[file] = item.at + item.nbytes
+                items[index] = (file, item)
+                self._items[file].append(item)
+            starts = {index: (Place(file, item.start),) for index, (file, item) in items.items()}
+            found[name] = SlicePlaces(tensor, grid, starts)
+            self._of_tensors[name] = items
+        return found
+
+    def places(self, name: str, index: Index) -> tuple[Place, ...]:
+        """The part of a file that has the chunk."""
+        return self._stored[name].places(index)
+
+    def shared_file(self, file: str) -> SharedFile:
+        """The items of one shard."""
+        return items_file(self._first if file == data_file(0) else 0, self._items.get(file, ()))
+
+    def finish(
+        self,
+        root: Location,
+        digests: Mapping[str, str],
+        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  of CRC-32 the inserts have what they need
+    ) -> Mapping[str, bytes]:
+        """Writes the values and the record; ``.metadata`` is the marker."""
+        files, places = self._write_values(root)
+        metadata = metadata_bytes([self._placed(entry, places) for entry in self._entries])
+        files[METADATA] = digest_of(metadata)
+        (root / FILE_NAME).write(self._record(digests, files))
+        return {METADATA: metadata}
+
+    def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
+        """Writes the file of values, if there are any: its digest, and where each is."""
+        entries = [entry for entry in self._entries if not entry.tensor]
+        if not entries:
+            return {}, {}
+        file = data_file(max(map(self._number, self.shared), default=-1) + 1)
+        numbers = self._read_numbers(root)
+        content, found = values_file([encode_pickle(entry_value(e, numbers)) for e in entries])
+        (root / file).write(content)
+        places = {
+            entry.name: ItemPlace(file, offset, nbytes)
+            for entry, (offset, nbytes) in zip(entries, found, strict=True)
+        }
+        return {file: digest_of(content)}, places
+
+    def _number(self, file: str) -> int:
+        return int(file.removeprefix("__").partition("_")[0])
+
+    def _read_numbers(self, root: Location) -> dict[str, Any]:
+        """The numbers, from their elements."""
+        if not self._numbers:
+            return {}
+        with closing((root / data_file(0)).open()) as opened:
+            elements = opened.read(0, self._first)
+        found = {}
+        for name in self._numbers:
+            spec, (place,) = self._target.tensors[name].spec, self.places(name, ())
+            element = elements[place.start : place.start + spec.nbytes]
+            found[name] = number_of(spec.dtype, element)
+        return found
+
+    def _placed(self, entry: StateEntry, values: Mapping[str, ItemPlace]) -> PlacedEntry:
+        if not entry.tensor:
+            return PlacedEntry(entry, [PlacedItem(None, values[entry.name])])
+        spec, grid = self._target.tensors[entry.tensor].spec, self._grids[entry.tensor]
+        items = [
+            PlacedItem(grid.box(index), ItemPlace(file, item.at, item.nbytes))
+            for index, (file, item) in self._of_tensors[entry.tensor].items()
+        ]
+        return PlacedEntry(entry, items, spec.dtype, spec.shape)
+
+    def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
+        target = self._target
+        entries = {
+            entry.name: entry
+            for name, tensor in target.tensors.items()
+            for entry in [tensor_entry(tensor, digests.get(name))]
+        }
+        return render_slices(
+            SliceFile(entries, files, conversion=target.conversion, made=target.made)
+        )

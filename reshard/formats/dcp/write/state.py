@@ -1,0 +1,146 @@
+"""What the leaves of a target are in a state dict of torch: tensors, and values that are items of their own.
+
+The name of an entry is its keys joined with dots. A list or a tuple without tensors and dicts in it is one value, and so one entry
+(``torch/distributed/checkpoint/_traverse.py``). Here lists and tuples are alike, so that those options of optimizers that are tuples are
+known by name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from reshard.errors import FormatError, PlanError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.python_numbers import NUMBER_DTYPES
+from reshard.formats.sequences import settle_sequences
+from reshard.formats.slices.slice_file import leaf_path
+
+TUPLES = frozenset({"betas", "eps", "etas", "step_sizes"})
+"""Options of torch's optimizers that are tuples: of Adam and its kin, Adafactor and Rprop (``torch/optim``)."""
+
+_EMPTY: Mapping[str, Any] = {"None": None, "Dict": {}, "List": [], "Tuple": (), "NamedTuple": ()}
+
+Keys = tuple[PathKey, ...]
+
+
+class StateEntry(Struct, frozen=True):
+    """An entry of a state dict.
+
+    Attributes:
+        path: its keys; numbers are positions of lists.
+        tensor: the tensor's name in the target; "" for another value.
+        values: the leaves of another value, each with its positions in it: one without any, or those of a list.
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    tensor: str = ""
+    values: tuple[tuple[tuple[int, ...], Leaf], ...] = ()
+
+
+def state_entries(target: TargetCheckpoint) -> list[StateEntry]:
+    """The entries of a target, in the order of its tree.
+
+    Raises PlanError for two leaves that would be one entry, FormatError for a leaf that is no plain value.
+    """
+    paths = settle_sequences([leaf_path(leaf) for leaf in target.leaves])
+    found: dict[str, StateEntry] = {}
+    firsts: dict[str, str] = {}
+    for entry, first in _entries(target, paths):
+        if entry.name in found:
+            raise PlanError(
+                f"{firsts[entry.name]!r} and {first!r} would both be {entry.name!r} in torch, which joins keys with dots; rename one of them "
+                "(rename)"
+            )
+        found[entry.name], firsts[entry.name] = entry, first
+    return list(found.values())
+
+
+def python_numbers(target: TargetCheckpoint) -> frozenset[str]:
+    """The names of the tensors that are Python numbers in a state dict."""
+    return frozenset(
+        name
+        for name, tensor in target.tensors.items()
+        if tensor.leaf.value_type == "scalar"
+        and tensor.spec.dtype in NUMBER_DTYPES
+        and not tensor.spec.shape
+    )
+
+
+def entry_value(entry: StateEntry, numbers: Mapping[str, Any]) -> Any:
+    """The value of an entry that is no tensor; ``numbers``: those of the target, by name."""
+    values = [
+        (at, numbers[leaf.name] if leaf.tensor else _plain(leaf)) for at, leaf in entry.values
+    ]
+    found = _nested(values)
+    return tuple(found) if isinstance(found, list) and entry.path[-1] in TUPLES else found
+
+
+def _nested(values: list[tuple[tuple[int, ...], Any]]) -> Any:
+    """The list with these values at their positions."""
+    if not values[0][0]:
+        return values[0][1]
+    below: dict[int, list[tuple[tuple[int, ...], Any]]] = defaultdict(list)
+    for (first, *rest), value in values:
+        below[first].append((tuple(rest), value))
+    return [_nested(below[position]) for position in sorted(below)]
+
+
+def _entries(target: TargetCheckpoint, paths: list[Keys]) -> Iterator[tuple[StateEntry, str]]:
+    """Each entry, with the name of its first leaf."""
+    numbers = python_numbers(target)
+    split = _split_lists(target, paths, numbers)
+    lists: dict[Keys, list[tuple[tuple[int, ...], Leaf]]] = defaultdict(list)
+    for leaf, path in zip(target.leaves, paths, strict=True):
+        if leaf.tensor and leaf.name not in numbers:
+            yield _entry(path, tensor=leaf.name), leaf.name
+            continue
+        if not leaf.tensor:
+            _plain(leaf)
+        above = next((path[:n] for n in _list_depths(path) if path[:n] not in split), path)
+        if above == path:
+            yield _entry(path, values=(((), leaf),)), leaf.name
+        else:
+            positions = tuple(int(step.key) for step in path[len(above) :])
+            lists[above].append((positions, leaf))
+    for path, values in lists.items():
+        yield _entry(path, values=tuple(values)), values[0][1].name
+
+
+def _entry(path: Keys, **of_entry: Any) -> StateEntry:
+    keys = tuple(int(step.key) if step.is_sequence else step.key for step in path)
+    return StateEntry(".".join(step.key for step in path), keys, **of_entry)
+
+
+def _list_depths(path: Keys) -> Iterator[int]:
+    """How many keys the lists have that a path leads through, from the outermost on."""
+    return (depth for depth in range(1, len(path)) if path[depth].is_sequence)
+
+
+def _split_lists(
+    target: TargetCheckpoint, paths: list[Keys], numbers: frozenset[str]
+) -> frozenset[Keys]:
+    """The lists that are no single value, since a tensor or a dict is in them."""
+    found = set()
+    for leaf, path in zip(target.leaves, paths, strict=True):
+        is_split = (leaf.tensor and leaf.name not in numbers) or leaf.value_type == "Dict"
+        for depth in _list_depths(path):
+            if is_split or not all(step.is_sequence for step in path[depth:]):
+                found.add(path[:depth])
+    return frozenset(found)
+
+
+def _plain(leaf: Leaf) -> Any:
+    """Text, None or an empty container."""
+    if leaf.text is not None:
+        return leaf.text
+    if leaf.value_type in _EMPTY and not leaf.is_object:
+        return _EMPTY[leaf.value_type]
+    raise FormatError(
+        f"torch DCP cannot hold {leaf.name!r} ({leaf.kind}); leave it out (drop), or write Orbax (to)"
+    )

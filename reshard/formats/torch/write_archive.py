@@ -1,0 +1,122 @@
+"""Writes the zip archives of ``torch.save``, whose records ``formats.torch.archive`` finds.
+
+::
+
+    archive/data.pkl    the pickle
+    archive/byteorder   "little"
+    archive/version     "3\\n"
+    archive/data/0      the elements of a tensor, at a multiple of 64 in the archive
+
+The CRC-32 of the elements is not known before they are stored, so that it follows them (flag 8, as torch itself writes it) and is in
+the central directory. The rest of an archive depends on nothing else than its pickle and how many bytes of elements it has.
+(PKWARE's APPNOTE.TXT, 4.3; ``caffe2/serialize/inline_container.cc``)
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from msgspec import Struct
+
+ALIGNMENT = 64
+"""Of the elements in an archive, as in torch's."""
+
+_LOCAL, _DESCRIPTOR, _CENTRAL = b"PK\3\4", b"PK\7\b", b"PK\1\2"
+_END64, _LOCATOR, _END = b"PK\6\6", b"PK\6\7", b"PK\5\6"
+_CRC_FOLLOWS = 8
+_DATE = 0x0021
+"""1980-01-01, the first day that the format knows."""
+
+_PLAIN, _WITH_ZIP64 = 20, 45
+"""Versions of the format that a record needs."""
+
+_UNSET = 0xFFFFFFFF
+_ZIP64 = 1
+_PADDING = 0x4246
+"""The extra field that torch pads with."""
+
+
+class _Record(Struct, frozen=True):
+    """A record as the directory lists it; ``header`` is the offset of its local header."""
+
+    name: bytes
+    header: int
+    nbytes: int
+    crc: int
+    flags: int = 0
+
+    @property
+    def is_large(self) -> bool:
+        return self.nbytes >= _UNSET
+
+    def local(self, extra: bytes = b"") -> bytes:
+        known = (0, 0, 0) if self.flags else (self.crc, self.nbytes, self.nbytes)
+        fields = (self._version, self.flags, 0, 0, _DATE, *known, len(self.name), len(extra))
+        return _LOCAL + struct.pack("<5H3I2H", *fields) + self.name + extra
+
+    def descriptor(self) -> bytes:
+        sizes = "<I2Q" if self.is_large else "<3I"
+        return _DESCRIPTOR + struct.pack(sizes, self.crc, self.nbytes, self.nbytes)
+
+    def central(self) -> bytes:
+        extra, size = b"", self.nbytes
+        if self.is_large:
+            extra, size = struct.pack("<2H2Q", _ZIP64, 16, self.nbytes, self.nbytes), _UNSET
+        version = self._version
+        fields = (version, version, self.flags, 0, 0, _DATE, self.crc, size, size, len(self.name), len(extra))  # fmt: skip
+        return _CENTRAL + struct.pack("<6H3I5H2I", *fields, 0, 0, 0, 0, self.header) + self.name + extra  # fmt: skip
+
+    @property
+    def _version(self) -> int:
+        return _WITH_ZIP64 if self.is_large else _PLAIN
+
+
+def archive_of(pickle: bytes) -> bytes:
+    """The archive of an object without tensors."""
+    head, records = _beginning(pickle)
+    return head + _directory(records, len(head))
+
+
+def archive_head(pickle: bytes, nbytes: int) -> bytes:
+    """What is before the ``nbytes`` of elements of a tensor's archive."""
+    head, _ = _beginning(pickle)
+    record = _elements(len(head), nbytes)
+    extra = struct.pack("<2H2Q", _ZIP64, 16, 0, 0) if record.is_large else b""
+    begin = len(head) + len(record.local(extra)) + 4
+    padding = -begin % ALIGNMENT
+    extra += struct.pack("<2H", _PADDING, padding) + b"Z" * padding
+    return head + record.local(extra)
+
+
+def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
+    """What is behind the elements, whose CRC-32 is ``crc``."""
+    head, records = _beginning(pickle)
+    record = _elements(len(head), nbytes, crc)
+    descriptor = record.descriptor()
+    end = len(archive_head(pickle, nbytes)) + nbytes + len(descriptor)
+    return descriptor + _directory([*records, record], end)
+
+
+def _beginning(pickle: bytes) -> tuple[bytes, list[_Record]]:
+    """The records that are known before the elements."""
+    head, records = b"", []
+    for name, data in {"data.pkl": pickle, "byteorder": b"little", "version": b"3\n"}.items():
+        record = _Record(f"archive/{name}".encode(), len(head), len(data), zlib.crc32(data))
+        records.append(record)
+        head += record.local() + data
+    return head, records
+
+
+def _elements(header: int, nbytes: int, crc: int = 0) -> _Record:
+    return _Record(b"archive/data/0", header, nbytes, crc, _CRC_FOLLOWS)
+
+
+def _directory(records: list[_Record], at: int) -> bytes:
+    """The central directory and the end records, at an offset of the archive; ZIP64's are always there, as in torch's."""
+    central = b"".join(record.central() for record in records)
+    count, end = len(records), at + len(central)
+    of64 = struct.pack("<Q2H2I4Q", 44, _WITH_ZIP64, _WITH_ZIP64, 0, 0, count, count, len(central), at)  # fmt: skip
+    locator = struct.pack("<IQI", 0, end, 1)
+    short = struct.pack("<4H2IH", 0, 0, count, count, len(central), min(at, _UNSET), 0)
+    return central + _END64 + of64 + _LOCATOR + locator + _END + short
