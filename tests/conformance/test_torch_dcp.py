@@ -1,4 +1,4 @@
-"""torch's distributed checkpoint to every form: it is read only, so that this project writes none that could come back."""
+"""torch's distributed checkpoint in loose pieces, with any order of axes, to every form; what this project writes has neither."""
 
 from __future__ import annotations
 

@@ -95,21 +95,22 @@ def _entries(target: TargetCheckpoint, paths: list[Keys]) -> Iterator[tuple[Stat
     """Each entry, with the name of its first leaf."""
     numbers = python_numbers(target)
     split = _split_lists(target, paths, numbers)
-    lists: dict[Keys, list[tuple[tuple[int, ...], Leaf]]] = defaultdict(list)
+    values: dict[Keys, list[tuple[tuple[int, ...], Leaf]]] = {}
+    tensors: dict[Keys, Leaf] = {}
     for leaf, path in zip(target.leaves, paths, strict=True):
         if leaf.tensor and leaf.name not in numbers:
-            yield _entry(path, tensor=leaf.name), leaf.name
+            values[path], tensors[path] = [], leaf
             continue
         if not leaf.tensor:
             _plain(leaf)
         above = next((path[:n] for n in _list_depths(path) if path[:n] not in split), path)
-        if above == path:
-            yield _entry(path, values=(((), leaf),)), leaf.name
+        positions = tuple(int(step.key) for step in path[len(above) :])
+        values.setdefault(above, []).append((positions, leaf))
+    for path, found in values.items():
+        if path in tensors:
+            yield _entry(path, tensor=tensors[path].name), tensors[path].name
         else:
-            positions = tuple(int(step.key) for step in path[len(above) :])
-            lists[above].append((positions, leaf))
-    for path, values in lists.items():
-        yield _entry(path, values=tuple(values)), values[0][1].name
+            yield _entry(path, values=tuple(found)), found[0][1].name
 
 
 def _entry(path: Keys, **of_entry: Any) -> StateEntry:
