@@ -208,6 +208,8 @@ class OpenedCheckpoint:
 
 def _identity(root: Location) -> tuple[object, ...] | None:
     """Changes when another checkpoint takes the place of a local one; None where nothing is there."""
+    if root.traits.has_versions:
+        return identity(root)
     files = files_of(root)
     return identity(root) if files is None else tuple(map(identity, files))
 

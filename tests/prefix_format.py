@@ -1,5 +1,5 @@
-"""A format whose checkpoints are named by a prefix, as TensorFlow's are: ``run/ckpt-1000`` is ``ckpt-1000.index`` and
-``ckpt-1000.data-00000-of-00002``, …; nothing has the name ``ckpt-1000``."""
+"""A format whose checkpoints are named by a prefix, as TensorFlow's are: ``run/ckpt-1000`` is ``ckpt-1000.idx`` and
+``ckpt-1000.part-00000-of-00002``, …; nothing has the name ``ckpt-1000``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from reshard.formats.orbax.format import ORBAX, Orbax
 from reshard.storage.location import Location
 from tests.loose_pieces import open_pieces
 
-INDEX = ".index"
+INDEX = ".idx"
 
 
 def write_prefix(prefix: Path, arrays: Mapping[str, np.ndarray]) -> Path:
     """Writes each array in two pieces, one in each of two files."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    files = [prefix.with_name(f"{prefix.name}.data-0000{n}-of-00002") for n in range(2)]
+    files = [prefix.with_name(f"{prefix.name}.part-0000{n}-of-00002") for n in range(2)]
     data = [b"", b""]
     index = {}
     for name, array in arrays.items():
@@ -48,7 +48,7 @@ def prefix_files(root: Location) -> tuple[Location, ...] | None:
     return tuple(
         folder / name
         for name in names
-        if name == root.name + INDEX or name.startswith(f"{root.name}.data-")
+        if name == root.name + INDEX or name.startswith(f"{root.name}.part-")
     )
 
 

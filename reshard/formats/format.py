@@ -53,6 +53,7 @@ class About(Struct, frozen=True, kw_only=True):
         holds_texts: whether they have a place for strings all the same.
         holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
+        by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
         is_written: whether targets are written in it, or checkpoints are only read.
     """
 
@@ -66,6 +67,7 @@ class About(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
     is_written: bool = True
+    by_prefix: bool = False
 
 
 def _yes(_: Location) -> bool:

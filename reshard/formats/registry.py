@@ -39,7 +39,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, TENSORFLOW, KERAS)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, KERAS, TENSORFLOW)
 """In the order in which they are tried."""
 
 
@@ -147,9 +147,13 @@ def _recognised(root: Location) -> tuple[Format, Recognised] | None:
     return next(((known, one) for known, one in found if one is not None), None)
 
 
-def files_of(root: Location) -> tuple[Location, ...] | None:
-    """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all."""
-    found = (known.files_of(root) for known in FORMATS)
+def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] | None:
+    """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all.
+
+    ``is_there``: whether it is known that something has that very name, so that it is no prefix.
+    """
+    asked = (known for known in FORMATS if not (is_there and known.about.by_prefix))
+    found = (known.files_of(root) for known in asked)
     return next((files for files in found if files is not None), None)
 
 

@@ -53,7 +53,7 @@ def test_a_file_that_changed_is_another_source(prefix: Path, tmp_path: Path) -> 
     assert_same_trees(reshard.restore(tmp_path / "out"), OTHER)
 
 
-@pytest.mark.parametrize("ending", [".index", ".data-00001-of-00002", ".data-00002-of-00003"])
+@pytest.mark.parametrize("ending", [".idx", ".part-00001-of-00002", ".part-00002-of-00003"])
 def test_a_file_that_changes_while_it_is_read(prefix: Path, tmp_path: Path, ending: str) -> None:
     file = prefix.with_name(prefix.name + ending)
 
@@ -82,15 +82,15 @@ def test_a_folder_of_that_name_comes_first(prefix: Path) -> None:
 
 def test_an_open_one_must_not_change(prefix: Path) -> None:
     opened = reshard.open_checkpoint(prefix)
-    os.utime(prefix.with_name("ckpt-100.data-00000-of-00002"), ns=(0, 1))
+    os.utime(prefix.with_name("ckpt-100.part-00000-of-00002"), ns=(0, 1))
     with pytest.raises(reshard.StorageError, match="is not the checkpoint that was opened"):
         opened.restore()
-    prefix.with_name("ckpt-100.index").unlink()
+    prefix.with_name("ckpt-100.idx").unlink()
     with pytest.raises(reshard.StorageError, match="is not there any more"):
         opened.restore()
 
 
-@pytest.mark.parametrize("ending", [".index", ".data-00001-of-00002"])
+@pytest.mark.parametrize("ending", [".idx", ".part-00001-of-00002"])
 def test_a_link_that_leads_out_is_refused(prefix: Path, tmp_path: Path, ending: str) -> None:
     file = prefix.with_name(prefix.name + ending)
     file.rename(tmp_path / "elsewhere")

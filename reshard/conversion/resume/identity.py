@@ -86,9 +86,12 @@ def source_state(root: Location) -> str:
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
-    listed = files_of(root)
+    lines = list(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))
+    # To look for the files of a prefix takes requests, which nothing that is there needs.
+    is_there = root.traits.by_requests and not lines[0].endswith("\0missing")
+    listed = files_of(root, is_there=is_there)
     if listed is None:
-        return _digest(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))
+        return _digest(lines)
     return _digest(f"{file.name}{line}" for file in listed for line in file.state())
 
 

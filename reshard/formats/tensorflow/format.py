@@ -36,6 +36,7 @@ class Tensorflow(Format):
         leaf_bytes=OPENED_TENSOR_BYTES,
         tensors_only=True,
         holds_texts=True,
+        by_prefix=True,
     )
 
     def recognise(self, root: Location) -> Recognised | None:

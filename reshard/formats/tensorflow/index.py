@@ -39,7 +39,7 @@ class IndexEntry(Struct, frozen=True):
     slices: tuple[StoredSlice, ...] = ()
 
 
-class Index(Struct, frozen=True):
+class BundleIndex(Struct, frozen=True):
     """What the index of a checkpoint says.
 
     Attributes:
@@ -51,7 +51,7 @@ class Index(Struct, frozen=True):
     nbytes: int
 
 
-def read_index(root: Location) -> Index:
+def read_index(root: Location) -> BundleIndex:
     """The index of the checkpoint that a prefix names.
 
     Raises MissingError where it is not there, CorruptError where it is damaged or says what cannot be, FormatError for what is not
@@ -80,7 +80,7 @@ def read_index(root: Location) -> Index:
         raise CorruptError(
             f"{where} is damaged: it has {len(slices)} slices of which no tensor tells; restore the file from a copy"
         )
-    return Index(header, found, file.nbytes)
+    return BundleIndex(header, found, file.nbytes)
 
 
 def entry_count(root: Location) -> int:

@@ -23,6 +23,11 @@ def upload(
     if source.is_file():
         obstore.put(store, prefix, source.read_bytes(), use_multipart=False)
         return f"{bucket.url}/{prefix}"
+    if not source.exists():  # several files, whose names begin with it
+        for file in source.parent.glob(f"{source.name}.*"):
+            key = f"{prefix}{file.name.removeprefix(source.name)}"
+            obstore.put(store, key, file.read_bytes(), use_multipart=False)
+        return f"{bucket.url}/{prefix}"
     files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
     markers = [f"{item}/{MARKER}" for item in items]
     if not (source / "model.safetensors").exists():
