@@ -169,7 +169,8 @@ def has_checkpoint(root: Location) -> bool:
 
 def is_written(root: Location) -> bool:
     """Whether a checkpoint that a target may replace is there, finished or not."""
-    found = (known.recognise(root) for known in FORMATS)
+    known = (known for known in FORMATS if not known.about.by_prefix)  # nothing replaces those
+    found = (one.recognise(root) for one in known)
     return any(one is not None and one.is_ours(root) for one in found)
 
 

@@ -96,8 +96,8 @@ def _is_whole(step: Location) -> bool:
 
 def _has_all_files(step: Location) -> bool:
     """Whether a folder is a checkpoint that other programs write in place, and finished."""
-    if tensorflow.is_whole(step):  # no folder
-        return True
+    if not step.is_folder():
+        return tensorflow.is_whole(step)
     return safetensors.is_whole(step) or dcp.is_whole(step)
 
 

@@ -23,6 +23,10 @@ from tests.public.buckets.trees import in_form, tree
 from tests.public.buckets.uploads import upload
 
 ALL_FORMS = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
+NAMED = pytest.mark.parametrize(
+    "form", [form for form in FORMS if form.format != "tensorflow"], ids=lambda form: form.id
+)
+"""The forms whose checkpoints have a name of their own, and are not named by a prefix."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +50,15 @@ def lists_and_looks(form: Form) -> Counter[str]:
     return Counter({"list": 1, "head": 2 if form.ending else 1})
 
 
-@ALL_FORMS
+def test_a_prefix_takes_a_look_at_each_file(gcs_bucket: Bucket, tmp_path: Path) -> None:
+    """Beside the index and two data files there are the name itself and a record."""
+    (form,) = [form for form in FORMS if form.format == "tensorflow"]
+    url = upload(gcs_bucket, in_form(tmp_path, form), "run/7")
+    found = requests_of(gcs_bucket, lambda: reshard.open_checkpoint(url))
+    assert (found["list"], found["head"]) == (2, 5)
+
+
+@NAMED
 @pytest.mark.parametrize("lent", ["gcs_bucket", "s3_bucket"])
 def test_a_checkpoint_is_recognised_by_one_listing(
     form: Form, lent: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -72,7 +84,7 @@ def test_opening_does_not_grow_with_the_tensors(
     assert found[1] <= found[0] <= 12
 
 
-@ALL_FORMS
+@NAMED
 def test_each_call_looks_once(form: Form, gcs_bucket: Bucket, tmp_path: Path) -> None:
     local = in_form(tmp_path, form)
     url = upload(gcs_bucket, local, f"run/7{form.ending}")

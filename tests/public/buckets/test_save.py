@@ -186,7 +186,7 @@ def test_a_save_that_is_killed_is_no_checkpoint_and_the_next_replaces_it(bucket:
         import numpy as np
         import reshard
         from reshard.saving import run
-        run.check_put = lambda *_: os._exit(9)
+        run.check_saved = lambda *_: os._exit(9)
         reshard.save(sys.argv[1], {"w": np.arange(8.0), "old": np.arange(3)})
     """
     assert started(program, url).returncode == 9
@@ -275,11 +275,11 @@ def test_the_interpreter_waits_for_a_save_before_it_exits(gcs_bucket: Bucket) ->
         import numpy as np
         import reshard
         from reshard.saving import run
-        real = run.check_put
+        real = run.check_saved
         def slow(*args):
             time.sleep(0.5)
             return real(*args)
-        run.check_put = slow
+        run.check_saved = slow
         reshard.save(sys.argv[1], {str(n): np.full(3, n) for n in range(9)}, wait=False, workers=2)
         sys.exit(0)
     """
