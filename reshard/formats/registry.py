@@ -143,7 +143,7 @@ def _recognise(uri: str, root: Location) -> tuple[Format, Recognised]:
 
 def _recognised(root: Location) -> tuple[Format, Recognised] | None:
     """The first format that recognises what is there."""
-    found = ((known, known.recognise(root)) for known in FORMATS)
+    found = ((known, known.recognise(root)) for known in FORMATS if _may_be(known, root))
     return next(((known, one) for known, one in found if one is not None), None)
 
 
@@ -243,8 +243,13 @@ def named_options(
 
 def is_no_run(root: Location) -> bool:
     """Whether it is certainly one checkpoint, and not the folder of a training run."""
-    found = (known.recognise(root) for known in FORMATS)
+    found = (known.recognise(root) for known in FORMATS if _may_be(known, root))
     return any(one is not None and one.is_no_run(root) for one in found)
+
+
+def _may_be(known: Format, root: Location) -> bool:
+    """Whether a checkpoint of a format can be there: nothing has the name of a prefix."""
+    return not (known.about.by_prefix and root.is_folder())
 
 
 def items_of(root: Location) -> tuple[Item, ...]:
