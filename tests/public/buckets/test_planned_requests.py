@@ -69,7 +69,7 @@ def logged(*servers: Server) -> Requests:
 
 
 def made(call: Callable[[], Any], *buckets: Bucket) -> Any:
-    """The report of a conversion, of which the servers saw what it says, and its plan comes within a tenth."""
+    """The report of a conversion, of which the servers saw what it says, and its plan comes within a quarter, its bytes within a tenth."""
     for bucket in buckets:
         bucket.emulator.log.clear()
     report: ConversionReport | MultiReport = call()
@@ -84,7 +84,7 @@ def assert_near(planned: Requests, actual: Requests) -> None:
     """In all, of each kind that there are many of, and in bytes."""
     pairs = {**planned.by_kind, "total": planned.total}, {**actual.by_kind, "total": actual.total}
     for kind, count in pairs[1].items():
-        assert abs(pairs[0][kind] - count) <= max(2, 0.1 * count), (kind, planned, actual)
+        assert abs(pairs[0][kind] - count) <= max(2, 0.25 * count), (kind, planned, actual)
     for name in "received_bytes", "sent_bytes":
         nbytes = getattr(actual, name)
         assert abs(getattr(planned, name) - nbytes) <= max(20_000, 0.1 * nbytes), (

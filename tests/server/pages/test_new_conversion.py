@@ -384,7 +384,7 @@ def test_checkpoints_are_browsed(
 ) -> None:
     (run_of / "2").rename(run_of.parent / "of & one")
     page = ann.go("/checkpoints")
-    assert "data/run 1 step " in page.text and "data/of & one checkpoint" in page.text
+    assert "data/run 1 step " in page.text and "data/of & one orbax" in page.text
     (link,) = [x for x in page.links if "of" in x and x.startswith("/new-")]
     assert ann.go(link).form(FORM).fields["source"] == "data/of & one"
     page = ann.go("/checkpoints?root=data&prefix=run")
