@@ -19,8 +19,8 @@ OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
     "Orbax": ORBAX,
     "safetensors": SAFETENSORS,
     "torch DCP": {},
-    "TensorFlow": {},
     "Keras": {},
+    "TensorFlow": {},
 }
 """The options that only one format has, by the format's title; of the formats that are written."""
 

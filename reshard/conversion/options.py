@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     LayoutLike = Path | Mapping[str, Any] | LayoutFile | LayoutMap | Any | None
     """Any: a tree of TensorLayouts, jax shardings or jax.ShapeDtypeStructs."""
 
-FormatName = Literal["orbax", "safetensors", "dcp", "tensorflow", "keras"]
+FormatName = Literal["orbax", "safetensors", "dcp", "keras", "tensorflow"]
 """The formats that are written: those of ``formats.registry``."""
 
 Check = Literal["written", "readback"]
