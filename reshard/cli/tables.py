@@ -53,7 +53,7 @@ class Column(Struct, frozen=True):
 def names_text(source: str | None, target: str) -> str:
     """The name, or both names if it changes.
 
-    >>> renamed("params/w", "model/w"), renamed(None, "model/w")
+    >>> names_text("params/w", "model/w"), names_text(None, "model/w")
     ('params/w → model/w', 'model/w')
     """
     return target if source in (None, target) else f"{source}{ARROW}{target}"
@@ -62,7 +62,7 @@ def names_text(source: str | None, target: str) -> str:
 def sources_text(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
     """As ``names_text``; of a tensor that a map makes of several others the first, and how many more.
 
-    >>> made_of(("q", "k", "v"), "q", "qkv"), made_of(UNSET, "q", "w")
+    >>> sources_text(("q", "k", "v"), "q", "qkv"), sources_text(("q",), "q", "w")
     ('q +2 → qkv', 'q → w')
     """
     if isinstance(sources, UnsetType) or len(sources) == 1:

@@ -48,7 +48,7 @@ def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[Range]:
     """What is of a part in each of several things that follow one another.
 
     >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
-    [[], [1], [0, 1]]
+    [[], [], [0, 1]]
     """
     # One more each, so that what weighs nothing is of one part, too.
     heavier = [weight + 1 for weight in weights]

@@ -183,6 +183,17 @@ class Format(Protocol):
 _MOST_SHOWN = 8
 
 
+def refuse_surrogates(known: Format, target: TargetCheckpoint) -> None:
+    """Raises PlanError for a name or a string that cannot be encoded as UTF-8, in which the format stores them."""
+    for leaf in target.leaves:
+        for what, text in (("name", leaf.name), ("string", leaf.text or "")):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise PlanError(
+                    f"{leaf.name!r}: the {what} has a lone surrogate, which {known.about.title} files cannot hold; rename it (rename) or leave "
+                    "it out (drop)"
+                )
+
+
 def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> None:
     """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only.
 

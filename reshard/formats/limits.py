@@ -89,5 +89,8 @@ MAX_ITEM_PICKLE_BYTES = 1 << 20
 MAX_ARCHIVE_RECORDS = 1 << 12
 """Records of one archive of torch.save; that of a tensor has seven."""
 
+MAX_DIRECTORY_BYTES = 1 << 20
+"""The directory of such an archive, some 60 bytes for each record."""
+
 MAX_HDF5_BYTES = 1 << 30
 """Bytes of an HDF5 file's metadata, each time that HDF5 reads them: a dataset takes about one kilobyte."""

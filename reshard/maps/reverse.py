@@ -19,7 +19,7 @@ def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ..
     """
     if file.changes.drop:
         raise PlanError(
-            f"{file.where}: the map drops {file.changes.drop[0]!r}, which nothing gives back; take drop out of it (drop on the command line "
+            f"{file.where}: the map drops {file.changes.drop[0]!r}, which cannot be restored; take drop out of it (drop on the command line "
             "leaves tensors out as well), or read it forwards"
         )
     for key in ("select", "rename"):
@@ -31,10 +31,13 @@ def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ..
 
 
 def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
-    if rule.crop and (rule.fill is None or rule.crop.keys() & rule.pad.keys()):
+    if rule.crop and rule.pad:
+        raise _open(rule, "it has both pad and crop, and fill tells the number of the padding only")
+    if rule.crop and rule.fill is None:
         raise _open(
             rule,
-            f"its crop leaves out a part of {next(iter(rule.crop))!r}, which nothing gives back; if all of it is one number, write that as fill",
+            f"its crop leaves out a part of {next(iter(rule.crop))!r}, which cannot be restored; if that part holds one number, give the "
+            "number as fill",
         )
     if not rule.sources and rule.same_as is None:
         raise _open(
@@ -49,7 +52,7 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
         if name not in sizes:
             raise _open(
                 rule,
-                f"how long {name!r} was before it was {was} is told by the source alone; give its size (sizes)",
+                f"{name!r} is {was}, and the target does not tell its earlier length; give that as its size (sizes)",
             )
         if shape is not None:
             # The targets' dimension has another length than the size of that name.

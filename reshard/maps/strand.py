@@ -46,7 +46,7 @@ def strands(side: Side, sizes: Mapping[str, int]) -> list[list[Strand]]:
     """The strands of each choice, in the order of the text; ValueError for more than MAX_STRANDS.
 
     >>> [[len(of.axes[0]) for of in each] for each in strands((("g", Parts((("r", "d"), ("d",)))),), {"g": 2, "r": 3, "d": 4})]
-    [[3], [3]]
+    [[3], [2]]
     """
     found: dict[Choices, list[Strand]] = {}
     ways = [list(itertools.islice(_axis_ways(axis, sizes), MAX_STRANDS + 1)) for axis in side]

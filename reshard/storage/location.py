@@ -156,8 +156,12 @@ def _versions(view: Location, but: frozenset[str]) -> Iterator[str]:
             yield _state_line(f"/{file}", (view / file).status())
 
 
+MISSING = "\0missing"
+"""The only line of the state of a place where nothing is."""
+
+
 def _state_line(below: str, found: FileStatus | None) -> str:
-    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}\0missing"
+    return f"{below}\0{found.nbytes}\0{found.version}" if found else f"{below}{MISSING}"
 
 
 def locate(path: str | os.PathLike[str]) -> Location:

@@ -233,7 +233,7 @@ def slice_box(name: str, shape: Sequence[int], given: Box | str | None) -> Box:
     Text has ``start:stop`` for each dimension, and either number may be left out; missing dimensions are
     whole. Raises LayoutError, naming the tensor, for anything else and for a box outside of the tensor.
 
-    >>> box_of("w", (256, 64), "0:128")
+    >>> slice_box("w", (256, 64), "0:128")
     Box(start=(0, 0), stop=(128, 64))
     """
     if given is None or (isinstance(given, str) and not given.strip()):

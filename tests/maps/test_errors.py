@@ -154,12 +154,13 @@ def test_a_fill_that_the_dtype_lacks() -> None:
 
 
 REVERSED: list[tuple[str, str]] = [
-    ("drop: [b]\nmap: [{from: a, to: c}]", "map: the map drops 'b', which nothing gives back; take drop out of it"),
-    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}}]", "map[0] (map:1): it cannot be read backwards: its crop leaves out a part of 'v', which nothing gives back; if all of it is one number, write that as fill"),
-    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}, fill: 0}]", "map[0] (map:1): it cannot be read backwards: how long 'v' was before it was cropped is told by the source alone; give its size (sizes)"),
+    ("drop: [b]\nmap: [{from: a, to: c}]", "map: the map drops 'b', which cannot be restored; take drop out of it"),
+    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}}]", "map[0] (map:1): it cannot be read backwards: its crop leaves out a part of 'v', which cannot be restored; if that part holds one number, give the number as fill"),
+    ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}, fill: 0}]", "map[0] (map:1): it cannot be read backwards: 'v' is cropped, and the target does not tell its earlier length; give that as its size (sizes)"),
+    ("map: [{from: a, to: c, shape: v e -> v e, crop: {v: 4}, pad: {e: 8}, fill: 7}]", "it cannot be read backwards: it has both pad and crop, and fill tells the number of the padding only"),
     ("map: [{to: c, shape: -> e, fill: 1}]", "it cannot be read backwards: its targets come from no source"),
     ("map: [{from: a, to: c, shape: e -> r e}]", "it cannot be read backwards: it repeats elements along 'r', and nothing says that all copies are equal"),
-    ("map: [{from: a, to: c, shape: v -> v, pad: {v: 8}}]", "how long 'v' was before it was padded is told by the source alone; give its size (sizes)"),
+    ("map: [{from: a, to: c, shape: v -> v, pad: {v: 8}}]", "'v' is padded, and the target does not tell its earlier length; give that as its size (sizes)"),
 ]  # fmt: skip
 
 

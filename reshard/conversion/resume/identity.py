@@ -28,7 +28,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.layout_tree import LayoutTree
 from reshard.planning.target_layouts import Layout, SameAxes
 from reshard.planning.tensor_plan import Fill, Plan
-from reshard.storage.location import Location, locate, real_text
+from reshard.storage.location import MISSING, Location, locate, real_text
 from reshard.version import __version__
 
 MAX_SHOWN = 60
@@ -87,8 +87,8 @@ def source_state(root: Location) -> str:
     to list a folder: a state that is only half known would be another one the next time.
     """
     lines = list(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))
-    # To look for the files of a prefix takes requests, which nothing that is there needs.
-    is_there = root.traits.by_requests and not lines[0].endswith("\0missing")
+    # In a bucket it takes requests to look for the files of a prefix; what has a file needs none.
+    is_there = root.traits.by_requests and lines != [MISSING]
     listed = files_of(root, is_there=is_there)
     if listed is None:
         return _digest(lines)

@@ -10,7 +10,7 @@ from reshard.errors import FormatError
 from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
-from reshard.formats.format import About, Format, Recognised
+from reshard.formats.format import About, Format, Recognised, refuse_surrogates
 from reshard.formats.keras.files import ENDING, is_hdf5, is_keras
 from reshard.formats.keras.form import ONE_FILE, KerasForm, arrange, warnings
 from reshard.formats.keras.reader import FORMAT, OPENED_TENSOR_BYTES, leaf_count, open_keras
@@ -69,6 +69,7 @@ class Keras(Format):
     def plan(self, target: TargetCheckpoint) -> FileMap:
         from reshard.formats.keras.write.file_map import plan_files
 
+        refuse_surrogates(self, target)
         return plan_files(target)
 
     def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:

@@ -93,7 +93,7 @@ class Machine:
         if nbytes > MAX_VALUE_CHARACTERS:
             raise self.too_large(f"{MAX_VALUE_CHARACTERS:,} bytes in one text")
         try:
-            return self.take(nbytes).decode()
+            return self.take(nbytes).decode("utf-8", "surrogatepass")  # as Python's pickle
         except UnicodeDecodeError:
             raise self.damaged("holds text that is not UTF-8") from None
 

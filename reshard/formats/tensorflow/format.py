@@ -10,7 +10,7 @@ from reshard.errors import FormatError
 from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
-from reshard.formats.format import About, Format, Recognised
+from reshard.formats.format import About, Format, Recognised, refuse_surrogates
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.tensorflow.files import bundle_files
 from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
@@ -72,6 +72,7 @@ class Tensorflow(Format):
     def plan(self, target: TargetCheckpoint) -> FileMap:
         from reshard.formats.tensorflow.write.file_map import plan_files
 
+        refuse_surrogates(self, target)
         return plan_files(target, cast("TensorflowForm", target.form))
 
     def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_ITEM_PICKLE_BYTES
+from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES, MAX_ITEM_PICKLE_BYTES
 
 _END = struct.Struct("<4s4H2IH")
 _LOCATOR = struct.Struct("<4sIQI")
@@ -35,8 +35,6 @@ _UNSET = 0xFFFFFFFF
 _ZIP64 = 1
 _SIZES_FOLLOW = 8
 _ENCRYPTED = 1
-
-MOST_DIRECTORY_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
 """The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
@@ -140,9 +138,10 @@ def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
         if found[0] != b"PK\6\6":
             raise _lies(where, "its ZIP64 end record is not where its locator says")
         count, size, start = found[7:]
-    if count > MAX_ARCHIVE_RECORDS or size > MOST_DIRECTORY_BYTES:
+    if count > MAX_ARCHIVE_RECORDS or size > MAX_DIRECTORY_BYTES:
         raise FormatError(
-            f"{where} is an archive of {count:,} records; at most {MAX_ARCHIVE_RECORDS:,} are read"
+            f"{where} has {count:,} records in a directory of {size:,} bytes; at most {MAX_ARCHIVE_RECORDS:,} records and "
+            f"{MAX_DIRECTORY_BYTES:,} bytes are read"
         )
     if start + size > end_at:
         raise _lies(where, "its directory reaches beyond its end record")

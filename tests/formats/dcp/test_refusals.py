@@ -261,7 +261,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     folder = write_dcp(tmp_path / "x", {"w": W})
     shutil.move(folder / "__0_0.distcp", tmp_path / "elsewhere")
     (folder / "__0_0.distcp").symlink_to(tmp_path / "elsewhere")
-    assert "link" in refusal(folder, FormatError)
+    assert "is a symbolic link to a place outside of" in refusal(folder, FormatError)
 
 
 def test_names_that_collide_once_they_are_joined(tmp_path: Path) -> None:

@@ -212,6 +212,9 @@ def test_what_torch_saved_is_not_replaced_and_what_was_written_is(
     torch.ask("save_dcp", state="floats", folder=str(tmp_path / "saved"))
     with pytest.raises(TargetExistsError):
         reshard.convert(first, tmp_path / "saved", to="dcp", overwrite=True)
+    reshard.fingerprint(tmp_path / "saved")  # a record beside it makes it no work of this project
+    with pytest.raises(TargetExistsError):
+        reshard.convert(first, tmp_path / "saved", to="dcp", overwrite=True)
 
 
 def test_layouts_are_read_back_from_the_record(tmp_path: Path) -> None:

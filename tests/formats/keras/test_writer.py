@@ -12,7 +12,6 @@ from safetensors.numpy import save_file
 import reshard
 from reshard.errors import FormatError, PlanError, TargetExistsError
 from reshard.formats.keras.datasets import Dataset
-from reshard.formats.keras.form import DTYPES
 from reshard.formats.keras.write.skeleton import hdf5_skeleton
 from tests.conformance.weights import read_weights
 from tests.formats.keras.models import nested_model, randomized, values_of
@@ -77,10 +76,6 @@ def test_many_tensors(tmp_path: Path) -> None:
     assert all(found[f"layer_{n}/vars/0"].tobytes() == np.full(n % 5, n, np.int32).tobytes() for n in range(1500))  # fmt: skip
 
 
-def test_dtypes_that_there_are() -> None:
-    assert {"bool", "bfloat16", "float8_e5m2", "int4", "complex128", "uint64"} <= DTYPES
-
-
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
@@ -99,6 +94,16 @@ def test_names_that_it_cannot_have_are_refused(
     assert not list(tmp_path.glob("*made*"))
 
 
+def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
+    save_file({"w": np.zeros(2)}, tmp_path / "saved.safetensors")
+    with pytest.raises(
+        PlanError, match="the name has a lone surrogate, which Keras files cannot hold; rename it"
+    ):
+        reshard.convert(
+            tmp_path / "saved.safetensors", tmp_path / "made.weights.h5", rename=[("w", "\ud800")]
+        )
+
+
 def test_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
     reshard.save(tmp_path / "saved", {"w": np.zeros(3), "none": None})
     with pytest.raises(FormatError, match=r"Keras files hold tensors only, and cannot hold 'none'"):
@@ -107,7 +112,7 @@ def test_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
         reshard.convert(tmp_path / "saved", tmp_path / "made", to="keras", drop=["none"])
 
 
-def test_another_hdf5_file_is_not_replaced(tmp_path: Path) -> None:
+def test_only_files_of_weights_are_replaced(tmp_path: Path) -> None:
     reshard.save(tmp_path / "saved", {"w": np.zeros(3)})
     made = tmp_path / "made.weights.h5"
     made.write_bytes(b"something else")

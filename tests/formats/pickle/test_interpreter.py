@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.pickle import interpreter, machine
+from reshard.formats.pickle.encode import encode_pickle
 from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
 from reshard.formats.pickle.nodes import (
     Built,
@@ -33,8 +34,11 @@ from tests.pickled import Call, Global, New, Ordered, Reference, pickled
 NAMES = {"a.B": "B", "collections.OrderedDict": "OrderedDict"}
 B = Global("a", "B")
 
+texts = st.text(st.characters(exclude_categories=()), max_size=300)
+"""Lone surrogates among them, as Python's pickle writes them."""
+
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(max_size=300),
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.tuples(inner) | st.tuples(inner, inner, inner, inner)
     | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=20,
@@ -59,6 +63,21 @@ def refusal(data: bytes) -> str:
 @given(plain, st.integers(2, 5))
 def test_plain_values_are_what_python_reads(value: Any, protocol: int) -> None:
     assert value_of(read_pickle(pickle.dumps(value, protocol), {}, "it")) == value
+
+
+@given(plain)
+def test_the_writer_writes_what_python_reads(value: Any) -> None:
+    assert pickle.loads(encode_pickle(value)) == value
+    assert value_of(read_pickle(encode_pickle(value), {}, "it")) == value
+
+
+def test_the_writer_writes_many_values() -> None:
+    """Several batches of items, numbers of the memo of more than a byte, and integers of every size."""
+    value = {
+        "texts": [f"text {number % 2500}" for number in range(5000)],
+        "numbers": [sign * 2**power for power in range(70) for sign in (-1, 1)],
+    }
+    assert pickle.loads(encode_pickle(value)) == value
 
 
 @given(plain)

@@ -178,6 +178,12 @@ def test_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
         PlanError, match="'w' is float8_e8m0fnu, which TensorFlow files do not have"
     ):
         reshard.convert(tmp_path / "small", tmp_path / "ckpt", to="tensorflow")
+    reshard.save(tmp_path / "text", {"w": np.zeros(3), "text": "\ud800"})
+    with pytest.raises(
+        PlanError,
+        match="'text': the string has a lone surrogate, which TensorFlow files cannot hold",
+    ):
+        reshard.convert(tmp_path / "text", tmp_path / "ckpt", to="tensorflow")
     assert not list(tmp_path.glob("*ckpt*"))
 
 

@@ -159,7 +159,10 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ITEM_PICKLE_BYTES", 5)
     assert refusal(STORED) == "it has a record 'data.pkl' of 6 bytes; at most 5 are read"
     monkeypatch.setattr(module, "MAX_ARCHIVE_RECORDS", 3)
-    assert refusal(STORED) == "it is an archive of 4 records; at most 3 are read"
+    assert (
+        refusal(STORED)
+        == "it has 4 records in a directory of 246 bytes; at most 3 records and 1,048,576 bytes are read"
+    )
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))

@@ -41,8 +41,7 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
     """Inspect, plan, lay out, verify, diff, convert and restore, by the API and by the command line."""
     seen, options = Seen(), OPTIONS[seed % len(OPTIONS)]
     with _judged(seen, "inspect"):
-        if reshard.inspect(src).format == "dcp":  # which is only read
-            options = {"to": "orbax"} | options
+        reshard.inspect(src)
     if seen.outcomes["inspect"] != "ok":  # the others open it just so
         _judge_rest(seen, src, dst)
         _run_some_command(seen, src, dst, seed)
