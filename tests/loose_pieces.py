@@ -99,7 +99,7 @@ def open_pieces(root: Location, index: Location, kind: str) -> Reader:
 
 
 class Pieces(Orbax):
-    """A format that is only read; its marks are one file."""
+    """A format of tests, which is read; its marks are one file."""
 
     about = replace(ORBAX.about, name="pieces", marks=MARK)
 

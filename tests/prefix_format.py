@@ -53,7 +53,7 @@ def prefix_files(root: Location) -> tuple[Location, ...] | None:
 
 
 class Prefix(Orbax):
-    """A format that is only read."""
+    """A format of tests, which is read."""
 
     about = replace(ORBAX.about, name="prefix", marks=f"prefix (*{INDEX})")
 

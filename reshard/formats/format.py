@@ -54,7 +54,6 @@ class About(Struct, frozen=True, kw_only=True):
         holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
         by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
-        is_written: whether targets are written in it, or checkpoints are only read.
     """
 
     name: str
@@ -66,7 +65,6 @@ class About(Struct, frozen=True, kw_only=True):
     holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
-    is_written: bool = True
     by_prefix: bool = False
 
 
@@ -95,8 +93,7 @@ class Recognised(Struct, frozen=True, kw_only=True):
 class Format(Protocol):
     """A format; an entry of ``registry.FORMATS``.
 
-    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none, and
-    ``form``, ``arrange`` and ``plan`` of one that is only read (``about.is_written``).
+    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none.
     """
 
     about: About
@@ -131,19 +128,19 @@ class Format(Protocol):
         """
         ...
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002
+    def form(self, options: Mapping[str, Any], source: Reader) -> Form:
         """The form of a target, from the format's own options, parsed, and the open source.
 
-        Raises PlanError for options that contradict each other or the source, and where the format is only read.
+        Raises PlanError for options that contradict each other or the source.
         """
-        raise self._only_read()
+        ...
 
     def arrange(
         self,
-        form: Form,  # noqa: ARG002
-        tensor: TargetTensor,  # noqa: ARG002
-        source: StoredTensor,  # noqa: ARG002
-        slices: Grid,  # noqa: ARG002
+        form: Form,
+        tensor: TargetTensor,
+        source: StoredTensor,
+        slices: Grid,
     ) -> TargetTensor:
         """A tensor of a target with the chunks and the encoding in which it is stored.
 
@@ -153,19 +150,19 @@ class Format(Protocol):
 
         Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
         """
-        raise self._only_read()
+        ...
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
         """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 
-    def plan(self, target: TargetCheckpoint) -> FileMap:  # noqa: ARG002
+    def plan(self, target: TargetCheckpoint) -> FileMap:
         """The files of a target; nothing is written yet.
 
         Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
         the format cannot hold; LayoutError where a layout does not divide its tensor.
         """
-        raise self._only_read()
+        ...
 
     def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
         """The folders of an open checkpoint that get a slices.json, the top last.
@@ -173,11 +170,6 @@ class Format(Protocol):
         Raises FormatError for a checkpoint that has no room for one.
         """
         return []
-
-    def _only_read(self) -> PlanError:
-        return PlanError(
-            f"{self.about.title} checkpoints are read, but not written; say which format the target has, such as orbax or safetensors (to)"
-        )
 
 
 _MOST_SHOWN = 8

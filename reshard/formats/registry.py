@@ -198,8 +198,8 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 def format_names() -> tuple[str, ...]:
-    """The names of the formats that are written."""
-    return tuple(known.about.name for known in FORMATS if known.about.is_written)
+    """The names of all formats."""
+    return tuple(known.about.name for known in FORMATS)
 
 
 def format_options() -> dict[str, Option]:

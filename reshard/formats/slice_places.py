@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.errors import PlanError
 from reshard.formats.base import TargetTensor
-from reshard.formats.contents import StoredTensor
+from reshard.formats.chunking import contiguous_grid
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Grid, Index
 
@@ -38,6 +40,29 @@ class SlicePlaces(Struct, frozen=True):
             offset = offset * size + at - first
         offset *= spec.itemsize
         return tuple(Place(p.file, p.start + offset) for p in self.starts[found])
+
+
+CHUNK_BYTES = 16 << 20
+"""Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it.
+
+Where files are uploaded in order, one chunk is read while those before it are sent."""
+
+
+def in_shared_files(tensor: TargetTensor, source: StoredTensor, slices: Grid) -> TargetTensor:
+    """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
+    spec, wanted = tensor.spec, source.spec.storage
+    near = wanted if wanted.shape == slices.shape else None
+    storage = contiguous_grid(slices, spec.itemsize, CHUNK_BYTES, near)
+    return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding(), packed=slices)
+
+
+def refuse_dtype(tensor: TargetTensor, known: Collection[str], whose: str) -> None:
+    """Raises PlanError for a dtype that is none of ``known``; ``whose``: as in "which … do not have"."""
+    spec = tensor.spec
+    if spec.dtype not in known:
+        raise PlanError(
+            f"{spec.name!r} is {spec.dtype}, which {whose} do not have; drop it, or cast it to one of {', '.join(known)}"
+        )
 
 
 def kept_shards(tensor: TargetTensor, source: StoredTensor) -> Grid:

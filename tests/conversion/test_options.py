@@ -80,9 +80,8 @@ def test_a_declaration_fits_type_and_default(name: str) -> None:
 
 
 def test_each_format_has_its_options() -> None:
-    assert {
-        known.about.title: known.about.options for known in FORMATS if known.about.is_written
-    } == declared_options.OF_FORMATS
+    abouts = [known.about for known in FORMATS]
+    assert {about.title: about.options for about in abouts} == declared_options.OF_FORMATS
 
 
 @pytest.mark.parametrize(

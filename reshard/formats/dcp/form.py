@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec.structs import replace
-
-from reshard.errors import PlanError
 from reshard.formats.base import Form, TargetTensor
-from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.formats.dcp.reader import FORMAT
-from reshard.formats.slice_places import kept_shards
+from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.torch.dtypes import TENSOR_DTYPES
-
-CHUNK_BYTES = 16 << 20
-"""Most bytes of a chunk. It is a unit of work only: readers see slices."""
 
 
 class DcpForm(Form, frozen=True):
@@ -29,13 +22,5 @@ def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
 
     Raises PlanError for a dtype that torch has no tensors of.
     """
-    spec = tensor.spec
-    if spec.dtype not in TENSOR_DTYPES:
-        raise PlanError(
-            f"{spec.name!r} is {spec.dtype}, which tensors of torch do not have; drop it, or cast it to one of {', '.join(TENSOR_DTYPES)}"
-        )
-    wanted, grid = source.spec.storage, kept_shards(tensor, source)
-    storage = contiguous_grid(
-        grid, spec.itemsize, CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
-    )
-    return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding(), packed=grid)
+    refuse_dtype(tensor, TENSOR_DTYPES, "tensors of torch")
+    return in_shared_files(tensor, source, kept_shards(tensor, source))

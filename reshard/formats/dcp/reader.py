@@ -12,7 +12,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import FormatError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Encoding, Extent, Item, StoredTensor
@@ -23,9 +23,10 @@ from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
 from reshard.formats.dcp.tree import TreeLeaf, tree_of, unread_warnings
+from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile, digest_of
+from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -50,7 +51,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
     """
     uri = uri or str(root)
     files = read_metadata_files(root)
-    known = _read_record(root, files, record)
+    known = recorded(lambda: _read_record(root, files, record), record)
     where = files[0].where
     entries = parse_metadata(files)
     found = read_items(root, _wanted(entries))
@@ -64,8 +65,8 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
     leaves = tree_of(entries, {name: of_ranks[0] for name, of_ranks in values.items()}, where)
     chunks = DcpChunks(uri, leaves, cuts)
     stored = {one.leaf.name: _stored(one, cuts, known, root) for one in leaves if one.leaf.tensor}
-    if record == "checked":
-        _check_record(known, stored, uri)
+    if record == "checked" and known is not NOTHING:
+        check_described(known, {n: (t.spec.dtype, t.spec.shape) for n, t in stored.items()}, uri)
     return Reader(
         uri=uri,
         format=FORMAT,
@@ -156,41 +157,18 @@ def _stored(
         spec = TensorSpec(name, grid.shape, cut.dtype, grid)
         encoding = read_ahead(cut.chunks.encoding, root.store)
     fill = bytes(storage_bytes(spec.dtype))
-    if entry is None or not _describes(entry, spec):
+    if described_entry(known, name, spec.dtype, spec.shape) is None or entry is None:
         return StoredTensor(spec, encoding, fill, False)
     spec = replace(spec, layout=entry.layout)
     return StoredTensor(spec, encoding, fill, False, entry.digest, partition=entry.partition)
 
 
-def _describes(entry: SliceEntry, spec: TensorSpec) -> bool:
-    return (entry.dtype, tuple(entry.shape)) == (spec.dtype, spec.shape)
-
-
-def _read_record(root: Location, files: Sequence[MetadataFile], record: Record) -> SliceFile:
-    """What was recorded of it; an empty record where there is none, or none is wanted."""
-    if record == "ignored":
-        return SliceFile({})
-    try:
-        known = read_slices(root) or SliceFile({})
-        if record == "checked":
-            for file in files:
-                name = file.where.rpartition("/")[2]
-                digest = digest_of(file.data)
-                check_digest(digest, known.files.get(name, digest), f"the file {file.where}")
-    except FormatError:
-        if record == "checked":
-            raise
-        return SliceFile({})
+def _read_record(root: Location, files: Sequence[MetadataFile], record: Record) -> SliceFile | None:
+    """What is beside it; CorruptError where the metadata is not what was recorded, and that is to be checked."""
+    known = read_slices(root)
+    for file in files if known is not None and record == "checked" else ():
+        name, digest = file.where.rpartition("/")[2], digest_of(file.data)
+        check_digest(
+            digest, known.files.get(name, digest) if known else digest, f"the file {file.where}"
+        )
     return known
-
-
-def _check_record(known: SliceFile, stored: Mapping[str, StoredTensor], uri: str) -> None:
-    """Raises CorruptError where the record does not describe the tensors."""
-    for name, entry in known.tensors.items():
-        if name not in stored or not _describes(entry, stored[name].spec):
-            found = stored[name].spec if name in stored else None
-            what = f"stored is {found.dtype} of shape {list(found.shape)}" if found else "no file holds it"  # fmt: skip
-            raise CorruptError(
-                f"{uri}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but {what}; restore it from a copy, or remove "
-                "slices.json if the files were changed on purpose"
-            )

@@ -24,10 +24,10 @@ from reshard.formats.contents import (
 from reshard.formats.keras.datasets import Dataset, read_datasets, walk
 from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
-from reshard.formats.keras.record import NOTHING, is_record, read_record
+from reshard.formats.keras.record import is_record, read_record
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.slices.described import check_described
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.formats.slices.described import check_described, described_entry
+from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
@@ -115,9 +115,9 @@ def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks:
 def _stored(
     dataset: Dataset, chunks: GatheredChunks, known: SliceFile, root: Location
 ) -> StoredTensor:
-    entry = known.tensors.get(dataset.name)
+    entry = described_entry(known, dataset.name, dataset.dtype, dataset.shape)
     layout, digest, partition = None, None, None
-    if entry is not None and (entry.dtype, tuple(entry.shape)) == (dataset.dtype, dataset.shape):
+    if entry is not None:
         layout, digest, partition = entry.layout, entry.digest, entry.partition
     spec = TensorSpec(dataset.name, dataset.shape, dataset.dtype, chunks.grid, layout=layout)
     encoding, fill = read_ahead(chunks.encoding, root.store), bytes(storage_bytes(dataset.dtype))
@@ -128,8 +128,7 @@ def _leaf(name: str, entry: SliceEntry | None) -> Leaf:
     """A leaf with the keys that were recorded, which may have slashes or be positions of lists; else those of the path in the file."""
     if entry is None or entry.name != name:
         return Leaf(name, tuple(map(PathKey, name.split("/"))))
-    positions = frozenset(entry.positions)
-    return Leaf(name, tuple(PathKey(k, n in positions) for n, k in enumerate(entry.path)))
+    return Leaf(name, recorded_path(entry))
 
 
 def _warnings(root: Location, known: SliceFile) -> Iterator[str]:

@@ -12,13 +12,12 @@ from reshard.errors import FormatError
 from reshard.formats.base import Record
 from reshard.formats.keras.datasets import Dataset
 from reshard.formats.limits import MAX_JSON_BYTES
+from reshard.formats.slices.described import recorded
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
 from reshard.storage.location import Location
 
 NAME = FILE_NAME
-
-NOTHING = SliceFile({})
 
 
 def is_record(dataset: Dataset) -> bool:
@@ -34,14 +33,13 @@ def read_record(
     Raises CorruptError for one that is damaged, where it is to be checked.
     """
     found = next(filter(is_record, datasets), None)
-    if record == "ignored" or found is None:
-        return NOTHING
-    try:
+
+    def read() -> SliceFile | None:
+        if found is None:
+            return None
         if found.offset is None or found.nbytes > MAX_JSON_BYTES:
             raise FormatError(f"{file}: {NAME!r} has {found.nbytes:,} bytes, which is no record")
         with closing(file.open(version)) as opened:
             return parse_slices(opened.read(found.offset, found.nbytes), f"{NAME} in {file}")
-    except FormatError:
-        if record == "checked":
-            raise
-        return NOTHING
+
+    return recorded(read, record)

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetTensor
-from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
 from reshard.formats.format import OneFile
 from reshard.formats.safetensors.beside import CONFIG_NAME, Beside, beside, model_files
 from reshard.formats.safetensors.dtypes import safetensors_name
@@ -21,6 +20,7 @@ from reshard.formats.safetensors.model_config import ModelConfig, read_config
 from reshard.formats.safetensors.model_name import ModelName
 from reshard.formats.safetensors.options import FilesOf
 from reshard.formats.safetensors.write.file_names import ONLY_FILE
+from reshard.formats.slice_places import in_shared_files
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate
 
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
-
-FILE_CHUNK_BYTES = 16 << 20
-"""Most bytes of a chunk in a shared file. It is a unit of work only: readers of the file do not see it.
-
-Where files are uploaded in order, one chunk is read while those before it are sent."""
 
 ONE_FILE = OneFile(ENDING, "files", "one")
 
@@ -74,17 +69,8 @@ def arrange(form: SafetensorsForm, tensor: TargetTensor, source: StoredTensor) -
     """The tensor with contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
     spec = tensor.spec
     safetensors_name(spec.dtype, spec.name)
-    wanted, grid = source.spec.storage, form.slices_of(tensor)
-    storage = contiguous_grid(
-        grid, spec.itemsize, FILE_CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
-    )
-    return replace(
-        tensor,
-        spec=replace(spec, storage=storage),
-        encoding=Encoding(),
-        copies=_copies(form, tensor, grid),
-        packed=grid,
-    )
+    grid = form.slices_of(tensor)
+    return replace(in_shared_files(tensor, source, grid), copies=_copies(form, tensor, grid))
 
 
 def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:

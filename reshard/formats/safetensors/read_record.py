@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError
 from reshard.formats.base import Record
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader
 from reshard.formats.safetensors.record import HEADER_DIGEST, RECORD
 from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor
-from reshard.formats.slices.described import check_described
+from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile
-
-_NOTHING = SliceFile({})
+from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile
 
 _SHARD = re.compile(r"shard-([0-9]{1,9})-.*", re.DOTALL)
 
@@ -27,21 +25,19 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
     Raises CorruptError for a record that is damaged, and for an index that is not the recorded one, where they are
     to be checked; and for a header of a conversion without its digest.
     """
-    if record == "ignored":
-        return _NOTHING
-    try:
-        known = _found(files, headers)
-        if known is not None and files.index and record == "checked":
-            index = files.index
-            recorded = known.files.get(index.file.name, index.digest)
-            check_digest(index.digest, recorded, f"the index {index.file}")
-    except FormatError:
-        if record == "checked":
-            raise
-        return _NOTHING
-    if known is not None and known.conversion:
+    known = recorded(lambda: _with_index(files, headers, record), record)
+    if known.conversion:
         _check_digests_there(headers)
-    return known or _NOTHING
+    return known
+
+
+def _with_index(files: Files, headers: Sequence[FileHeader], record: Record) -> SliceFile | None:
+    known = _found(files, headers)
+    if known is not None and files.index and record == "checked":
+        index = files.index
+        digest = known.files.get(index.file.name, index.digest)
+        check_digest(index.digest, digest, f"the index {index.file}")
+    return known
 
 
 def _check_digests_there(headers: Sequence[FileHeader]) -> None:
@@ -70,17 +66,14 @@ def check_record(
 
     ``unlisted``: names of tensors that no index lists, and that were recorded only if they were taken then too.
     """
-    if record is not _NOTHING:
+    if record is not NOTHING:
         stored = {cut.name: (cut.dtype, cut.chunks.grid.shape) for cut in cuts}
         check_described(record, stored, path, unlisted)
 
 
 def entry_of(cut: CutTensor, record: SliceFile) -> SliceEntry | None:
     """The recorded entry of a tensor, if it describes the tensor."""
-    entry = record.tensors.get(cut.name)
-    if entry is None or (entry.dtype, tuple(entry.shape)) != (cut.dtype, cut.chunks.grid.shape):
-        return None
-    return entry
+    return described_entry(record, cut.name, cut.dtype, cut.chunks.grid.shape)
 
 
 def lost_file_warnings(

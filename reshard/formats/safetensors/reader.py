@@ -26,7 +26,7 @@ from reshard.formats.safetensors.read_record import (
     read_record,
 )
 from reshard.formats.safetensors.slices import CutTensor, cut_tensors, holds_slices
-from reshard.formats.slices.slice_file import SliceEntry
+from reshard.formats.slices.slice_file import SliceEntry, recorded_path
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -167,9 +167,7 @@ def _memory(cut: CutTensor) -> int:
 def _leaf(cut: CutTensor, entry: SliceEntry | None) -> Leaf:
     if entry is None:
         return Leaf(cut.name, (PathKey(cut.name),))
-    positions = frozenset(entry.positions)
-    keys = enumerate(entry.path)
-    return Leaf(cut.name, tuple(PathKey(key, number in positions) for number, key in keys))
+    return Leaf(cut.name, recorded_path(entry))
 
 
 def _stored(cut: CutTensor, entry: SliceEntry | None, store: Store) -> StoredTensor:

@@ -1,11 +1,33 @@
-"""Whether a record describes the tensors that are stored."""
+"""A record of a checkpoint that is opened: how it is used, and whether it describes the tensors that are stored."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from reshard.errors import CorruptError, LayoutError
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.base import Record
+from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile
+
+
+def recorded(read: Callable[[], SliceFile | None], record: Record) -> SliceFile:
+    """What ``read`` finds; nothing where there is none, where none is wanted, or where it is damaged and not to be checked."""
+    if record == "ignored":
+        return NOTHING
+    try:
+        return read() or NOTHING
+    except FormatError:
+        if record == "checked":
+            raise
+        return NOTHING
+
+
+def described_entry(
+    known: SliceFile, name: str, dtype: str, shape: tuple[int, ...]
+) -> SliceEntry | None:
+    """The entry of a tensor, if it describes the one that is stored."""
+    entry = known.tensors.get(name)
+    fits = entry is not None and (entry.dtype, tuple(entry.shape)) == (dtype, shape)
+    return entry if fits else None
 
 
 def check_described(

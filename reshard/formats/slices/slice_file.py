@@ -48,7 +48,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.formats.base import TargetTensor
+from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
@@ -273,6 +273,30 @@ def target_entry(
     )
 
 
+NOTHING = SliceFile({})
+"""What is recorded of a checkpoint that has no record, or of which none is wanted."""
+
+
+def target_record(
+    target: TargetCheckpoint,
+    digests: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
+    missing: str | None = None,
+) -> bytes:
+    """The record of a target without items; ``missing`` stands for digests that are not known."""
+    entries = (
+        tensor_entry(tensor, digests.get(name, missing)) for name, tensor in target.tensors.items()
+    )
+    return render_slices(
+        SliceFile(
+            {entry.name: entry for entry in entries},
+            files or {},
+            conversion=target.conversion,
+            made=target.made,
+        )
+    )
+
+
 def tensor_entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
     """The entry of a tensor of a checkpoint that has no items, with the path of its leaf."""
     path = leaf_path(tensor.leaf)
@@ -287,6 +311,12 @@ def leaf_path(leaf: Leaf) -> tuple[PathKey, ...]:
         return leaf.path
     item, _, inner = leaf.name.partition("/")
     return (PathKey(item), *leaf.path) if joined == inner else (PathKey(leaf.name),)
+
+
+def recorded_path(entry: SliceEntry) -> tuple[PathKey, ...]:
+    """The keys of a leaf as they were recorded, positions of lists among them."""
+    positions = frozenset(entry.positions)
+    return tuple(PathKey(key, number in positions) for number, key in enumerate(entry.path))
 
 
 def split_of_shards(target: TargetTensor) -> dict[str, Any]:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from msgspec.structs import replace
-
-from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
-from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Encoding, StoredTensor
-from reshard.formats.slice_places import kept_shards
+from reshard.formats.contents import StoredTensor
+from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.tensorflow.bundle import NUMBERS
 from reshard.formats.tensorflow.reader import FORMAT, TensorflowChunks
 from reshard.geometry.grid import Grid
 from reshard.storage.local.staging import FILES_OF_PREFIX
-
-CHUNK_BYTES = 16 << 20
-"""Most bytes of a chunk. It is a unit of work only: readers see slices."""
 
 WHOLE_DTYPES = frozenset({
     "float16", "uint16", "uint32", "uint64", "int4", "int2", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
@@ -53,16 +46,8 @@ def tensorflow_form(source: Reader) -> TensorflowForm:
 
 def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
     """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
-    spec = tensor.spec
-    if spec.dtype not in NUMBERS:
-        raise PlanError(
-            f"{spec.name!r} is {spec.dtype}, which TensorFlow files do not have; drop it, or cast it to one of {', '.join(NUMBERS)}"
-        )
-    wanted, grid = source.spec.storage, _slices(tensor, source)
-    storage = contiguous_grid(
-        grid, spec.itemsize, CHUNK_BYTES, wanted if wanted.shape == grid.shape else None
-    )
-    return replace(tensor, spec=replace(spec, storage=storage), encoding=Encoding(), packed=grid)
+    refuse_dtype(tensor, NUMBERS, "TensorFlow files")
+    return in_shared_files(tensor, source, _slices(tensor, source))
 
 
 def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from reshard.checksums.piece_crcs import PieceCrcs
-from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
+from reshard.errors import CorruptError, LayoutError, ReshardError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
@@ -25,9 +25,9 @@ from reshard.formats.contents import (
     StoredTensor,
 )
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.slices.described import check_described
+from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.parse import read_slice_file
-from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
     OTHER_DTYPES,
@@ -51,8 +51,6 @@ from reshard.storage.location import Location
 
 FORMAT = "tensorflow"
 
-_NOTHING = SliceFile({})
-
 OPENED_TENSOR_BYTES = 2500
 """Memory of a tensor or a slice while it is opened."""
 
@@ -74,7 +72,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
     where = str(index_of(root))
     kept = [found for found in index.tensors if found.key != OBJECT_GRAPH]
     paths = paths_of(found.key for found in kept)
-    known = _record(root, record)
+    known = recorded(lambda: read_slice_file(root.parent / f"{root.name}{RECORD}"), record)
     tensors: dict[str, StoredTensor] = {}
     chunks: dict[str, GatheredChunks] = {}
     leaves = []
@@ -87,7 +85,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
             leaves.append(Leaf(name, _path(path, known.tensors.get(name))))
         else:
             leaves.append(_other(name, path, found, files, where))
-    if record == "checked" and known is not _NOTHING:
+    if record == "checked" and known is not NOTHING:
         described = {n: (t.spec.dtype, t.spec.shape) for n, t in tensors.items()}
         check_described(known, described, uri or str(root))
     return Reader(
@@ -134,32 +132,17 @@ def _memory(tensors: Sequence[IndexEntry]) -> int:
 
 def _path(path: tuple[PathKey, ...], entry: SliceEntry | None) -> tuple[PathKey, ...]:
     """A path with the positions of lists, which only the record tells from other keys."""
-    keys = tuple(step.key for step in path)
-    if entry is None or entry.name != "/".join(keys):
-        return path
-    positions = frozenset(entry.positions)
-    return tuple(PathKey(key, number in positions) for number, key in enumerate(entry.path))
-
-
-def _record(root: Location, record: Record) -> SliceFile:
-    """What this project recorded; an empty record where there is none, or none is wanted."""
-    if record == "ignored":
-        return _NOTHING
-    try:
-        return read_slice_file(root.parent / f"{root.name}{RECORD}") or _NOTHING
-    except FormatError:
-        if record == "checked":
-            raise
-        return _NOTHING
+    is_same = entry is not None and entry.name == "/".join(step.key for step in path)
+    return recorded_path(entry) if is_same and entry is not None else path
 
 
 def _stored(
     name: str, found: IndexEntry, chunks: GatheredChunks, store: Store, known: SliceFile
 ) -> StoredTensor:
     dtype, shape = DTYPES[found.entry.dtype], found.entry.shape
-    entry = known.tensors.get(name)
+    entry = described_entry(known, name, dtype, shape)
     layout, digest, partition = None, None, _partition(found)
-    if entry is not None and (entry.dtype, tuple(entry.shape)) == (dtype, shape):
+    if entry is not None:
         layout, digest, partition = entry.layout, entry.digest, entry.partition
     spec = TensorSpec(name, shape, dtype, chunks.grid, layout=layout)
     encoding, fill = read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype))

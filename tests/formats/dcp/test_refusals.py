@@ -398,4 +398,7 @@ def test_a_record_that_does_not_fit_is_damage(tmp_path: Path) -> None:
     record = json.loads((folder / "slices.json").read_bytes())
     record["tensors"]["x"] = record["tensors"].pop("w") | {"path": ["x"]}
     (folder / "slices.json").write_bytes(sealed(json.dumps(record).encode()))
-    assert "recorded as int32 of shape [4, 3], but no file holds it" in refusal(folder)
+    assert "'x' is recorded, but no file holds it" in refusal(folder)
+    record["tensors"].pop("x")
+    (folder / "slices.json").write_bytes(sealed(json.dumps(record).encode()))
+    assert "'w' is stored, but not recorded" in refusal(folder)

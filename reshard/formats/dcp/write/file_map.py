@@ -30,10 +30,8 @@ from reshard.formats.python_numbers import number_of
 from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
-    SliceFile,
     digest_of,
-    render_slices,
-    tensor_entry,
+    target_record,
 )
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.location import Location
@@ -56,8 +54,8 @@ class _Planned:
 
     def __init__(self, target: TargetCheckpoint) -> None:
         self._target = target
-        self._entries = state_entries(target)
         self._numbers = python_numbers(target)
+        self._entries = state_entries(target, self._numbers)
         self._grids = {
             name: tensor.packed or Grid.whole(tensor.spec.shape)
             for name, tensor in target.tensors.items()
@@ -116,7 +114,7 @@ class _Planned:
         files, places = self._write_values(root)
         metadata = metadata_bytes([self._placed(entry, places) for entry in self._entries])
         files[METADATA] = digest_of(metadata)
-        (root / FILE_NAME).write(self._record(digests, files))
+        (root / FILE_NAME).write(target_record(self._target, digests, files))
         return {METADATA: metadata}
 
     def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
@@ -124,7 +122,7 @@ class _Planned:
         entries = [entry for entry in self._entries if not entry.tensor]
         if not entries:
             return {}, {}
-        file = data_file(max(map(self._number, self.shared), default=-1) + 1)
+        file = data_file(len(self.shared))
         numbers = self._read_numbers(root)
         content, found = values_file([encode_pickle(entry_value(e, numbers)) for e in entries])
         (root / file).write(content)
@@ -133,9 +131,6 @@ class _Planned:
             for entry, (offset, nbytes) in zip(entries, found, strict=True)
         }
         return {file: digest_of(content)}, places
-
-    def _number(self, file: str) -> int:
-        return int(file.removeprefix("__").partition("_")[0])
 
     def _read_numbers(self, root: Location) -> dict[str, Any]:
         """The numbers, from their elements."""
@@ -159,14 +154,3 @@ class _Planned:
             for index, (file, item) in self._of_tensors[entry.tensor].items()
         ]
         return PlacedEntry(entry, items, spec.dtype, spec.shape)
-
-    def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
-        target = self._target
-        entries = {
-            entry.name: entry
-            for name, tensor in target.tensors.items()
-            for entry in [tensor_entry(tensor, digests.get(name))]
-        }
-        return render_slices(
-            SliceFile(entries, files, conversion=target.conversion, made=target.made)
-        )

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import FormatError, PlanError
+from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.python_numbers import NUMBER_DTYPES
@@ -43,15 +43,15 @@ class StateEntry(Struct, frozen=True):
     values: tuple[tuple[tuple[int, ...], Leaf], ...] = ()
 
 
-def state_entries(target: TargetCheckpoint) -> list[StateEntry]:
-    """The entries of a target, in the order of its tree.
+def state_entries(target: TargetCheckpoint, numbers: frozenset[str]) -> list[StateEntry]:
+    """The entries of a target, in the order of its tree; ``numbers``: its tensors that are Python numbers.
 
-    Raises PlanError for two leaves that would be one entry, FormatError for a leaf that is no plain value.
+    Raises PlanError for two leaves that would be one entry.
     """
     paths = settle_sequences([leaf_path(leaf) for leaf in target.leaves])
     found: dict[str, StateEntry] = {}
     firsts: dict[str, str] = {}
-    for entry, first in _entries(target, paths):
+    for entry, first in _entries(target, paths, numbers):
         if entry.name in found:
             raise PlanError(
                 f"{firsts[entry.name]!r} and {first!r} would both be {entry.name!r} in torch, which joins keys with dots; rename one of them "
@@ -91,9 +91,10 @@ def _nested(values: list[tuple[tuple[int, ...], Any]]) -> Any:
     return [_nested(below[position]) for position in sorted(below)]
 
 
-def _entries(target: TargetCheckpoint, paths: list[Keys]) -> Iterator[tuple[StateEntry, str]]:
+def _entries(
+    target: TargetCheckpoint, paths: list[Keys], numbers: frozenset[str]
+) -> Iterator[tuple[StateEntry, str]]:
     """Each entry, with the name of its first leaf."""
-    numbers = python_numbers(target)
     split = _split_lists(target, paths, numbers)
     values: dict[Keys, list[tuple[tuple[int, ...], Leaf]]] = {}
     tensors: dict[Keys, Leaf] = {}
@@ -101,8 +102,6 @@ def _entries(target: TargetCheckpoint, paths: list[Keys]) -> Iterator[tuple[Stat
         if leaf.tensor and leaf.name not in numbers:
             values[path], tensors[path] = [], leaf
             continue
-        if not leaf.tensor:
-            _plain(leaf)
         above = next((path[:n] for n in _list_depths(path) if path[:n] not in split), path)
         positions = tuple(int(step.key) for step in path[len(above) :])
         values.setdefault(above, []).append((positions, leaf))
@@ -137,11 +136,5 @@ def _split_lists(
 
 
 def _plain(leaf: Leaf) -> Any:
-    """Text, None or an empty container."""
-    if leaf.text is not None:
-        return leaf.text
-    if leaf.value_type in _EMPTY and not leaf.is_object:
-        return _EMPTY[leaf.value_type]
-    raise FormatError(
-        f"torch DCP cannot hold {leaf.name!r} ({leaf.kind}); leave it out (drop), or write Orbax (to)"
-    )
+    """Text, None or an empty container; nothing else is left (``format.refuse_others``)."""
+    return _EMPTY[leaf.value_type] if leaf.text is None else leaf.text

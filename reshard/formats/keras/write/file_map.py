@@ -17,7 +17,7 @@ from reshard.formats.keras.record import NAME
 from reshard.formats.keras.write.skeleton import hdf5_skeleton
 from reshard.formats.limits import MAX_NAME_CHARACTERS
 from reshard.formats.slice_places import SlicePlaces
-from reshard.formats.slices.slice_file import SliceFile, render_slices, tensor_entry
+from reshard.formats.slices.slice_file import target_record
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.location import Location
 
@@ -79,13 +79,7 @@ class _Planned:
 
     def _record(self, digests: Mapping[str, str]) -> bytes:
         """The text of the record, always as long."""
-        target = self._target
-        entries = (
-            tensor_entry(tensor, digests.get(name, _NO_DIGEST))
-            for name, tensor in target.tensors.items()
-        )
-        tensors = {entry.name: entry for entry in entries}
-        return render_slices(SliceFile(tensors, conversion=target.conversion, made=target.made))
+        return target_record(self._target, digests, missing=_NO_DIGEST)
 
 
 def _datasets(target: TargetCheckpoint) -> Iterator[Dataset]:

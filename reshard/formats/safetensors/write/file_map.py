@@ -29,10 +29,8 @@ from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.file_digests import digests_of_files
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
-    SliceFile,
     digest_of,
-    render_slices,
-    tensor_entry,
+    target_record,
 )
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
@@ -104,7 +102,7 @@ class _Planned:
         known |= digests_of_files(root, self._form.carried.files)
         markers = {} if root.traits.renames else {COMMIT_MARKER: COMMITTED}
         known |= {name: digest_of(data) for name, data in markers.items()}
-        (root / FILE_NAME).write(self._record(digests, known))
+        (root / FILE_NAME).write(target_record(self._target, digests, known))
         return markers
 
     @property
@@ -137,22 +135,8 @@ class _Planned:
             metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: _dcp_text(file)}
         if self._form.files == "one":
             zeros = dict.fromkeys(self._target.tensors, NO_DIGEST)
-            metadata |= {RECORD: self._record({**zeros, **(digests or {})}, {}).decode()}
+            metadata |= {RECORD: target_record(self._target, {**zeros, **(digests or {})}).decode()}
         return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
-
-    def _record(self, digests: Mapping[str, str], files: Mapping[str, str]) -> bytes:
-        target = self._target
-        entries = (
-            tensor_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items()
-        )
-        return render_slices(
-            SliceFile(
-                {entry.name: entry for entry in entries},
-                files,
-                conversion=target.conversion,
-                made=target.made,
-            )
-        )
 
     def _index(self) -> bytes:
         """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""

@@ -16,7 +16,10 @@ from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile, StoredRanges
 from reshard.formats.slice_places import SlicePlaces
-from reshard.formats.slices.slice_file import SliceFile, leaf_path, render_slices, tensor_entry
+from reshard.formats.slices.slice_file import (
+    leaf_path,
+    target_record,
+)
 from reshard.formats.tensorflow.bundle import (
     NUMBERS,
     STRING,
@@ -116,7 +119,7 @@ class _Planned:
         self, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
     ) -> Mapping[str, bytes]:
         """Writes the record; the index, with the checksum of each slice, is the marker."""
-        (root / f"{STAGED_PREFIX}{RECORD}").write(self._record(digests))
+        (root / f"{STAGED_PREFIX}{RECORD}").write(target_record(self._target, digests))
         ranges = self._ranges(checksums)
         entries = {b"": header_bytes(self._count)}
         entries |= {key.encode(): entry_bytes(text.entry) for key, text in self._texts.items()}
@@ -157,20 +160,6 @@ class _Planned:
         yield key, entry_bytes(Entry(dtype, shape, slices=tuple(extents)))
         for index, one in zip(indices, extents, strict=True):
             yield slice_key(key, one), entry_bytes(entry(index))
-
-    def _record(self, digests: Mapping[str, str]) -> bytes:
-        target = self._target
-        entries = (
-            tensor_entry(tensor, digests.get(name)) for name, tensor in target.tensors.items()
-        )
-        return render_slices(
-            SliceFile(
-                {entry.name: entry for entry in entries},
-                {},
-                conversion=target.conversion,
-                made=target.made,
-            )
-        )
 
 
 def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
