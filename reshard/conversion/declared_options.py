@@ -174,7 +174,7 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         "with.",
         description="Format of the target; without it safetensors where the target ends in .safetensors, keras for .weights.h5, else the source's.",
         label="Format",
-        hint="Compression, chunk size, style and OCDBT are for Orbax; the next three for safetensors.",
+        hint="Compression, chunk size, style and OCDBT are for Orbax; files, shard size and file names for safetensors.",
         labels=("as the source", *OF_FORMATS),
     ),
     "missing_chunks": Option(

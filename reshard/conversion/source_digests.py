@@ -23,11 +23,11 @@ def check_sources(
     crcs: Mapping[tuple[int, str], int],
     limits: Limits,
 ) -> None:
-    """Compares the digest of every source tensor with the one that the source recorded, if it recorded any.
+    """Compares the digest or checksum of every source tensor with the one that the source recorded, if any.
 
     Args:
         seen: the digests that were taken while tensors were moved (``Books.source_digests``).
-        crcs: what was summed up meanwhile of what the format recorded (``Books.source_crcs``).
+        crcs: the formats' checksums of what was read (``Books.source_crcs``).
 
     Raises CorruptError where the source changed since, VerificationError where something else was written.
     """
@@ -71,7 +71,7 @@ def _difference(
 
 
 def _has_crcs(reader: Reader, name: str) -> bool:
-    """Whether the format recorded what nothing else proves."""
+    """Whether the format's checksums are the only record of a tensor."""
     return reader.tensors[name].crcs is not None and reader.tensors[name].digest is None
 
 
@@ -133,6 +133,6 @@ def _unseen(plan: Plan, reader: Reader) -> set[str]:
 
 
 def _is_unsummed(reader: Reader, name: str) -> bool:
-    """Whether what the format recorded of a tensor is of pieces, which are not told in a view of it."""
+    """Whether the format's checksums cover pieces, which a view does not keep apart."""
     crcs = reader.tensors[name].crcs
     return _has_crcs(reader, name) and crcs is not None and bool(crcs.boxes)

@@ -147,7 +147,7 @@ class Books:
         return {key: digest for key, digest in found if digest is not None}
 
     def source_crcs(self) -> dict[tuple[int, str], int]:
-        """The same of what formats recorded (``PieceCrcs.total``)."""
+        """The formats' own checksums of the source tensors, by the same keys (``PieceCrcs.total``)."""
         found = ((key, book.stored) for key, book in self._sources.items())
         return {key: total for key, total in found if total is not None}
 

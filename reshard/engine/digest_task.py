@@ -88,9 +88,15 @@ def _digest_chunk(
 ) -> tuple[ChunkResult, int]:
     """What reading the chunk gave, and its contribution to the digest of the cast tensor."""
     cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
-    places = () if cast is None else (cast,)
+    destinations = () if cast is None else (cast,)
     read = ChunkRead(
-        task.stored, chunk, places, cast is not None, task.shape, is_whole=True, crcs=task.crcs
+        task.stored,
+        chunk,
+        destinations,
+        cast is not None,
+        task.shape,
+        is_whole=True,
+        crcs=task.crcs,
     )
     return read_chunk(read, memory), 0 if cast is None else cast.crc
 

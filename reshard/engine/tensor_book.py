@@ -42,7 +42,7 @@ class SourceBook(Struct):
 
     @property
     def stored(self) -> int | None:
-        """What it adds up to of what its format recorded; None as for ``digest``."""
+        """The format's own checksum of what was read; None where ``digest`` is None."""
         return None if self.digest is None else self.sums.stored
 
 

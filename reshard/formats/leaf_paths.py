@@ -55,7 +55,7 @@ def renamed_leaves(
 
 
 def _settled(leaves: Sequence[Leaf]) -> Iterator[Leaf]:
-    """The leaves of an item, where what is no list any more has keys instead of positions."""
+    """The leaves of an item. Where a list lost elements, its positions become keys of a dict."""
     paths = settle_sequences(leaf.path for leaf in leaves)
     for leaf, path in zip(leaves, paths, strict=True):
         yield leaf if path == leaf.path else replace(leaf, path=path)

@@ -149,7 +149,7 @@ def _indices_of(hole: Expression, sizes: Mapping[str, int]) -> tuple[str, ...]:
     left = tuple(name for name in hole.names if name not in sizes)
     if len(left) != 1 and _block(hole, left, sizes) is None:
         raise ValueError(
-            f"{{{hole.text}}} must have one index and sizes that are given; give {_other(hole, left)} a size (sizes)"
+            f"{{{hole.text}}} must have one index, or two as in {{6*i+j}}; give {_other(hole, left)} a size (sizes)"
         )
     return left
 

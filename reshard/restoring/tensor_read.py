@@ -138,7 +138,7 @@ class TensorState(Struct):
 
     Attributes:
         digest: the recorded one; None if there is none, or if not every element is read exactly once.
-        crcs: what the format recorded, on the same terms, where no digest is.
+        crcs: the format's checksums; None under the same conditions, and where there is a digest.
         placed: the result of ``Output.place`` for each region.
         memory: to read one chunk.
         seen: chunks that were read; a chunk is read again if the budget splits a group.

@@ -129,8 +129,8 @@ def test_axes_that_are_too_short_for_a_pair_are_named(tmp_path: Path, capsys: Ca
     trusted_script.script(short, tmp_path / "made.safetensors")
     assert typed("rules", "infer", "--pair", short, tmp_path / "made.safetensors") == 3
     assert (
-        "layers.0.q is not explained: nothing in the source is like it, and axes of fewer than 8 elements are not looked along, since "
-        "short lines are alike by chance; probe a tiny model"
+        "layers.0.q is not explained: no source tensor matches it. Axes of fewer than 8 elements are not searched, because short lines "
+        "match by chance; probe a tiny model"
     ) in " ".join(capsys.readouterr().err.split())
 
 

@@ -120,16 +120,29 @@ EMBEDDING = "params/params/token_embedder/embedding"
 HOMES = ("", "-nnx-aux", "-moe-bias-var")
 
 
+@pytest.mark.parametrize("ending", ["", "-unscanned"])
 @pytest.mark.parametrize("taken", HOMES)
 @pytest.mark.parametrize("stored", HOMES)
-def test_router_biases_are_taken_where_they_are_or_refused(stored: str, taken: str) -> None:
-    tree = source(f"maxtext-deepseek-v3{stored}")
+def test_router_biases_are_taken_where_they_are_or_refused(
+    stored: str, taken: str, ending: str
+) -> None:
+    tree = source(f"maxtext-deepseek-v3{stored}{ending}")
+    recipe = f"maxtext-deepseek-v3{taken}{ending}"
     if stored == taken:
-        by_numpy.mapped(f"maxtext-deepseek-v3{taken}", tree, {"dense": DENSE})
+        by_numpy.mapped(recipe, tree, {"dense": DENSE})
         return
-    said = "matches none of the 32 tensors" if taken else "take maxtext-deepseek-v3-nnx-aux or"
+    others = f"take maxtext-deepseek-v3-nnx-aux{ending} or maxtext-deepseek-v3-moe-bias-var{ending}"
+    said = "matches none of the .* tensors" if taken else others
     with pytest.raises(PlanError, match=said):
-        by_numpy.mapped(f"maxtext-deepseek-v3{taken}", tree, {"dense": DENSE})
+        by_numpy.mapped(recipe, tree, {"dense": DENSE})
+
+
+def test_layers_beyond_whole_blocks_cannot_be_told_backwards() -> None:
+    name = "maxtext-gemma3-rest"
+    made = by_numpy.made_by(name, source(name), SIZES[name])
+    sizes = {**SIZES[name], "d": HEAD, "v": WORDS}
+    with pytest.raises(PlanError, match=r"stands for .* tensors, but none for"):
+        by_numpy.mapped(name, made, sizes, reverse=True)
 
 
 TINY = {

@@ -162,7 +162,7 @@ def test_a_number_is_a_block_and_a_place_in_it() -> None:
     with pytest.raises(PlanError, match="stands for 5 tensors, but none for l = 1, b = 2 of 6"):
         made_by(text, {n: layers[n] for n in list(layers)[:5]})
     for index in ("l+b", "2*l+3*b", "l*b", "3*l+b+c"):
-        with pytest.raises(PlanError, match="must have one index and sizes that are given"):
+        with pytest.raises(PlanError, match="must have one index, or two as in"):
             made_by(text.replace("3*l+b", index), layers)
 
 

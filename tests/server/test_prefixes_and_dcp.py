@@ -157,7 +157,7 @@ def test_inspected_read_and_verified(client: httpx.Client, source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("to", ["orbax", "safetensors", "tensorflow"])
+@pytest.mark.parametrize("to", ["orbax", "safetensors", "dcp", "tensorflow"])
 def test_planned_and_converted(client: httpx.Client, source: str, to: str) -> None:
     target = f"data/made/{to}/{source.replace('/', '-')}"
     asked = {"source": source, "target": target, "to": to, "layout": LAYOUT}
@@ -201,8 +201,8 @@ def test_a_prefix_that_is_there_is_not_replaced(client: httpx.Client, data: Path
         ("data/tf/ckpt-7.index", 422, "which its prefix names: data/tf/ckpt-7"),
         ("data/tf/ckpt-7.data-00000-of-00003", 422, "which its prefix names: data/tf/ckpt-7"),
         ("data/tf/ckpt-40", 422, "'ckpt-40.data-00000-of-00001' is there without 'ckpt-40.index'"),
-        ("data/tf/ckpt-8", 404, ""),
-        ("data/tf/ckpt", 404, ""),
+        ("data/tf/ckpt-8", 404, "there is nothing at 'data/tf/ckpt-8'"),
+        ("data/tf/ckpt", 404, "there is nothing at 'data/tf/ckpt'"),
         ("data/tf", 422, "data/tf is a training run's folder with steps 7, 30"),
         ("data/torch/step-30", 422, "data/torch/step-30"),
         ("data/linked/ckpt", 422, "is a symbolic link to a place outside of data/linked"),
@@ -231,7 +231,11 @@ def test_what_is_refused(
     if made.status_code == 202:
         ended = converted(client, **body)
         assert ended["state"] == "failed" and folder not in json.dumps(ended)
-        assert words in ended["error"]["detail"]
+        absent = words.startswith("there is nothing")
+        assert ("does not exist" if absent else words) in ended["error"]["detail"]
+    else:
+        assert made.status_code == status
+        assert words in made.json()["detail"]
     assert not (server.log.parent / "data" / "none").exists()
 
 

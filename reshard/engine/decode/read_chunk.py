@@ -96,7 +96,7 @@ class ChunkResult(Struct, frozen=True):
         read_bytes: stored bytes that were read.
         needed_bytes: stored bytes that had to be read: the needed elements of a raw chunk, all of any other.
         crc: linear contribution to the tensor's digest; 0 without a digest.
-        stored: the same to what the format recorded.
+        stored: contribution to the format's own checksum.
     """
 
     read_bytes: int

@@ -46,7 +46,7 @@ class Entries(Struct, frozen=True):
 
     Attributes:
         entries: by name, in the order of the saved tree.
-        paths: the keys of each entry in the saved tree; an entry without has its name as its only key.
+        paths: the keys of each entry in the saved tree; an entry that is not listed has its name as its only key.
     """
 
     entries: Mapping[str, TensorEntry | ValueEntry]

@@ -68,8 +68,8 @@ def is_replaceable(folder: Location) -> bool:
 def metadata_files(folder: Location) -> list[Location]:
     """The metadata files of a folder, those of ranks in order.
 
-    Raises NotACheckpointError for one of its files in its place, IncompleteCheckpointError where the save did not finish, or
-    the file of a rank is missing.
+    Raises NotACheckpointError for a file instead of its folder, IncompleteCheckpointError if the save did not finish or the file of a
+    rank is missing.
     """
     if not folder.is_folder():
         raise NotACheckpointError(

@@ -14,7 +14,7 @@ from reshard.storage.buckets.read_many import ByteRange, read_many
 from reshard.storage.location import Location
 
 END_BYTES = 1 << 10
-"""What is read of the beginning and of the end of an archive: torch's has 700 bytes before a tensor's elements, and 800 behind."""
+"""What is read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""
 
 _ZIP = b"PK"
 _HEADER = b'{"'

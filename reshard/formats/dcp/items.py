@@ -52,7 +52,7 @@ class StoredValue(Struct, frozen=True):
 
     Attributes:
         values: what it is.
-        digest: of the archive's content, 8 hex digits; "" where torch computed no checksums.
+        digest: of the archive's content, 8 hex digits; "" where all checksums are 0.
     """
 
     values: Values

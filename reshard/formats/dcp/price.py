@@ -26,7 +26,7 @@ _OBJECTS_OF_AN_ITEM = 3
 """Objects that ``.metadata`` makes for each item at least: what it is, its index, and its place."""
 
 _ITEM_BYTES = 200
-"""Of ``.metadata`` for each item at least; a stranger's file may make other things of them, which cost no more."""
+"""Of ``.metadata`` for each item at least; other values of the same size in a hostile file take no more memory."""
 
 _FEW_ITEMS = 1 << 16
 """Up to so many items, values of many parts count."""

@@ -1,7 +1,7 @@
 """Element types as HDF5 stores them, and as Keras does where HDF5 has none.
 
 Keras writes bfloat16 as opaque elements of two bytes with an attribute ``dtype`` (``H5IOStore`` of its saving library). Here
-other types that numpy lacks, such as float8, are written in the same way, but for the text, which is one of fixed length.
+other types that numpy lacks, such as float8, are written in the same way, except that the attribute is a text of fixed length.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def is_shard(name: str) -> bool:
 
 
 def weights_text(folder: Location) -> str:
-    """What a folder that is no checkpoint has to do with one of Keras: it holds HDF5 files; "" for nothing.
+    """A hint for a folder that is not a checkpoint but holds an HDF5 file; "" for any other folder.
 
     Files that a ``.weights.json`` lists are parts of one.
     """

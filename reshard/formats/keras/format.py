@@ -20,7 +20,7 @@ from reshard.storage.location import Location
 
 
 def _is_replaceable(root: Location) -> bool:
-    """Whether it is a file of weights; another HDF5 file may hold anything."""
+    """Whether it is an HDF5 file with the ending of Keras' weights. Files that Keras saved are replaced too."""
     return root.name.endswith(ENDING) and is_hdf5(root)
 
 

@@ -5,7 +5,7 @@ program would import is a ``Name`` here, and what it would build or call a ``Bui
 those opcodes are known that torch's ``.metadata`` files (protocols 2, 4 and 5) and the ``data.pkl`` of ``torch.save`` (protocol 2) use.
 
 A pickle may be from a stranger, so that the bytes, the opcodes, the values, the stack and the length of a text are limited. Nothing
-here is recursive. What is made may contain itself, or be deep: who walks it must count.
+here is recursive. A result may be deep or contain itself: code that walks it must limit its steps.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Archive(Struct, frozen=True):
 def open_archive(read: Read, nbytes: int, where: str) -> Archive:
     """The archive in ``nbytes`` bytes, all of them.
 
-    Raises CorruptError for what is no archive, or one whose parts contradict each other; FormatError for compressed records.
+    Raises CorruptError if the bytes are not an archive or its parts contradict each other, FormatError for compressed records.
     """
     if nbytes < _END.size or read(0, 4) != b"PK\3\4":
         raise _lies(where, "it does not begin as an archive does")

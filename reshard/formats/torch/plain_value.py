@@ -1,6 +1,6 @@
 """Plain values that ``torch.save`` wrote: numbers, text, None, and lists, tuples and dicts of them.
 
-Everything else is an ``Unread``, which is told of and never opened.
+Every other value becomes an ``Unread``: warnings name it, and nothing reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAIN_NAMES = {
     "__builtin__.bytes": BYTES,
     **TENSOR_NAMES,
 }
-"""Names in the pickle of a plain value; those of tensors and bytes are there so that these can be told of."""
+"""Names in the pickle of a plain value; it lists tensors and bytes so that warnings can name them."""
 
 EMPTY_KINDS = {list: "List", tuple: "Tuple", Table: "Dict"}
 

@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from reshard.maps.example.fit import Fit, UnexplainedError, fit
 from reshard.maps.example.nests import nests
-from reshard.maps.example.probes import CONSTANT, SEVERAL, TOO_SHORT, UNKNOWN, Numbering, Origins
+from reshard.maps.example.probes import (
+    CONSTANT,
+    SEVERAL,
+    SHORTEST,
+    TOO_SHORT,
+    UNKNOWN,
+    Numbering,
+    Origins,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,8 +115,8 @@ def copies_of(
         )
     if (numbers == TOO_SHORT).any():
         raise UnexplainedError(
-            "nothing in the source is like it, and axes of fewer than 8 elements are not looked along, since short lines are alike by "
-            "chance; probe a tiny model"
+            f"no source tensor matches it. Axes of fewer than {SHORTEST} elements are not searched, because short lines match by chance; "
+            "probe a tiny model"
         )
     several = int((numbers == SEVERAL).sum())
     if several:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.maps.example.probes import CONSTANT, SEVERAL, TOO_SHORT, UNKNOWN, Numbering, Origins
+from reshard.maps.example.probes import (
+    CONSTANT,
+    SEVERAL,
+    SHORTEST,
+    TOO_SHORT,
+    UNKNOWN,
+    Numbering,
+    Origins,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,8 +29,6 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
     Arrays = Mapping[str, Array]
 
-SHORTEST = 8
-"""Of a line: shorter ones are alike by chance in bfloat16."""
 FEW = 4
 """Lines of a target by which factors are tried."""
 

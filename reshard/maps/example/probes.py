@@ -117,6 +117,9 @@ UNKNOWN = -2
 SEVERAL = -3
 TOO_SHORT = -4
 
+SHORTEST = 8
+"""Of a line by which real values are found again: shorter ones are alike by chance in bfloat16."""
+
 
 class Origins(Struct, frozen=True):
     """Where the elements of one target are from.

@@ -7,12 +7,11 @@ hard-linked for the conversion (a schedule does that) is read from the links.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from reshard import is_checkpoint
+from reshard.surface.places import is_there, locate
 from reshard.surface.words import parse_bytes
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
@@ -51,7 +50,7 @@ def make_child_request(
     workers = min(request.workers or settings.workers, settings.workers)
     as_of = conversion.created_at.timestamp()
     links = linked_source(db, conversion.id)
-    source = links if links and _is_there(links) else None
+    source = links if links and is_there(locate(links)) else None
     return {
         "source": str(source or roots.recheck(request.source)),
         "unlisted": request.unlisted,
@@ -63,10 +62,6 @@ def make_child_request(
         "begun": begun,
         "data_bytes": data_bytes(budget, workers),
     }
-
-
-def _is_there(links: Path) -> bool:
-    return links.is_dir() or is_checkpoint(links)
 
 
 def data_bytes(budget: int, workers: int) -> int:

@@ -1,4 +1,4 @@
-"""Values of torch.save: numbers, text, None and containers of them; anything else is told of and not opened."""
+"""Values of torch.save: numbers, text, None and containers of them; other values are named and not read."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def lists_and_looks(form: Form) -> Counter[str]:
 
 
 def test_a_prefix_takes_a_look_at_each_file(gcs_bucket: Bucket, tmp_path: Path) -> None:
-    """Beside the index and two data files there are the name itself and a record."""
+    """Five looks: the name itself, the index, two data files and the record."""
     (form,) = [form for form in FORMS if form.format == "tensorflow"]
     url = upload(gcs_bucket, in_form(tmp_path, form), "run/7")
     found = requests_of(gcs_bucket, lambda: reshard.open_checkpoint(url))

@@ -69,8 +69,7 @@ def test_previewed_and_started(
 
 
 @pytest.mark.usefixtures("data")
-def test_a_plan_of_a_layout_for_a_prefix(served: Served, ann: Browser) -> None:
-    """The form fills in the layout of the source that is chosen."""
+def test_the_form_takes_a_prefix_and_every_format(served: Served, ann: Browser) -> None:
     page = ann.go(f"{FORM}?source=data/run/ckpt-1")
     assert page.form(FORM).fields["source"] == "data/run/ckpt-1"
     answer = served.ask("GET", "/openapi.json", None)
@@ -80,4 +79,4 @@ def test_a_plan_of_a_layout_for_a_prefix(served: Served, ann: Browser) -> None:
         for one in schema.get("properties", {}).get("to", {}).get("anyOf", [])
         if "enum" in one
     }
-    assert {"orbax", "safetensors", "tensorflow"} <= set(to)
+    assert set(to) == {"orbax", "safetensors", "dcp", "keras", "tensorflow"}

@@ -118,9 +118,15 @@ def test_a_step_by_its_number(bench: Bench, run: Path, saved: Path) -> None:
     assert run_now(bench.one, bench.get(), 7, bench.now).outcome == "started"
 
 
-@pytest.mark.parametrize("gone", [".index", ".data-00001-of-00002"])
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (".index", "it was deleted before it could be read"),
+        (".data-00001-of-00002", "some of its files were deleted while"),
+    ],
+)
 def test_files_that_are_deleted_while_they_are_linked(
-    gone: str, tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+    gone: str, words: str, tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix, link = tmp_path / "ckpt-7", os.link
     write(saved, prefix)
@@ -132,7 +138,7 @@ def test_files_that_are_deleted_while_they_are_linked(
         prefix.with_name(f"ckpt-7{gone}").unlink(missing_ok=True)
 
     monkeypatch.setattr(os, "link", link_and_delete)
-    with pytest.raises(GoneError):
+    with pytest.raises(GoneError, match=words):
         link_step(prefix, at, requested=True, stopping=go_on)
     assert not at.parent.exists()
 

@@ -7,8 +7,9 @@
     slices.json        layouts and digests
     .metadata          written last
 
-A number of the target is a tensor like any other while it is moved. torch expects a Python number in the pickle of an item, so that
-its elements are put before the items of the first file, where torch does not look, and the item is made from them at the end.
+A number of the target is a tensor like any other while it is moved. torch expects a Python number in the
+pickle of an item. So the number's elements are written before the items of the first file, where torch does not read, and the item is
+made from them at the end.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class _Planned:
         self,
         root: Location,
         digests: Mapping[str, str],
-        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  of CRC-32 the inserts have what they need
+        checksums: Iterable[ChunkChecksum],  # noqa: ARG002  the inserts get their CRC-32s from the engine
     ) -> Mapping[str, bytes]:
         """Writes the values and the record; ``.metadata`` is the marker."""
         files, places = self._write_values(root)

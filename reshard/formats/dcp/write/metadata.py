@@ -1,6 +1,6 @@
 """Writes ``.metadata`` of torch's distributed checkpoint, which ``formats.dcp.metadata`` reads, as torch 2.9 and later do.
 
-It is in protocol 2, so that torch's own restricted unpickler can read it too. Where it was written to is not told.
+It is in protocol 2, so that torch's own restricted unpickler can read it too. It does not contain the path of the folder.
 (``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py``)
 """
 
@@ -46,12 +46,12 @@ class PlacedEntry(Struct, frozen=True):
 
 
 def metadata_bytes(entries: Sequence[PlacedEntry]) -> bytes:
-    """The file. Each name is written three times, so that its memory is that of a few copies of all names."""
+    """The file. Takes the memory of a few copies of all names, because each is used three times."""
     fields = {
         "state_dict_metadata": Pairs((one.entry.name, _described(one)) for one in entries),
         "planner_data": Pairs((one.entry.name, one.entry.path) for one in entries),
         "storage_data": Pairs(_places(entries)),
-        # It would tell who saved where; torch 2.3 and earlier do not have it.
+        # It would contain that path; torch 2.3 and earlier do not have it.
         "storage_meta": None,
         "version": VERSION,
     }

@@ -38,7 +38,7 @@ class Skeleton(Struct, frozen=True):
 
 
 def hdf5_skeleton(datasets: Sequence[Dataset]) -> Skeleton:
-    """The file of the datasets, in that order; no two of them have one name, or are in one another.
+    """The file of the datasets, in that order; their names differ, and none is a group of another.
 
     The same datasets always give the same bytes. Raises MissingPackageError without h5py.
     """
