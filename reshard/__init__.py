@@ -21,6 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
+from reshard.api.identity import identify, sign
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
@@ -35,7 +36,7 @@ from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, commit, convert_part, doctor
 from reshard.api.verification import diff, fingerprint, verify
 from reshard.arguments import MissingChunks, Unlisted
-from reshard.conversion.options import Check, ConvertOptions, FormatName, Target
+from reshard.conversion.options import Check, ConvertOptions, FormatName, IdentityMode, Target
 from reshard.errors import (
     CheckpointWarning,
     CorruptError,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
     from reshard.conversion.report import (
         ConversionReport,
+        IdentityReport,
         MultiReport,
         PartReport,
         RequestReport,
@@ -91,6 +93,8 @@ if TYPE_CHECKING:
     from reshard.formats.slices.file_digests import FileVerdict
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
+    from reshard.identity.identification import Identification
+    from reshard.identity.weights_identity import TensorIdentity
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
@@ -119,7 +123,7 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
-    from reshard.verification.verify_report import TensorVerdict, Verification
+    from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 __all__ = [
     "Box",
@@ -144,6 +148,10 @@ __all__ = [
     "FormatError",
     "FormatName",
     "Grid",
+    "Identification",
+    "IdentityMode",
+    "IdentityReport",
+    "IdentityVerdict",
     "IncompleteCheckpointError",
     "IndexedSlices",
     "Item",
@@ -193,6 +201,7 @@ __all__ = [
     "TargetBusyError",
     "TargetExistsError",
     "TensorDiff",
+    "TensorIdentity",
     "TensorInfo",
     "TensorLayout",
     "TensorPreview",
@@ -222,6 +231,7 @@ __all__ = [
     "doctor",
     "embedding_lookup",
     "fingerprint",
+    "identify",
     "inspect",
     "inspect_run",
     "is_checkpoint",
@@ -235,6 +245,7 @@ __all__ = [
     "progress_bar",
     "restore",
     "save",
+    "sign",
     "starter_layout",
     "steps",
     "verify",
@@ -253,6 +264,10 @@ _LAZY = {
     "FileVerdict": "reshard.formats.slices.file_digests",
     "FilesOf": "reshard.formats.safetensors.options",
     "Fingerprint": "reshard.verification.fingerprint",
+    "Identification": "reshard.identity.identification",
+    "IdentityReport": "reshard.conversion.report",
+    "IdentityVerdict": "reshard.verification.verify_report",
+    "TensorIdentity": "reshard.identity.weights_identity",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
     "IndexedSlices": "reshard.variables.sharded.row_updates",

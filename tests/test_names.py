@@ -37,7 +37,7 @@ OTHERS = (
 LIBRARIES = ("ocdbt.process_N", "ray.", "torch.")
 """Names of other libraries, and a folder of TensorStore, that begin as a module here does."""
 
-FILE_ENDINGS = (".py", ".json", ".ocdbt")
+FILE_ENDINGS = (".py", ".json", ".tree", ".ocdbt")
 NAME = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?``")
 FILE = re.compile(r"[\w/]*\b[a-z_]+\.py\b")
 

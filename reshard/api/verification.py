@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         Rules,
         Unlisted,
     )
+    from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
+    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
@@ -41,6 +43,8 @@ def verify(
     sizes: Mapping[str, int] | None = None,
     reverse: bool = False,
     missing_chunks: MissingChunks | None = None,
+    identity: str | Path | None = None,
+    key: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -59,9 +63,13 @@ def verify(
         missing_chunks: ``"refuse"`` counts every tensor as damaged of which a chunk is not stored; ``"warn"`` and ``"allow"``
             take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
             stores every chunk, and else warns.
+        identity: the root that the weights of ``a`` must have, 64 hex digits, or an ``identity.json`` or a folder with one. The root
+            is computed anew; nothing that is recorded beside the weights is believed.
+        key: a PEM file with the public key that signed the root (``reshard.sign``); the signature is in the folder that
+            ``identity`` names, else in the checkpoint.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
+    Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
     A. A checkpoint that cannot be read and has no record raises the error of reading it.
 
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
@@ -82,7 +90,29 @@ def verify(
         )
     rules = given_rules(other is not None, select, drop, rename, cast)
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
+    if identity is not None or key is not None:
+        if other is not None:
+            raise PlanError(
+                "an identity and a key are for one checkpoint; leave out B, or compare A with B without them (identity, key)"
+            )
+        return _verify_identity(chosen, identity, key, limits, progress)
     return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
+
+
+def _verify_identity(
+    chosen: CheckpointPath,
+    identity: str | Path | None,
+    key: Path | None,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+) -> Verification:
+    from reshard.identity.keys import read_public_key
+    from reshard.storage.location import locate
+    from reshard.verification.verify_identity import expected_identity, verify_identity
+
+    public = None if key is None else read_public_key(locate(path_of("key", key)))
+    given = None if identity is None else path_of("identity", identity)
+    return verify_identity(chosen, expected_identity(chosen, given, public), limits, progress)
 
 
 def diff(

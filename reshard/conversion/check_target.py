@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from reshard.arguments import MissingChunks, changes_of, check_choice, path_of
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
-from reshard.conversion.options import Check, Target
+from reshard.conversion.options import Check, IdentityMode, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
 from reshard.formats.registry import format_names, format_options, named_options
@@ -29,7 +29,7 @@ class CheckedOptions(Struct, frozen=True):
         given_map: the map that makes the target's tensors; None where each is one of the source's.
         to: name of the target's format; None for the source's.
         format_options: the options of every format, by name, parsed; the target's format takes its own of them.
-        missing_chunks, overwrite, check, state, unsafe_commit: as in ConvertOptions.
+        missing_chunks, overwrite, check, identity, state, unsafe_commit: as in ConvertOptions.
         max_growth: as in Limits.
     """
 
@@ -43,6 +43,7 @@ class CheckedOptions(Struct, frozen=True):
     missing_chunks: MissingChunks | None = None
     overwrite: bool = False
     check: Check = "written"
+    identity: IdentityMode | None = None
     state: str | None = None
     unsafe_commit: bool = False
     max_growth: float | None = None

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.finish import finish_target, publish_target
+from reshard.conversion.finish import FinishedTarget, finish_target, publish_target
 from reshard.conversion.lock_targets import begun, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
@@ -33,7 +33,7 @@ from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_ove
 from reshard.conversion.report import ConversionReport, MultiReport, PartReport
 from reshard.conversion.resume.cleanup import removed_once_published
 from reshard.conversion.resume.finished_target import clean_published, open_result
-from reshard.conversion.resume.identity import identify, source_state
+from reshard.conversion.resume.identity import identify_conversion, source_state
 from reshard.conversion.run import Run, start_run
 from reshard.conversion.target_job import OpenTarget, check_space, check_space_left, target_jobs
 from reshard.conversion.target_plan import Planned
@@ -45,7 +45,6 @@ from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import open_reader
@@ -133,9 +132,9 @@ def run_conversion(run: Run) -> None:
                 if run.scope.part is not None:  # it appears with the commit
                     _report_part(run, target, run.scope.part)
                     continue
-                results = _prove(run, target, planned.limits(run.executor))
+                found = _prove(run, target, planned.limits(run.executor))
                 _publish(run, target)
-                _report(run, target, results)
+                _report(run, target, found)
         if run.scope.is_commit:
             for job in jobs:
                 remove_parts(job.place, job.options.state)
@@ -153,7 +152,7 @@ def _note_source(run: Run) -> None:
     state = source_state(run.chosen.root)
     unlisted = run.chosen.unlisted
     run.identities = [
-        identify(run.source, target.options, state, unlisted) for target in run.targets
+        identify_conversion(run.source, target.options, state, unlisted) for target in run.targets
     ]
 
 
@@ -235,7 +234,7 @@ def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> Non
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, plan.processes)
 
 
-def _prove(run: Run, target: OpenTarget, limits: Limits) -> Sequence[TensorResult]:
+def _prove(run: Run, target: OpenTarget, limits: Limits) -> FinishedTarget:
     with about_target(target.job.name):
         return finish_target(target, limits, run.progress)
 
@@ -252,10 +251,10 @@ def _publish(run: Run, target: OpenTarget) -> None:
             part.abort()
 
 
-def _report(run: Run, target: OpenTarget, results: Sequence[TensorResult]) -> None:
+def _report(run: Run, target: OpenTarget, found: FinishedTarget) -> None:
     # What a commit took over from parts was moved by them.
     resumed_bytes = 0 if run.scope.is_commit else target.books.resumed_bytes
-    report = made_report(target.job, results, run.seconds, resumed_bytes)
+    report = made_report(target.job, found, run.seconds, resumed_bytes)
     run.reports[target.job.number] = report
 
 

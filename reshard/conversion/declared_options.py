@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from reshard.arguments import MissingChunks
-from reshard.conversion.options import Check, FormatName, Target
+from reshard.conversion.options import Check, FormatName, IdentityMode, Target
 from reshard.formats.orbax.options import OPTIONS as ORBAX
 from reshard.formats.safetensors.options import OPTIONS as SAFETENSORS
 from reshard.layout.layout_file import MissingAxes
@@ -214,6 +214,26 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         label="Check before publishing",
         hint="Compares digests of every tensor.",
         labels=("the written bytes", "the bytes read back from storage"),
+    ),
+    "identity": Option(
+        kind="choice",
+        choices=(None, *get_args(IdentityMode)),
+        is_planned=False,
+        metavar="HOW",
+        help=(
+            "The identity of the weights (reshard identify), by one of four words: carry copies the source's where every digest is the recorded one; compute "
+            "hashes what was written, read again; check does too, and publishes only if the root is the source's; none does nothing. "
+            "Default: carry where SRC has one and no tensor gets other bits."
+        ),
+        label="Identity of the weights",
+        hint="One root for the same weights in any layout and format.",
+        labels=(
+            "carry it where the source has one",
+            "carry it from the source",
+            "compute it of what is written",
+            "compute it, and compare it with the source's",
+            "none",
+        ),
     ),
     "restart": Option(
         kind="flag",

@@ -13,8 +13,10 @@ from msgspec import Struct
 from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.completeness import check_put, check_stored
 from reshard.conversion.read_back import read_back
+from reshard.conversion.report import IdentityReport
 from reshard.conversion.resume.identity import source_state
 from reshard.conversion.source_digests import check_equal, check_sources
+from reshard.conversion.target_identity import finish_identity
 from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.conversion.total_progress import TotalProgress
 from reshard.engine.limits import Limits
@@ -26,10 +28,20 @@ from reshard.formats.registry import refuse_other_content
 from reshard.storage.location import locate
 
 
-def finish_target(
-    target: OpenTarget, limits: Limits, progress: TotalProgress
-) -> list[TensorResult]:
-    """Writes the metadata of a target and checks all of it; what became of each tensor.
+class FinishedTarget(Struct, frozen=True):
+    """What became of a target that is proved.
+
+    Attributes:
+        results: of each tensor of the plan.
+        identity: of its weights; None where none was made.
+    """
+
+    results: Sequence[TensorResult]
+    identity: IdentityReport | None = None
+
+
+def finish_target(target: OpenTarget, limits: Limits, progress: TotalProgress) -> FinishedTarget:
+    """Writes the metadata of a target and checks all of it; what became of it.
 
     Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
     that is not there, SourceChangedError where the source is not what it was.
@@ -48,9 +60,10 @@ def finish_target(
         results = read_back(
             job.plan, job.reader, results, transaction.written(), limits, progress.listener
         )
+    identity = finish_identity(target, results, limits, progress.listener)
     _refuse_changed_source(job)
     progress.end("syncing")
-    return results
+    return FinishedTarget(results, identity)
 
 
 def publish_target(target: OpenTarget) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.finish import FinishedTarget
 from reshard.conversion.map_summary import change_of, sources_of
 from reshard.conversion.report import (
     ConversionReport,
@@ -70,9 +71,10 @@ def _proof(result: TensorResult, options: CheckedOptions) -> Proof:
 
 
 def made_report(
-    job: TargetJob, results: Sequence[TensorResult], seconds: float, resumed_bytes: int
+    job: TargetJob, found: FinishedTarget, seconds: float, resumed_bytes: int
 ) -> ConversionReport:
     """What a conversion did, in this run and in those that it resumed."""
+    results = found.results
     return ConversionReport(
         job.summary.source,
         str(job.place),
@@ -90,6 +92,7 @@ def made_report(
         resumed_bytes=resumed_bytes,
         missing_chunks=job.summary.missing_chunks,
         map=job.summary.map,
+        identity=found.identity,
     )
 
 

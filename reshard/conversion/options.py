@@ -31,6 +31,8 @@ FormatName = Literal["orbax", "safetensors", "dcp", "keras", "tensorflow"]
 
 Check = Literal["written", "readback"]
 
+IdentityMode = Literal["carry", "compute", "check", "none"]
+
 LIBRARY_NAMES = {"verify": "check"}
 """Options with another name on the command line and in HTTP, by that name."""
 
@@ -88,6 +90,10 @@ class ConvertOptions(TypedDict, total=False):
         check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
             target again, and only then does the report say "proved".
+        identity: what is done about the identity of the weights (``reshard.identify``). ``"carry"`` copies the source's into the target
+            where every digest is the recorded one; ``"compute"`` hashes what was written; ``"check"`` does so too, and publishes only
+            if the root is the source's; ``"none"`` does nothing. None, the default, carries where the source has one and no tensor gets
+            other bits.
         overwrite: whether an existing target may be replaced.
         restart: start over instead of resuming an interrupted run to this target.
         state: the URL of a folder in a bucket, for the records by which a run to a bucket resumes. None, the default, keeps
@@ -118,6 +124,7 @@ class ConvertOptions(TypedDict, total=False):
     config: Path | None
     missing_chunks: MissingChunks | None
     check: Check
+    identity: IdentityMode | None
     overwrite: bool
     restart: bool
     state: str | None
@@ -149,6 +156,7 @@ class _Options(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     config: Path | None = None
     missing_chunks: MissingChunks | None = None
     check: Check = "written"
+    identity: IdentityMode | None = None
     overwrite: bool = False
     restart: bool = False
     state: str | None = None

@@ -11,7 +11,7 @@ from reshard.conversion.map_summary import MapSummary
 from reshard.documents import reports as documents
 from reshard.documents.buckets import RequestComparison
 from reshard.documents.maps import Change
-from reshard.documents.reports import TimeComparison
+from reshard.documents.reports import IdentityOutcome, TimeComparison
 from reshard.documents.shared import document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
@@ -78,6 +78,25 @@ class TensorReport(Record, frozen=True):
         return documents.TensorReport(**{**structs.asdict(self), "cast": cast, **mapped})
 
 
+How = Literal["carried", "computed", "checked"]
+
+
+class IdentityReport(Record, frozen=True):
+    """The identity of a target's weights.
+
+    Attributes:
+        root: 64 hex digits.
+        how: ``"carried"`` from the source, by its word; ``"computed"`` from what was written; ``"checked"``: computed, and equal to the
+            source's.
+    """
+
+    root: str
+    how: How
+
+    def _document(self) -> IdentityOutcome:
+        return IdentityOutcome(self.root, self.how)
+
+
 class RequestReport(Record, frozen=True):
     """The requests of a run to buckets.
 
@@ -127,6 +146,7 @@ class ConversionReport(Record, frozen=True):
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
         map: what a map made of the source; None without one.
+        identity: of the target's weights; None where none was made.
     """
 
     source: str
@@ -143,6 +163,7 @@ class ConversionReport(Record, frozen=True):
     time: TimeReport | None = None
     missing_chunks: Mapping[str, int] = field(default_factory=dict)
     map: MapSummary | None = None
+    identity: IdentityReport | None = None
 
     def __repr__(self) -> str:
         nbytes = sum(tensor.nbytes for tensor in self.tensors)
@@ -168,6 +189,7 @@ class ConversionReport(Record, frozen=True):
             requests=None if self.requests is None else self.requests._document(),
             time=UNSET if self.time is None else self.time._document(),
             map=UNSET if self.map is None else self.map._document(),
+            identity=UNSET if self.identity is None else self.identity._document(),
         )
 
 

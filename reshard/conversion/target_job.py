@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.known_identity import check_identity_fits
 from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.read_back import check_read_back
@@ -120,6 +121,7 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
     with about_target(job.name):
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
+        check_identity_fits(job.options.identity, job.plan, job.reader, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits, job.equal)
         files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}

@@ -137,6 +137,35 @@ class TensorDigest(Struct, frozen=True):
     digest: Digest
 
 
+class IdentifiedTensor(Struct, frozen=True):
+    """A tensor of an identity."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    top: Annotated[str, Meta(description="The hash of its tree, 64 hex digits.")]
+    crc64nvme: Digest
+
+
+class IdentityAnswer(Struct, frozen=True):
+    """What ``reshard identify --json`` and ``sign --json`` print."""
+
+    uri: str
+    root: Annotated[
+        str, Meta(description="Over names, dtypes, shapes and bits of all tensors, 64 hex digits.")
+    ]
+    contents: Annotated[str, Meta(description="The same without names.")]
+    rest: Annotated[str, Meta(description="Digest of the leaves that are no tensors.")]
+    nbytes: int
+    tensors: tuple[IdentifiedTensor, ...]
+    written: tuple[str, ...]
+    signer: Annotated[
+        str | None, Meta(description="Id of the key that signed; null where none did.")
+    ]
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+
 class FingerprintAnswer(Struct, frozen=True):
     """What ``reshard fingerprint --json`` prints."""
 

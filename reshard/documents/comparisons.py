@@ -70,6 +70,17 @@ class VerifiedRules(Struct, frozen=True):
     cast: tuple[tuple[str, str], ...]
 
 
+class VerifiedIdentity(Struct, frozen=True):
+    """The root of the weights beside the one that was expected."""
+
+    root: Annotated[str, Meta(description="Of the weights, computed anew, 64 hex digits.")]
+    expected: str
+    signer: Annotated[
+        str | None,
+        Meta(description="Id of the key that signed the expected root; null without one."),
+    ]
+
+
 class VerificationAnswer(Struct, frozen=True, kw_only=True):
     """What ``reshard verify --json`` prints; differences are an answer, not a problem."""
 
@@ -103,6 +114,10 @@ class VerificationAnswer(Struct, frozen=True, kw_only=True):
     map: Annotated[
         Literal["given", "recorded"] | UnsetType,
         Meta(description="Of a comparison with what a map makes of A: whose map it is."),
+    ] = UNSET
+    identity: Annotated[
+        VerifiedIdentity | UnsetType,
+        Meta(description="Of a comparison with a root: both roots, and who signed."),
     ] = UNSET
 
 

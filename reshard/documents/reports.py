@@ -50,6 +50,18 @@ class TimeComparison(Struct, frozen=True):
     actual_s: float
 
 
+class IdentityOutcome(Struct, frozen=True):
+    """The identity of a target's weights."""
+
+    root: Annotated[str, Meta(description="64 hex digits.")]
+    how: Annotated[
+        Literal["carried", "computed", "checked"],
+        Meta(
+            description="From the source, by its word; of what was written; or computed and equal to the source's."
+        ),
+    ]
+
+
 class TargetReport(Struct, frozen=True, kw_only=True):
     """The result for one target."""
 
@@ -81,6 +93,9 @@ class TargetReport(Struct, frozen=True, kw_only=True):
     map: Annotated[MapAnswer | UnsetType, Meta(description="What a map made of the source.")] = (
         UNSET
     )
+    identity: Annotated[
+        IdentityOutcome | UnsetType, Meta(description="Of the weights, where one was made.")
+    ] = UNSET
 
 
 class MultiTargetReport(Struct, frozen=True):

@@ -11,6 +11,7 @@ Stage = Literal[
     "checking",
     "copying",
     "reading back",
+    "identifying",
     "syncing",
     "restoring",
     "reading",

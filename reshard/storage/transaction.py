@@ -149,6 +149,10 @@ class Transaction(Records, TargetFiles, Protocol):
         """
         ...
 
+    def staged(self) -> Location:
+        """The target as it will be, as it is now; called after ``mark``."""
+        ...
+
     def written(self) -> Location:
         """The target as it will be, to be read from the store and not from memory; called after ``mark``."""
         ...

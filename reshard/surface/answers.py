@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
     from reshard.documents.checkpoints import Inspection
     from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
+    from reshard.identity.identification import Identification
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
@@ -39,11 +40,13 @@ __all__ = [
     "diff_document",
     "doctor",
     "fingerprint",
+    "identify",
     "inspection",
     "layout_document",
     "plan_document",
     "plans_document",
     "run_steps",
+    "sign",
     "starter_document",
     "verification",
 ]
@@ -148,6 +151,16 @@ def clean(found: Leftovers) -> Document:
 def fingerprint(found: Fingerprint) -> Document:
     """The object of ``fingerprint``."""
     return {"command": "fingerprint", **found.to_dict()}
+
+
+def identify(found: Identification) -> Document:
+    """The object of ``identify``."""
+    return {"command": "identify", **found.to_dict()}
+
+
+def sign(found: Identification) -> Document:
+    """The object of ``sign``."""
+    return {"command": "sign", **found.to_dict()}
 
 
 def starter_document(source: str, text: str) -> Document:

@@ -11,6 +11,7 @@ from reshard.documents.comparisons import (
     Status,
     VerificationAnswer,
     VerifiedFile,
+    VerifiedIdentity,
     VerifiedLeaf,
     VerifiedRules,
     VerifiedTensor,
@@ -66,6 +67,30 @@ class TensorVerdict(Record, frozen=True):
         return self.status in ("different", "damaged", "only in A", "only in B")
 
 
+class IdentityVerdict(Record, frozen=True):
+    """The root of the weights beside the one that was expected.
+
+    Attributes:
+        root: of the weights, computed anew, 64 hex digits.
+        expected: that was given or signed.
+        signer: id of the key that signed ``expected``; None where no key was given.
+    """
+
+    root: str
+    expected: str
+    signer: str | None = None
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the weights are others."""
+        return self.root != self.expected
+
+    def __repr__(self) -> str:
+        verdict = f"not {self.expected}" if self.is_difference else "as expected"
+        signed = f", signed by {self.signer[:16]}…" if self.signer else ""
+        return f"IdentityVerdict({self.root}: {verdict}{signed})"
+
+
 class Verification(Record, frozen=True):
     """The result of comparing two checkpoints, or one with its record.
 
@@ -79,6 +104,8 @@ class Verification(Record, frozen=True):
         leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
             hold them, and are compared with their record.
         map_from: whether the caller gave the map by which B was made of A, or B recorded it; None without a map.
+        identity: the root that was compared, where one was expected; then ``tensors`` are compared with the identity of that
+            root, if it is at hand.
         missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
     """
 
@@ -94,6 +121,7 @@ class Verification(Record, frozen=True):
     leaves: tuple[LeafDiff, ...] = ()
     missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     map_from: RulesFrom | None = None
+    identity: IdentityVerdict | None = None
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -102,6 +130,8 @@ class Verification(Record, frozen=True):
         if not self.is_compared:
             verdict = "nothing was recorded to compare with"
         against = "its own record" if self.b is None else repr(self.b)
+        if self.identity is not None:
+            against, verdict = "an identity", str(self.identity)
         unlike = [
             *(t for t in self.tensors if t.is_difference),
             *(x for x in self.leaves if x.is_difference),
@@ -111,7 +141,7 @@ class Verification(Record, frozen=True):
         return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
 
     def _document(self) -> VerificationAnswer:
-        agree = all(tensor.status in AGREEING for tensor in self.tensors)
+        agree = self.identity is not None or all(t.status in AGREEING for t in self.tensors)
         return VerificationAnswer(
             a=self.a,
             b=self.b,
@@ -126,6 +156,9 @@ class Verification(Record, frozen=True):
             tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
             leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
             map=UNSET if self.map_from is None else self.map_from,
+            identity=UNSET
+            if self.identity is None
+            else document_of(self.identity, VerifiedIdentity),
         )
 
     @property
@@ -136,13 +169,17 @@ class Verification(Record, frozen=True):
 
     @property
     def differences(self) -> int:
-        """Tensors, other leaves and files that differ, and checkpoints that cannot be read."""
+        """Tensors, other leaves and files that differ, and checkpoints that cannot be read; of a root that differs at least one."""
         tensors = sum(v.is_difference for v in self.tensors)
+        if self.identity is not None and self.identity.is_difference:
+            tensors = max(1, tensors)
         leaves = sum(x.is_difference for x in self.leaves)
         return tensors + leaves + sum(f.is_difference for f in self.files) + len(self.damage)
 
     @property
     def is_compared(self) -> bool:
         """Whether there was anything to compare with."""
-        compared = any(t.status != "not recorded" for t in self.tensors)
+        compared = self.identity is not None or any(
+            t.status != "not recorded" for t in self.tensors
+        )
         return compared or bool(self.differences) or not self.tensors

@@ -18,7 +18,7 @@ from reshard.cli.commands import convert, plan
 from reshard.conversion import declared_options
 from reshard.conversion.check_target import check_target
 from reshard.conversion.options import LIBRARY_NAMES, ConvertOptions, Target
-from reshard.conversion.resume.identity import identify
+from reshard.conversion.resume.identity import identify_conversion
 from reshard.engine.limits import limits_of
 from reshard.formats.registry import FORMATS
 from reshard.restoring.options import RestoreArguments, RestoreOptions
@@ -131,6 +131,6 @@ def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_pa
         {"missing_chunks", "overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
-    settings = identify(str(tmp_path), checked.options).settings
+    settings = identify_conversion(str(tmp_path), checked.options).settings
     assert set(OPTIONS) - settings.keys() == in_layout | in_a_map | of_the_target_alone
     assert settings.keys() - set(OPTIONS) == {"max_memory", "workers", "reshard"}

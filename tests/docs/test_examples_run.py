@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(runs: Path, folder: Path, line: str) -> Path:
     """Where an example is typed: the targets are there for the commands that only look at them."""
     shutil.copytree(runs / ("items" if "--item" in line else "single"), folder)
-    if line.split()[1] in ("verify", "diff"):
+    keys = folder / "release.pem", folder / "release.pub.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", keys[0]], check=True)
+    subprocess.run(["openssl", "pkey", "-in", keys[0], "-pubout", "-out", keys[1]], check=True)
+    if line.split()[1] in ("verify", "diff", "identify", "sign"):
         shutil.copytree(runs / "served", folder / "served")
         shutil.copytree(runs / "others", folder / "others")
         shutil.copytree(runs / "hf", folder / "hf")
+    if "--identity" in line or ("verify" in line and "--key" in line):
+        reshard.sign(folder / "served", keys[0])
+        shutil.copytree(folder / "served", folder / "identities" / "served")
     (folder / "programs").mkdir()
     for name, text in OF_OTHER_HOSTS.items():
         (folder / "programs" / name).write_text(text)

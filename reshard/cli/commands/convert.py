@@ -306,6 +306,7 @@ def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
         *rules,
         _word(given, "compression") if given["compression"] != "none" else "",
         _word(given, "verify"),
+        _word(given, "identity"),
     ]
     say(safe(f"converting {src} → {target.dst}: {', '.join(filter(None, words))}"))
 

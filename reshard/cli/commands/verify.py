@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import reshard
-from reshard.cli.failures import DIFFERENT, FAILED
+from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.options import (
     Item,
     Json,
@@ -42,6 +42,8 @@ EXAMPLES = examples(
     "reshard verify ckpt served --step 1000",
     "reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'",
     "reshard verify ckpt/1000 hf --map to_hf.yaml",
+    "reshard verify served --identity identities/served",
+    "reshard verify served --key release.pub.pem",
     "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -58,6 +60,26 @@ B = Annotated[
         metavar="B",
         help="The checkpoint to compare with, on any mesh and in any chunks. Without it, the data "
         "stored in A is compared with the digests that A recorded when it was written.",
+    ),
+]
+
+
+Identity = Annotated[
+    str | None,
+    typer.Option(
+        "--identity",
+        metavar="ROOT",
+        help="The root that the weights of A must have (64 hex digits; reshard identify shows it), or a folder with an identity.json. "
+        "The root is computed anew.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="PEM",
+        help="The public key that signed the root of A (reshard sign). The signature is read from A, or from the folder of "
+        "--identity; the root is computed anew.",
     ),
 ]
 
@@ -79,6 +101,8 @@ def verify(
     size: Annotated[Rules, declared("sizes")] = None,
     reverse: Annotated[bool, declared("reverse")] = False,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
+    identity: Identity = None,
+    key: Key = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: AskedServer = None,
@@ -102,6 +126,9 @@ def verify(
     Exit code 3 if something differs, or if a checkpoint with a record of itself is too damaged to be read; 1 if there
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
 
+    With --identity or --key the root of A's weights is computed, and must be the one that is given or signed; what is recorded
+    beside the weights proves nothing. Exit code 3 also if the key has signed something else.
+
     With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
     from reshard.cli.progress import watching
@@ -122,7 +149,14 @@ def verify(
         "max_memory": max_memory,
     }
     if asked is not None:
-        refuse_here({"--missing-chunks": missing_chunks, "--workers": workers})
+        refuse_here(
+            {
+                "--missing-chunks": missing_chunks,
+                "--workers": workers,
+                "--identity": identity,
+                "--key": key,
+            }
+        )
         found = _verify_there(
             asked, a, b, {**choice_there(step, item, unlisted), **options}, mapped
         )
@@ -132,10 +166,16 @@ def verify(
             "missing_chunks": missing_chunks,
             "workers": workers,
             "unlisted": unlisted,
+            "identity": identity,
+            "key": key,
             **mapped,
         }
-        with watching(as_json or quiet) as progress:
-            found = reshard.verify(a, b, **options, **here, progress=progress)
+        try:
+            with watching(as_json or quiet) as progress:
+                found = reshard.verify(a, b, **options, **here, progress=progress)
+        except reshard.VerificationError as error:  # the key has signed something else
+            refused(error, as_json)
+            raise typer.Exit(DIFFERENT) from None
     _answer(found, as_json=as_json, quiet=quiet, show_all=show_all)
     if found.differences:
         raise typer.Exit(DIFFERENT)

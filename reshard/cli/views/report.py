@@ -38,6 +38,13 @@ _CAST_PROOFS: dict[Proof, str] = _PROOFS | {
 }
 
 
+_HOW: dict[str, str] = {
+    "carried": "carried from the source, not verified",
+    "computed": "computed from what was written",
+    "checked": "computed from what was written, equal to the source's",
+}
+
+
 def report_view(
     report: ConversionReport, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
@@ -56,6 +63,8 @@ def report_view(
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
+    if report.identity is not None:
+        yield Text(f"identity {_HOW[report.identity.how]}: {report.identity.root}")
     yield from warnings_of(report.warnings, said)
 
 

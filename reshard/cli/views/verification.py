@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import FileVerdict, Fingerprint, TensorVerdict, Verification
+from reshard import FileVerdict, Fingerprint, IdentityVerdict, TensorVerdict, Verification
 from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, names_text, table, warning
 from reshard.cli.text import (
     and_text,
@@ -45,6 +45,8 @@ def verification_view(
         yield Text(f"no digest was recorded for {count_text(len(unknown), 'tensor')}: {names}")
     yield from _rules(found, show_all)
     yield from map(warning, found.warnings)
+    if found.identity is not None:
+        yield from _identity(found.identity)
     yield _verdict(found, len(unknown))
 
 
@@ -140,8 +142,18 @@ def _kinds(verdicts: Sequence[TensorVerdict]) -> str:
     return f" ({', '.join(words)})" if kinds else ""
 
 
+def _identity(found: IdentityVerdict) -> Iterator[Text]:
+    yield Text(f"root:     {found.root}")
+    if found.is_difference:
+        yield Text(f"expected: {found.expected}")
+    if found.signer is not None:
+        yield Text(f"signer:   {found.signer}")
+
+
 def _verdict(found: Verification, unknown: int) -> Text:
     against = f"B = {safe(found.b)}" if found.b is not None else "its own record"
+    if found.identity is not None:
+        against = "the root that was signed" if found.identity.signer else "the root that was given"
     where = f"A = {safe(found.a)} against {against}"
     total = len(found.tensors)
     if found.differences:
@@ -153,6 +165,8 @@ def _verdict(found: Verification, unknown: int) -> Text:
             f"no tensor has a record to compare with; {where}",
         )
     word = "equal: " if found.b is not None else "as recorded: "
+    if found.identity is not None:
+        word = "verified: "
     leaves = compared_leaves(found.leaves)
     parts = [
         f"{agreeing:,} of {count_text(total, 'tensor')}{_kinds(found.tensors)}",
@@ -164,6 +178,8 @@ def _verdict(found: Verification, unknown: int) -> Text:
 
 def _different(found: Verification) -> str:
     tensors = sum(t.is_difference for t in found.tensors)
+    if found.identity is not None and not tensors:
+        return "the root is another; which tensors differ is not known without the identity's file"
     leaves = sum(x.is_difference for x in found.leaves)
     files = sum(f.is_difference for f in found.files)
     words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from reshard.arguments import Unlisted
 from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
 from reshard.conversion.options import Target
-from reshard.conversion.resume.identity import Identity, differences, identify
+from reshard.conversion.resume.identity import Identity, differences, identify_conversion
 from reshard.conversion.resume.journal import identity_left
 from reshard.conversion.target_job import TargetJob
 from reshard.engine.limits import Limits
@@ -125,7 +125,7 @@ def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
     mapped = {} if options.given_map is None else options.given_map.plain
     plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own, **mapped}))
     again = checked_again(checked.target, plain, Limits(options.max_memory, options.workers))
-    before, after = (identify("/", one.options, "").settings for one in (checked, again))
+    before, after = (identify_conversion("/", one.options, "").settings for one in (checked, again))
     if before != after:
         changed = [name for name in after if before[name] != after[name]]
         raise PlanError(

@@ -1,8 +1,8 @@
 """Identity: which source, in which state, converted how. A run resumes only a run of the same identity.
 
 The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
-nothing else shows that a checkpoint was written anew, short of reading it. slices.json does not count, since recording digests does not
-change a checkpoint.
+nothing else shows that a checkpoint was written anew, short of reading it. slices.json and the files of an identity do not
+count, since recording digests or signing does not change a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.registry import files_of, format_options
-from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh
@@ -47,7 +47,7 @@ class Identity(Struct, frozen=True):
 
     Attributes:
         source: its path, links resolved.
-        files: digest of the name, size and time of change of every file in it, but slices.json.
+        files: digest of the name, size and time of change of every file in it, but those of ``formats.record_names``.
         settings: the options, as a person reads them; other options have other texts.
         plan: digest of what is moved where and in which units; "" before it was planned.
     """
@@ -64,7 +64,7 @@ class Identity(Struct, frozen=True):
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify(
+def identify_conversion(
     source: str, options: CheckedOptions, files: str | None = None, unlisted: Unlisted = "leave"
 ) -> Identity:
     """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
@@ -86,7 +86,7 @@ def source_state(root: Location) -> str:
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
-    lines = list(root.state(frozenset({FILE_NAME, PARTIAL_NAME})))
+    lines = list(root.state(OF_RECORDS))
     # In a bucket it takes requests to look for the files of a prefix; what has a file needs none.
     is_there = root.traits.by_requests and lines != [MISSING]
     listed = files_of(root, is_there=is_there)

@@ -23,8 +23,8 @@ from reshard.errors import (
 from reshard.formats.dcp.metadata import MetadataFile
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.storage.location import Location
 
 METADATA = ".metadata"
@@ -62,7 +62,7 @@ def is_replaceable(folder: Location) -> bool:
     if record is None or not record.conversion:
         return False
     entries = folder.entries()
-    return all(not e.is_folder and (_is_mark(e.name) or e.name == FILE_NAME) for e in entries)
+    return all(not e.is_folder and (_is_mark(e.name) or e.name in OF_RECORDS) for e in entries)
 
 
 def metadata_files(folder: Location) -> list[Location]:

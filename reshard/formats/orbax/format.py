@@ -28,10 +28,10 @@ from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
 from reshard.formats.orbax.options import OPTIONS
 from reshard.formats.orbax.reader import OrbaxChunks, open_orbax
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.metadata_files import MetadataFiles
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
-from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.grid import Grid
 from reshard.storage.location import Location
 
@@ -104,7 +104,7 @@ def _folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
     folders = frozenset(item.folder for item in items)
     if "" in folders:
         return items
-    others = [n for n in files_below(root, folders) if n not in (FILE_NAME, PARTIAL_NAME)]
+    others = [n for n in files_below(root, folders) if n not in OF_RECORDS]
     return [*items, RecordedFolder("", None, tuple(others))]
 
 
@@ -126,7 +126,7 @@ def _item_files(root: Location, item: OpenItem, chunks: ChunkFiles) -> Iterator[
     folder = item.item.directory
     for name in files_below(root / folder):
         path = f"{folder}/{name}" if folder else name
-        if name not in (FILE_NAME, PARTIAL_NAME) and path not in chunks:
+        if name not in OF_RECORDS and path not in chunks:
             yield name
 
 

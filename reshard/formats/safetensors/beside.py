@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.errors import FormatError, PlanError
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.index import is_weights
-from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 from reshard.geometry.sizes import exact_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK
 from reshard.storage.location import Location, locate
@@ -17,7 +17,7 @@ MOST_FOLDER_FILES = 1000
 would double the target; the largest tokenizers take 40 MB."""
 
 
-_OF_THE_RUN = frozenset({FILE_NAME, PARTIAL_NAME, COMMIT_MARKER, UNFINISHED_MARK})
+_OF_THE_RUN = OF_RECORDS | {COMMIT_MARKER, UNFINISHED_MARK}
 """What reshard wrote about the checkpoint itself. A marker that is carried would say that its copy is complete."""
 
 

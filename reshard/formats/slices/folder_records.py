@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from reshard.errors import ReshardError, StorageError
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import FileStatus, FileVerdict, digest_of_file, files_below
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME, SliceFile
+from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
 from reshard.storage.location import Location
 
 _READ = re.compile(
@@ -114,7 +115,7 @@ def _unexpected(
     if file.data_files is None or is_chunk is None:
         return
     others = frozenset(r.folder for r in records if r.folder and not record.folder)
-    known: Mapping[str, str] = {**file.every_file, FILE_NAME: "", PARTIAL_NAME: ""}
+    known: Mapping[str, str] = {**file.every_file, **dict.fromkeys(OF_RECORDS, "")}
     try:
         for name in files_below(root / record.folder, others):
             if name not in known and not is_chunk(record.below(name)):

@@ -167,6 +167,9 @@ class LocalTransaction:
     def written(self) -> Location:
         sync_tree(self._root)
         forget_cached(self._root)
+        return self.staged()
+
+    def staged(self) -> Location:
         name = STAGED_PREFIX if self._staging.is_prefix else self._staging.file
         return self.root / name if name else self.root
 

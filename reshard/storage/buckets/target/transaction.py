@@ -155,6 +155,9 @@ class ObjectTransaction:
         self._marks[COMMIT_MARKER] = COMMITTED  # the last one
 
     def written(self) -> Location:
+        return self.staged()
+
+    def staged(self) -> Location:
         return with_files(self._target, self._marks)
 
     def commit(

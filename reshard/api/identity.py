@@ -1,0 +1,109 @@
+"""The public functions of the identity of weights: identify, sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from reshard.arguments import path_of
+from reshard.engine.limits import limits_of
+
+if TYPE_CHECKING:
+    from reshard.arguments import Path, Unlisted
+    from reshard.engine.progress import Progress
+    from reshard.formats.choose import Step
+    from reshard.identity.identification import Identification
+
+
+def identify(
+    path: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    unlisted: Unlisted = "leave",
+    write: bool = False,
+    out: Path | None = None,
+    sha256: bool = False,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Identification:
+    """The identity of a checkpoint's weights: a root that is equal for every mesh, chunking, codec and format of them.
+
+    Reads every byte once. The root covers names, dtypes, shapes and every bit; nobody can make other weights with the
+    same root (BLAKE3). ``docs/reference/identity.md`` defines it. Needs the extra ``identity``.
+
+    Args:
+        step, item, unlisted: as for ``inspect``.
+        write: whether to write ``identity.json`` and ``identity.tree`` into the checkpoint.
+        out: a folder to write them into instead.
+        sha256: whether to write ``sha256.json`` beside them, the SHA-256 of each tensor's row-major bytes by name; each tensor is
+            read a second time.
+        max_memory, workers, progress: as for ``diff``.
+
+    Raises CorruptError, naming the tensor, if stored bytes are wrong or not those that the checkpoint recorded; PlanError for
+    ``write`` where the checkpoint is no folder; MissingPackageError without the extra.
+
+    >>> identify("ckpt/1000").root  # doctest: +SKIP
+    'd0c8…'
+    """
+    from reshard.errors import PlanError
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.identity.identification import identify_checkpoint, place_for
+
+    limits = limits_of(max_memory, workers, path)
+    chosen = choose_checkpoint(path, step, item, unlisted=unlisted)
+    place = place_for(chosen.path, write=write, out=None if out is None else path_of("folder", out))
+    if sha256 and place is None:
+        raise PlanError(
+            "sha256 is written beside the files of the identity; say where: into the checkpoint (write) or a folder (out)"
+        )
+    found = identify_checkpoint(chosen, limits, place, None, progress)
+    if sha256 and place is not None:
+        from msgspec.structs import replace
+
+        from reshard.streaming.sha256 import write_sha256
+
+        written = write_sha256(chosen, place, limits)
+        found = replace(found, written=(*found.written, str(written)))
+    return found
+
+
+def sign(
+    path: Path,
+    key: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    unlisted: Unlisted = "leave",
+    out: Path | None = None,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Identification:
+    """Signs the weights of a checkpoint: computes their root, and writes ``identity.dsse.json`` beside the identity's files.
+
+    The signature is of the root that is computed now, never of one that was recorded. It is a DSSE envelope around an in-toto
+    Statement. ``verify(key=)`` checks it, and computes the root anew.
+
+    Args:
+        key: a PEM file with a private key, not encrypted: Ed25519 or ECDSA on P-256.
+        step, item, unlisted: as for ``inspect``.
+        out: the folder to write into; None writes into the checkpoint.
+        max_memory, workers, progress: as for ``diff``.
+
+    Raises FormatError for a key of another kind or an encrypted one; besides as ``identify``.
+
+    >>> sign("ckpt/1000", "release.pem").signer  # doctest: +SKIP
+    """
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.identity.identification import identify_checkpoint, place_for
+    from reshard.identity.keys import read_private_key
+    from reshard.storage.location import locate
+
+    limits = limits_of(max_memory, workers, path)
+    private = read_private_key(locate(path_of("key", key)))
+    chosen = choose_checkpoint(path, step, item, unlisted=unlisted)
+    folder = None if out is None else path_of("folder", out)
+    place = place_for(chosen.path, write=out is None, out=folder)
+    return identify_checkpoint(chosen, limits, place, private, progress)

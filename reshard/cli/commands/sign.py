@@ -1,0 +1,86 @@
+"""``reshard sign``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import reshard
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    Quiet,
+    ShowAll,
+    Source,
+    Step,
+    Unlisted,
+    Workers,
+    examples,
+    source_of,
+)
+
+EXAMPLES = examples(
+    "reshard sign ckpt/1000 --key release.pem",
+    "reshard sign served --key release.pem --out identities/served",
+    "reshard verify served --key release.pub.pem",
+)
+
+Key = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        metavar="PEM",
+        help="The private key, not encrypted: Ed25519 or ECDSA on P-256 (openssl genpkey -algorithm ed25519).",
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Write into this folder. Default: into the checkpoint."
+    ),
+]
+
+
+def sign(
+    src: Source,
+    key: Key,
+    step: Step = None,
+    item: Item = None,
+    unlisted: Unlisted = "leave",
+    out: Out = None,
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Sign the weights of a checkpoint, so that others can prove what they serve.
+
+    Reads every byte, computes the root of the weights (see reshard identify), and writes identity.json, identity.tree and
+    identity.dsse.json, the signature of the root: a DSSE envelope around an in-toto Statement. A copy of the same weights
+    in another layout or format has the same root, so that the same signature holds for it.
+
+    reshard verify --key PUB.pem checks the signature and computes the root anew.
+    """
+    from reshard.cli.console import print_json
+    from reshard.cli.progress import watching
+    from reshard.surface.answers import sign as document
+
+    src = source_of(src, step, item)
+    with watching(as_json or quiet) as progress:
+        found = reshard.sign(
+            src, key, unlisted=unlisted, out=out, max_memory=max_memory, workers=workers,
+            progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(document(found))
+        return
+    from reshard.cli.console import print_all, warn
+    from reshard.cli.views.identity import identity_view
+
+    if quiet:
+        warn(found.warnings)
+        return
+    print_all(identity_view(found, show_all))

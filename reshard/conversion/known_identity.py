@@ -1,0 +1,104 @@
+"""KnownIdentity: what is done about the identity of a target's weights, known before anything is written."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from reshard.conversion.options import IdentityMode
+from reshard.engine.limits import Limits
+from reshard.errors import CorruptError, PlanError
+from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.contents import StoredTensor
+from reshard.formats.record_names import IDENTITY_NAME
+from reshard.identity.hashes import hash_of, is_installed
+from reshard.identity.identity_file import read_identity
+from reshard.identity.leaf_blocks import check_leaves_fit
+from reshard.identity.weights_identity import WeightsIdentity, identity_dtypes
+from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.storage.location import locate
+
+
+class KnownIdentity(Struct, frozen=True):
+    """What is done about the identity of a target.
+
+    Attributes:
+        mode: what was asked, or what is done where nothing was.
+        of_source: the identity that the source records, if it is needed.
+    """
+
+    mode: IdentityMode
+    of_source: WeightsIdentity | None = None
+
+
+def known_identity(asked: IdentityMode | None, plan: Plan, reader: Reader) -> KnownIdentity:
+    """What is done about the identity of a target, before anything is written.
+
+    Raises PlanError where an identity must be carried or checked and the source has none, or tensors get other bits; CorruptError
+    where the source's does not fit its tensors.
+    """
+    if asked in ("none", "compute") or (asked is None and not is_installed()):
+        return KnownIdentity(asked or "none")
+    source = locate(reader.uri)
+    of_source = read_identity(source, with_tree=True) if source.is_folder() else None
+    other = next((tensor.name for tensor in plan.tensors if not _keeps_bits(tensor)), None)
+    if asked is None and (of_source is None or other is not None):
+        return KnownIdentity("none")
+    mode = asked or "carry"
+    if of_source is None:
+        raise PlanError(
+            f"{reader.uri} records no identity that could be {_DONE[mode]}; record it with reshard identify --write, or compute "
+            "the target's (identity)"
+        )
+    if other is not None:
+        raise PlanError(
+            f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
+        )
+    _refuse_unfit(reader, of_source)
+    return KnownIdentity(mode, of_source)
+
+
+_DONE = {"carry": "carried", "check": "checked"}
+
+
+def check_identity_fits(
+    asked: IdentityMode | None, plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits
+) -> None:
+    """Raises, before anything is written, what ``known_identity`` raises, and MemoryBudgetError where hashing needs more memory."""
+    known = known_identity(asked, plan, reader)
+    if known.mode in ("compute", "check"):
+        hash_of("leaf", b"")  # a missing package is told here
+        written = target.tensors.values()
+        tensors = [StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in written]
+        check_leaves_fit(tensors, limits.max_memory)
+
+
+def _keeps_bits(tensor: TensorPlan) -> bool:
+    """Whether a target tensor is a whole source tensor, bit for bit."""
+    if len(tensor.pieces) != 1:
+        return False
+    piece, spec = tensor.piece, tensor.target.spec
+    return (
+        piece.fill is None
+        and not piece.is_computed
+        and piece.source_view is None
+        and piece.target_view is None
+        and piece.axis_order == tuple(range(len(spec.shape)))
+        and piece.source_box.shape == tensor.source.spec.shape == spec.shape
+    )
+
+
+def _refuse_unfit(reader: Reader, found: WeightsIdentity) -> None:
+    """An identity that was recorded of other tensors is an error."""
+    dtypes = identity_dtypes(reader)
+    stored = {name: (dtypes[name], tensor.spec.shape) for name, tensor in reader.tensors.items()}
+    recorded = {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
+    for name in [*stored, *recorded]:
+        if stored.get(name) != recorded.get(name):
+            raise CorruptError(
+                f"{IDENTITY_NAME} in {reader.uri!r} does not fit its tensors: it has {name!r} as {_said(recorded.get(name))}, and the "
+                f"checkpoint has {_said(stored.get(name))}; make it anew with reshard identify --write, or remove it"
+            )
+
+
+def _said(tensor: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

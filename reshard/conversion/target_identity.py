@@ -1,0 +1,110 @@
+"""The identity of a target's weights: carried from the source, computed from what was written, or checked against the source's.
+
+An identity that is carried costs nothing: each target tensor has the digest that the identity records of its source tensor. One that
+is computed is of the bytes that were written, read again at their places, before the target appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from reshard.conversion.known_identity import known_identity
+from reshard.conversion.options import IdentityMode
+from reshard.conversion.report import How, IdentityReport
+from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress
+from reshard.engine.tensor_book import TensorResult
+from reshard.errors import CorruptError, VerificationError
+from reshard.formats.contents import Leaf
+from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
+from reshard.formats.registry import known_format, open_written
+from reshard.identity.identity_file import render_identity, render_tree
+from reshard.identity.weights_identity import (
+    TensorIdentity,
+    WeightsIdentity,
+    identity_of,
+    rest_of_leaves,
+)
+
+
+def finish_identity(
+    target: OpenTarget,
+    results: Sequence[TensorResult],
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+) -> IdentityReport | None:
+    """Makes the identity of a target that is complete, and writes its files into it where it is a folder.
+
+    Raises VerificationError where what was written has another root than the source.
+    """
+    job = target.job
+    known = known_identity(job.options.identity, job.plan, job.reader)
+    if known.mode == "none":
+        return None
+    expected = None if known.of_source is None else _carried(job, known.of_source)
+    if known.mode == "carry" and expected is not None:
+        _refuse_other_digests(job, expected, results)
+        found = expected
+    else:
+        found = identity_of(
+            open_written(target.transaction.staged()), limits, progress, "identifying"
+        )
+        if expected is not None and found.root != expected.root:
+            raise _another_root(found, expected)
+    if not job.file:
+        for name, data in (
+            (TREE_NAME, render_tree(found)),
+            (IDENTITY_NAME, render_identity(found)),
+        ):
+            (target.noted_root / name).write(data)
+    return IdentityReport(found.root, _HOW[known.mode])
+
+
+_HOW: Mapping[IdentityMode, How] = {"carry": "carried", "compute": "computed", "check": "checked"}
+
+
+def _carried(job: TargetJob, of_source: WeightsIdentity) -> WeightsIdentity:
+    """The identity that the target must have: its tensors are those of the source, perhaps under other names."""
+    tensors, nodes = [], {}
+    for tensor in job.plan.tensors:
+        source = of_source.tensors[tensor.piece.source]
+        tensors.append(
+            TensorIdentity(tensor.name, source.dtype, source.shape, source.top, source.crc64nvme)
+        )
+        nodes[tensor.name] = of_source.nodes[tensor.piece.source]
+    return WeightsIdentity.of(tensors, nodes, rest_of_leaves(_other_leaves(job)))
+
+
+def _other_leaves(job: TargetJob) -> Sequence[Leaf]:
+    has_place = not known_format(job.checkpoint.form.format).about.tensors_only
+    return job.checkpoint.leaves if has_place else ()
+
+
+def _refuse_other_digests(
+    job: TargetJob, expected: WeightsIdentity, results: Sequence[TensorResult]
+) -> None:
+    """What was written must have the digests of the identity; chunks that travelled encoded keep those that they had."""
+    for tensor, result in zip(job.plan.tensors, results, strict=True):
+        known = expected.tensors[tensor.name].crc64nvme
+        if result.target_digest not in (None, known):
+            raise CorruptError(
+                f"{tensor.piece.source!r} in {job.reader.uri!r} has digest {result.target_digest}, but its {IDENTITY_NAME} has {known}: "
+                "its bytes changed since it was identified; restore it from another copy, or make the identity anew with reshard "
+                "identify --write"
+            )
+
+
+def _another_root(found: WeightsIdentity, expected: WeightsIdentity) -> VerificationError:
+    other = next(
+        (
+            n
+            for n, t in expected.tensors.items()
+            if found.tensors.get(n) is None or found.tensors[n].entry != t.entry
+        ),
+        "",
+    )
+    return VerificationError(
+        f"what was written has the root {found.root}, but the source's identity gives {expected.root} (the first tensor that differs "
+        f"is {other!r}); the output was discarded; check this machine's memory and disk, then run again"
+    )

@@ -1,0 +1,145 @@
+"""The signature of an identity: a DSSE envelope around an in-toto Statement (both version 1).
+
+DSSE: https://github.com/secure-systems-lab/dsse, in-toto: https://github.com/in-toto/attestation. What is signed is
+``DSSEv1``, the length and text of the type, and the length and bytes of the payload.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+from msgspec import Struct, field
+
+from reshard.errors import CorruptError, FormatError, MissingError, VerificationError
+from reshard.formats.json.safe_json import checked_text, read_bytes
+from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.identity.keys import PrivateKey, PublicKey
+from reshard.identity.weights_identity import WeightsIdentity
+from reshard.storage.location import Location
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:reshard:weights-identity:v1"
+DIGEST_NAME = "reshardWeightsIdentityV1"
+SUBJECT_NAME = "weights"
+
+MAX_ENVELOPE_BYTES = 1 << 20
+
+
+class _Signature(Struct, frozen=True):
+    sig: str
+    keyid: str = ""
+
+
+class _Envelope(Struct, frozen=True):
+    payload: str
+    payloadType: str  # noqa: N815  the name that DSSE gives it
+    signatures: tuple[_Signature, ...]
+
+
+class _Subject(Struct, frozen=True):
+    name: str
+    digest: dict[str, str]
+
+
+class _Predicate(Struct, frozen=True):
+    """What is said of the weights besides their root.
+
+    Attributes:
+        tensors: how many there are.
+    """
+
+    contents: str = ""
+    rest: str = ""
+    tensors: int = 0
+
+
+class _Statement(Struct, frozen=True):
+    type: str = field(name="_type")
+    subject: tuple[_Subject, ...] = ()
+    predicate_type: str = field(name="predicateType", default="")
+    predicate: _Predicate = field(default_factory=_Predicate)
+
+
+def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
+    """``identity.dsse.json``: the signature of a root."""
+    statement = _Statement(
+        STATEMENT_TYPE,
+        (_Subject(SUBJECT_NAME, {DIGEST_NAME: found.root}),),
+        PREDICATE_TYPE,
+        _Predicate(found.contents, found.rest, len(found.tensors)),
+    )
+    payload = msgspec.json.encode(statement)
+    signature = base64.b64encode(key.sign(_signed_bytes(PAYLOAD_TYPE, payload))).decode()
+    envelope = _Envelope(
+        base64.b64encode(payload).decode(), PAYLOAD_TYPE, (_Signature(signature, key.id),)
+    )
+    return msgspec.json.format(msgspec.json.encode(envelope), indent=1) + b"\n"
+
+
+def read_signed_root(folder: Location, key: PublicKey) -> str:
+    """The root that a key has signed in a folder's envelope.
+
+    Raises MissingError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
+    VerificationError where the key has not signed it.
+    """
+    place = folder / SIGNATURE_NAME
+    if not place.exists():
+        raise MissingError(
+            f"{place} does not exist: expected the signature of an identity; sign the checkpoint with reshard sign, or name the "
+            "folder that has the signature (identity)"
+        )
+    return _signed_root(read_bytes(place, MAX_ENVELOPE_BYTES), str(place), key)
+
+
+def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
+    try:
+        envelope = msgspec.json.decode(checked_text(data, where), type=_Envelope)
+        payload = base64.b64decode(envelope.payload, validate=True)
+        signatures = [base64.b64decode(s.sig, validate=True) for s in envelope.signatures]
+    except (msgspec.DecodeError, binascii.Error, ValueError) as error:
+        raise CorruptError(
+            f"{where} is damaged: it is no DSSE envelope ({error}); restore it from a copy, or sign anew"
+        ) from None
+    signed = _signed_bytes(envelope.payloadType, payload)
+    if not any(key.has_signed(signed, signature) for signature in signatures):
+        raise VerificationError(
+            f"{where} is not signed with this key (id {key.id[:16]}…): it has {len(signatures)} signature"
+            f"{'' if len(signatures) == 1 else 's'}, of the keys "
+            f"{', '.join(s.keyid[:16] + '…' for s in envelope.signatures[:3]) or 'none'}; check which key signs your weights"
+        )
+    if envelope.payloadType != PAYLOAD_TYPE:
+        raise FormatError(
+            f"{where} is an envelope of {envelope.payloadType[:80]!r}; expected {PAYLOAD_TYPE!r}; choose the file that reshard sign "
+            "wrote"
+        )
+    return _root_of_statement(payload, where)
+
+
+def _root_of_statement(payload: bytes, where: str) -> str:
+    """The root in a statement whose signature is right."""
+    try:
+        statement = msgspec.json.decode(payload, type=_Statement)
+    except msgspec.DecodeError as error:
+        raise FormatError(
+            f"{where} signs no statement of in-toto ({error}); choose the file that reshard sign wrote"
+        ) from None
+    if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
+        raise FormatError(
+            f"{where} signs a statement of {statement.predicate_type[:80]!r}; expected {PREDICATE_TYPE!r}; choose the file that "
+            "reshard sign wrote"
+        )
+    roots = [s.digest[DIGEST_NAME] for s in statement.subject if DIGEST_NAME in s.digest]
+    if len(roots) != 1:
+        raise FormatError(
+            f"{where} signs {len(roots)} roots; expected one; choose the file that reshard sign wrote"
+        )
+    return roots[0]
+
+
+def _signed_bytes(payload_type: str, payload: bytes) -> bytes:
+    """DSSE's encoding of what is signed."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)

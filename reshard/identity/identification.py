@@ -1,0 +1,142 @@
+"""Reads a checkpoint once for its identity, and writes the files of the identity, signed or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from reshard.documents.checkpoints import IdentifiedTensor, IdentityAnswer
+from reshard.engine.limits import Limits
+from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
+from reshard.engine.progress import Progress
+from reshard.errors import PlanError
+from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.record_names import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
+from reshard.formats.registry import open_reader
+from reshard.geometry.sizes import format_bytes
+from reshard.identity.envelope import signed_envelope
+from reshard.identity.identity_file import render_identity, render_tree
+from reshard.identity.keys import PrivateKey
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
+from reshard.record import Record, counted, several, warned
+from reshard.storage.location import Location, locate
+
+
+class Identification(Record, frozen=True):
+    """The identity of a checkpoint's weights.
+
+    Attributes:
+        root: over names, dtypes, shapes and every bit of the tensors, 64 hex digits: equal for every mesh, chunking, codec and
+            format of the same weights.
+        contents: the same without names.
+        rest: digest of the leaves that are no tensors; not every format has a place for them.
+        tensors: by name.
+        nbytes: decoded bytes of all tensors.
+        written: the files that were written.
+        seconds: wall time.
+        signer: id of the key that signed, the SHA-256 of the public key's DER; None without a key.
+        warnings: a sentence each.
+    """
+
+    uri: str
+    root: str
+    contents: str
+    rest: str
+    tensors: Mapping[str, TensorIdentity]
+    nbytes: int
+    written: tuple[str, ...]
+    seconds: float
+    signer: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def _document(self) -> IdentityAnswer:
+        return IdentityAnswer(
+            self.uri,
+            self.root,
+            self.contents,
+            self.rest,
+            self.nbytes,
+            tuple(
+                IdentifiedTensor(t.name, t.dtype, t.shape, t.top, t.crc64nvme)
+                for t in self.tensors.values()
+            ),
+            self.written,
+            self.signer,
+            self.seconds,
+            self.warnings,
+        )
+
+    def __repr__(self) -> str:
+        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
+        headline = f"{self.uri!r}: {size} in {self.seconds:.1f} s"
+        lines = [f"root: {self.root}", *(f"written: {path!r}" for path in self.written)]
+        return several("Identification", headline, (), [*lines, *warned(self.warnings)])
+
+
+def identify_checkpoint(
+    chosen: CheckpointPath,
+    limits: Limits,
+    place: Location | None,
+    key: PrivateKey | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Identification:
+    """Reads every tensor, and writes the files of the identity into the folder ``place``; see ``reshard.identify`` and ``sign``."""
+    started = time.monotonic()
+    check_leaves_to_read(limits.max_memory, chosen)
+    reader = open_reader(chosen)
+    limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+    found = identity_of(reader, limits, progress)
+    missing = missing_warnings(reader.uri, filled_chunks(reader))
+    written = () if place is None else write_identity(place, found, key)
+    return Identification(
+        chosen.path,
+        found.root,
+        found.contents,
+        found.rest,
+        found.tensors,
+        sum(stored.spec.nbytes for stored in reader.tensors.values()),
+        tuple(map(str, written)),
+        time.monotonic() - started,
+        None if key is None else key.id,
+        (*reader.warnings, *missing),
+    )
+
+
+def write_identity(
+    place: Location, found: WeightsIdentity, key: PrivateKey | None = None
+) -> list[Location]:
+    """Writes the files of an identity, the signature last; each appears by one rename."""
+    files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
+    if key is not None:
+        files[SIGNATURE_NAME] = signed_envelope(found, key)
+    else:
+        (place / SIGNATURE_NAME).remove()  # it would be of what was there before
+    for name, data in files.items():
+        (place / name).replace(data)
+    return [place / name for name in files]
+
+
+def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | None:
+    """Where the files of an identity are written: into the checkpoint, or into a folder, which is made; None for nowhere.
+
+    Raises PlanError for a checkpoint that is one file or several below a name, which has no place for them.
+    """
+    if write and out is not None:
+        raise PlanError(
+            "the files of the identity are written into the checkpoint (write) or into a folder (out); ask for one of both"
+        )
+    if out is not None:
+        folder = locate(out)
+        folder.make_folder()
+        return folder
+    if not write:
+        return None
+    root = locate(checkpoint)
+    if not root.is_folder():
+        raise PlanError(
+            f"{checkpoint} is no folder, so that it has no place for the files of an identity; name a folder for them (out)"
+        )
+    return root

@@ -1,0 +1,174 @@
+"""The files of an identity: ``identity.json`` (root and tensors) and ``identity.tree`` (hashes of nodes).
+
+``identity.tree`` is a line that names it, then for each tensor, in the order of ``identity.json``, the hashes of the nodes of
+``LeafTree.kept_level``, 32 bytes each. How many there are follows from shapes and dtypes, so that its length is known
+before it is read. Neither file counts as a part of the checkpoint beside which it lies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
+from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
+from reshard.geometry.dtypes import is_known, storage_bytes
+from reshard.identity.hashes import HASH_BYTES, folded
+from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.read_leaves import KEPT_BYTES
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
+from reshard.storage.location import Location
+
+FORMAT = "reshard weights identity"
+VERSION = 1
+
+_TREE_HEAD = b"reshard weights identity tree, version 1\n"
+_REMEDY = "restore the file from a copy, or make it anew with reshard identify"
+_HEX = re.compile(r"[0-9a-f]{64}")
+_CRC = re.compile(r"[0-9a-f]{16}")
+_KEY_BYTES = 4
+"""PRNG keys are data of uint32."""
+
+_MAX_RANK = 64
+_MAX_SIZE = 1 << 62
+
+
+class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``identity.json`` holds."""
+
+    format: str
+    version: int
+    root: str
+    contents: str
+    rest: str
+    tensors: tuple[TensorIdentity, ...]
+
+
+class _Head(Struct, frozen=True):
+    """As much of it as every version has."""
+
+    format: str = ""
+    version: int = 0
+
+
+def render_identity(found: WeightsIdentity) -> bytes:
+    """``identity.json``: the same bytes for the same identity."""
+    document = _Document(
+        FORMAT, VERSION, found.root, found.contents, found.rest, tuple(found.tensors.values())
+    )
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def render_tree(found: WeightsIdentity) -> bytes:
+    """``identity.tree``."""
+    return _TREE_HEAD + b"".join([found.nodes[name] for name in found.tensors])
+
+
+def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdentity | None:
+    """The identity that is recorded in a folder; None where there is none.
+
+    Raises CorruptError, naming the file, where it is damaged or does not fit itself, FormatError where another program or a newer
+    version wrote it.
+    """
+    place = folder / IDENTITY_NAME
+    if not place.exists():
+        return None
+    found = parse_identity(read_bytes(place), str(place))
+    if not with_tree:
+        return found
+    return WeightsIdentity(
+        found.root, found.contents, found.rest, found.tensors, _read_tree(folder / TREE_NAME, found)
+    )
+
+
+def parse_identity(data: bytes, where: str) -> WeightsIdentity:
+    """The content of an ``identity.json``, without the nodes; errors as for ``read_identity``."""
+    try:
+        refuse_many_values(data, where)
+        text = checked_text(data, where)
+        head = msgspec.json.decode(text, type=_Head)
+        _refuse_other(head, where)
+        document = msgspec.json.decode(text, type=_Document)
+    except msgspec.DecodeError as error:
+        raise _damaged(where, str(error)) from None
+    for problem in _problems(document):
+        raise _damaged(where, problem)
+    found = WeightsIdentity.of(document.tensors, {}, document.rest)
+    for what in ("root", "contents"):
+        if getattr(found, what) != getattr(document, what):
+            raise _damaged(
+                where,
+                f"its {what} is {getattr(document, what)}, but its tensors give {getattr(found, what)}",
+            )
+    return found
+
+
+def _refuse_other(head: _Head, where: str) -> None:
+    if head.format != FORMAT:
+        raise FormatError(
+            f"{where} is not an identity of reshard: expected the format {FORMAT!r}, found {head.format[:60]!r}; choose the file "
+            "that reshard identify wrote"
+        )
+    if head.version != VERSION:
+        raise FormatError(
+            f"{where} has version {head.version} of {FORMAT}, and this reshard reads version {VERSION}; install a newer reshard"
+        )
+
+
+def _problems(document: _Document) -> Iterator[str]:
+    for what in ("root", "contents", "rest"):
+        if not _HEX.fullmatch(getattr(document, what)):
+            yield f"its {what} is {getattr(document, what)[:80]!r}; expected 64 hex digits"
+    if len({tensor.name for tensor in document.tensors}) < len(document.tensors):
+        yield "a tensor is listed twice"
+    for tensor in document.tensors:
+        if not _HEX.fullmatch(tensor.top) or not _CRC.fullmatch(tensor.crc64nvme):
+            yield f"the hashes of {tensor.name!r} are not hex digits"
+        if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
+            yield f"the shape of {tensor.name!r} is {str(tensor.shape)[:80]}"
+
+
+def kept_nodes(tensor: TensorIdentity) -> int:
+    """How many hashes ``identity.tree`` has of a tensor."""
+    return 1 << tree_of_identity(tensor).kept_level(KEPT_BYTES)
+
+
+def tree_of_identity(tensor: TensorIdentity) -> LeafTree:
+    """The tree of a tensor of an identity."""
+    itemsize = storage_bytes(tensor.dtype) if is_known(tensor.dtype) else _KEY_BYTES
+    return LeafTree.of(tensor.shape, itemsize)
+
+
+def _read_tree(place: Location, found: WeightsIdentity) -> dict[str, bytes]:
+    """The nodes of every tensor, which must give the tops of ``identity.json``."""
+    status = place.status()
+    expected = len(_TREE_HEAD) + HASH_BYTES * sum(map(kept_nodes, found.tensors.values()))
+    if status is None:
+        raise CorruptError(f"{place} is missing; {_REMEDY}")
+    if status.nbytes != expected:
+        raise _damaged(
+            str(place),
+            f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
+        )
+    nodes: dict[str, bytes] = {}
+    with closing(place.open()) as file:
+        if file.read(0, len(_TREE_HEAD)) != _TREE_HEAD:
+            raise _damaged(str(place), "it does not begin as version 1 does")
+        offset = len(_TREE_HEAD)
+        for name, tensor in found.tensors.items():
+            nbytes = HASH_BYTES * kept_nodes(tensor)
+            data = file.read(offset, nbytes)
+            offset += nbytes
+            if folded(data, 0).hex() != tensor.top:
+                raise _damaged(str(place), f"its hashes of {name!r} do not give its top")
+            nodes[name] = data
+    return nodes
+
+
+def _damaged(where: str, what: str) -> CorruptError:
+    return CorruptError(f"{where} is damaged: {what}; {_REMEDY}")

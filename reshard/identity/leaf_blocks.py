@@ -1,0 +1,166 @@
+"""LeafBlock: a part of a stored tensor that ends at edges of leaves, so that its leaves are hashed from one reading of it.
+
+A block ends at edges of chunks too, unless a part of a chunk can be read alone. It is streamed in bands. Where a band has less than a
+row of leaves, their hashers stay open from band to band: the elements of a leaf come in row-major order either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
+from reshard.errors import MemoryBudgetError
+from reshard.formats.codecs import is_seekable
+from reshard.formats.contents import StoredTensor
+from reshard.geometry.box import Box
+from reshard.geometry.row_major import Cut
+from reshard.geometry.sizes import format_bytes
+from reshard.identity.leaf_tree import LEAF_BYTES, LeafTree
+
+BLOCK_BYTES = 32 << 20
+"""Parts of a chunk that can be read alone are about so large: enough that several workers have something to do."""
+
+HASHER_BYTES = 4 << 10
+"""An open hasher, with what Python keeps beside it (measured: 2.3 KiB)."""
+
+MIB = 1 << 20
+
+
+class LeafBlock(Struct, frozen=True):
+    """A block of a tensor, and how it is streamed.
+
+    Attributes:
+        tree: of the whole tensor.
+        memory_bytes: all buffers, decoders and open hashers together.
+    """
+
+    tree: LeafTree
+    streaming: Streaming
+    plan: StreamPlan
+    memory_bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.streaming.stored.spec.name
+
+    @property
+    def box(self) -> Box:
+        return self.streaming.box
+
+    @property
+    def nbytes(self) -> int:
+        return self.box.size * self.tree.itemsize
+
+
+def leaf_tree_of(stored: StoredTensor) -> LeafTree:
+    """The tree of a stored tensor."""
+    return LeafTree.of(stored.spec.shape, stored.spec.itemsize)
+
+
+def leaf_batches(
+    tensors: Sequence[StoredTensor], max_memory: int, workers: int
+) -> Iterator[tuple[LeafBlock, ...]]:
+    """Every block of the tensors, one tensor after the other; small blocks share a batch.
+
+    Raises MemoryBudgetError where one cannot be streamed within the budget.
+    """
+    batch: list[LeafBlock] = []
+    nbytes = 0
+    for stored in tensors:
+        for block in _blocks(stored, max_memory, workers):
+            batch.append(block)
+            nbytes += block.nbytes
+            if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
+                yield tuple(batch)
+                batch, nbytes = [], 0
+    if batch:
+        yield tuple(batch)
+
+
+def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
+    """Raises MemoryBudgetError, before anything is read, where a tensor cannot be hashed within the budget."""
+    for stored in tensors:
+        _planned(stored, leaf_tree_of(stored), Box.full(stored.spec.shape), max_memory)
+
+
+def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[LeafBlock]:
+    tree = leaf_tree_of(stored)
+    may_part = is_seekable(stored.encoding) and not stored.encoding.checksum
+    grid = stored.spec.storage.common(tree.grid)
+    if not grid.count:  # an empty tensor is one empty leaf
+        yield _planned(stored, tree, Box.full(stored.spec.shape), max_memory)
+    for box in grid.boxes():
+        for part in _parts(box, tree) if may_part else (box,):
+            yield _shared(stored, tree, part, max_memory, workers)
+
+
+def _shared(
+    stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int, workers: int
+) -> LeafBlock:
+    """Within a worker's share where that decodes no chunk twice, else within all of the memory."""
+    try:
+        within = _planned(stored, tree, box, max_memory // workers)
+    except MemoryBudgetError:
+        return _planned(stored, tree, box, max_memory)
+    if within.plan.keeps_open or is_seekable(stored.encoding):
+        return within
+    return _planned(stored, tree, box, max_memory)
+
+
+def _parts(box: Box, tree: LeafTree) -> Iterator[Box]:
+    """A box in parts of at most about BLOCK_BYTES that end at edges of leaves; first rows, then columns."""
+    if box.size * tree.itemsize <= BLOCK_BYTES:
+        yield box
+        return
+    touched = tree.grid.overlapping(box)
+    dim = next((d for d, parts in enumerate(touched) if len(parts) > 1), None)
+    if dim is None:
+        yield box
+        return
+    parts = touched[dim]
+    edge = tree.grid.cuts[dim][parts[len(parts) // 2]]
+    yield from _parts(_with(box, dim, box.start[dim], edge), tree)
+    yield from _parts(_with(box, dim, edge, box.stop[dim]), tree)
+
+
+def _with(box: Box, dim: int, start: int, stop: int) -> Box:
+    return Box(
+        (*box.start[:dim], start, *box.start[dim + 1 :]),
+        (*box.stop[:dim], stop, *box.stop[dim + 1 :]),
+    )
+
+
+def _planned(stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int) -> LeafBlock:
+    streaming = Streaming(stored, box, stored.spec.dtype)
+    beside = _largest_leaf(tree)
+    plan = plan_stream(streaming, max(0, max_memory - beside))
+    for _ in range(2):  # with less room bands become smaller, and more hashers may be open
+        room = beside + HASHER_BYTES * open_leaves(tree, box, plan.cut)
+        if plan.memory_bytes + room <= max_memory:
+            return LeafBlock(tree, streaming, plan, plan.memory_bytes + room)
+        plan = plan_stream(streaming, max(0, max_memory - room))
+    smallest = -(-(plan.memory_bytes + room) // MIB)
+    raise MemoryBudgetError(
+        f"to hash {stored.spec.name!r} takes {format_bytes(plan.memory_bytes + room)}, but max_memory is "
+        f"{format_bytes(max_memory)}; allow {smallest}MiB",
+        smallest_bytes=smallest * MIB,
+    )
+
+
+def _largest_leaf(tree: LeafTree) -> int:
+    return max(LEAF_BYTES, math.prod(tree.grid.largest) * tree.itemsize)
+
+
+def open_leaves(tree: LeafTree, box: Box, cut: Cut) -> int:
+    """How many leaves of a box need more than one of its bands at the same time, at most."""
+    if not tree.order:
+        return 1
+    touched, largest = [len(r) for r in tree.grid.overlapping(box)], tree.grid.largest
+    first = next((d for d in range(cut.dim) if largest[d] > 1), None)
+    if first is None and largest[cut.dim] > cut.rows:
+        first = cut.dim
+    return 0 if first is None else math.prod(touched[first + 1 :])

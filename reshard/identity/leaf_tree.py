@@ -1,0 +1,151 @@
+"""LeafTree: the tiles of a tensor that its hash is made of, and the binary tree over them.
+
+Both follow from the shape and the size of an element alone, so that every mesh, chunking and format has the same. Dimension ``d``
+is cut at ``i * n_d // 2 ** k_d``. The dimension with the fewest halvings so far is halved (the first of several) where more
+than one element is left along it, of the last dimension 512 bytes, until the largest leaf has 64 KiB or less. The order
+of the halvings is the tree: the first cuts the whole tensor in two, the next each of the halves, and so on::
+
+    (4, 6) halved 0, 1, 0       leaves 0 1 | 2 3 of a half of the rows:     0 0 0 2 2 2
+                                                                            1 1 1 3 3 3
+                                                                            4 4 4 6 6 6
+                                                                            5 5 5 7 7 7
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from itertools import product
+
+from msgspec import Struct
+
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
+
+LEAF_BYTES = 64 << 10
+"""A leaf is halved no more once the largest has so many bytes, or fewer."""
+
+LEAST_ROW_BYTES = 512
+"""Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
+
+
+class LeafTree(Struct, frozen=True, dict=True):
+    """The leaves of a tensor of ``shape``.
+
+    Attributes:
+        order: the dimension that each level halves, from the top.
+        grid: the leaves, as a grid.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    order: tuple[int, ...]
+    grid: Grid
+
+    @classmethod
+    def of(cls, shape: Sequence[int], itemsize: int) -> LeafTree:
+        """The tree of a tensor; one leaf for a scalar and for an empty tensor."""
+        return _tree(tuple(shape), itemsize)
+
+    @property
+    def depth(self) -> int:
+        """How many levels are below the top."""
+        return len(self.order)
+
+    @property
+    def leaves(self) -> int:
+        """How many leaves there are."""
+        return 1 << self.depth
+
+    def number(self, index: Index) -> int:
+        """The number of the leaf at an index of the grid, counted from the left of the tree."""
+        return sum([places[i] for places, i in zip(self._places, index, strict=True)])
+
+    def node_box(self, level: int, number: int) -> Box:
+        """The box of a node; the top is level 0."""
+        if not self.order:
+            return Box.full(self.shape)
+        at, left = [0] * len(self.shape), list(self.halvings)
+        for dim, bit in zip(self.order[:level], _bits(number, level), strict=True):
+            at[dim] = 2 * at[dim] + bit
+            left[dim] -= 1
+        first = tuple([i << k for i, k in zip(at, left, strict=True)])
+        behind = tuple([(i + 1) << k for i, k in zip(at, left, strict=True)])
+        cuts = self.grid.cuts
+        return Box(
+            tuple([c[i] for c, i in zip(cuts, first, strict=True)]),
+            tuple([c[i] for c, i in zip(cuts, behind, strict=True)]),
+        )
+
+    @property
+    def halvings(self) -> tuple[int, ...]:
+        """How often each dimension is halved."""
+        return tuple([self.order.count(dim) for dim in range(len(self.shape))])
+
+    def kept_level(self, least_bytes: int) -> int:
+        """The deepest level whose nodes have, on average, ``least_bytes`` or more; 0 where the whole tensor has fewer."""
+        nbytes = math.prod(self.shape) * self.itemsize
+        return min(self.depth, max(0, (nbytes // least_bytes).bit_length() - 1))
+
+    def in_box(self, box: Box) -> Iterator[tuple[int, Box]]:
+        """Number and box of each leaf that a box touches, row-major."""
+        if not self.order:
+            yield 0, Box.full(self.shape)
+            return
+        for index in product(*self.grid.overlapping(box)):
+            yield self.number(index), self.grid.box(index)
+
+    @cached_property
+    def _places(self) -> tuple[tuple[int, ...], ...]:
+        """Along each dimension, what each part adds to the number of a leaf."""
+        bits: list[list[int]] = [[] for _ in self.shape]
+        for level, dim in enumerate(self.order):
+            bits[dim].append(1 << (self.depth - 1 - level))
+        return tuple([tuple(_sums(of_dim)) for of_dim in bits])
+
+
+def _sums(bits: Sequence[int]) -> list[int]:
+    """What each number of ``len(bits)`` binary digits adds, the first digit being worth ``bits[0]``."""
+    found = [0]
+    for bit in bits:
+        found = [total for before in found for total in (before, before + bit)]
+    return found
+
+
+def _bits(number: int, count: int) -> Iterator[int]:
+    return ((number >> at) & 1 for at in reversed(range(count)))
+
+
+@lru_cache(maxsize=256)  # layers of a model repeat their shapes
+def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
+    order = tuple(_order(shape, itemsize))
+    if not order:
+        return LeafTree(shape, itemsize, (), Grid.whole(shape))
+    halvings = [order.count(dim) for dim in range(len(shape))]
+    cuts = tuple(
+        tuple([i * n >> k for i in range((1 << k) + 1)])
+        for n, k in zip(shape, halvings, strict=True)
+    )
+    return LeafTree(shape, itemsize, order, Grid(shape, cuts))
+
+
+def _order(shape: tuple[int, ...], itemsize: int) -> Iterator[int]:
+    halvings = [0] * len(shape)
+    while _largest_bytes(shape, halvings, itemsize) > LEAF_BYTES:
+        dims = [d for d in range(len(shape)) if _may_halve(shape, halvings, itemsize, d)]
+        if not dims:
+            return
+        dim = min(dims, key=lambda d: halvings[d])
+        halvings[dim] += 1
+        yield dim
+
+
+def _largest_bytes(shape: Sequence[int], halvings: Sequence[int], itemsize: int) -> int:
+    return math.prod(-(-n >> k) for n, k in zip(shape, halvings, strict=True)) * itemsize
+
+
+def _may_halve(shape: Sequence[int], halvings: Sequence[int], itemsize: int, dim: int) -> bool:
+    left = shape[dim] >> halvings[dim]
+    is_last = dim == len(shape) - 1
+    return left > 1 and (not is_last or left * itemsize >= LEAST_ROW_BYTES)

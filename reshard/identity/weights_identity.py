@@ -1,0 +1,115 @@
+"""WeightsIdentity: one root for the weights of a checkpoint, equal for every mesh, chunking, codec and format of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress, Stage
+from reshard.formats.base import Reader
+from reshard.formats.contents import Leaf
+from reshard.identity.hashes import contents_of, identity_entry, rest_of, root_of
+from reshard.identity.read_leaves import tensor_hashes
+
+_KEY_IMPLEMENTATION = "random_key_impl"
+
+
+class TensorIdentity(Struct, frozen=True):
+    """The identity of one tensor.
+
+    Attributes:
+        dtype: as numpy and ml_dtypes name it; of a PRNG key its implementation.
+        top: the hash of its tree, 64 hex digits.
+        crc64nvme: the digest that ``fingerprint`` records, 16 hex digits.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    top: str
+    crc64nvme: str
+
+    @property
+    def entry(self) -> bytes:
+        """What the root hashes of it besides its name."""
+        return identity_entry(self.dtype, self.shape, bytes.fromhex(self.top))
+
+
+class WeightsIdentity(Struct, frozen=True):
+    """The identity of the weights of a checkpoint.
+
+    Attributes:
+        root: 64 hex digits, over the tensors by name.
+        contents: the same without names, over each different tensor: equal after renames, and for tied weights.
+        rest: digest of the leaves that are no tensors.
+        tensors: by name, in the order of the names' bytes.
+        nodes: by name, the hashes of each tensor's tree at its ``kept_level``.
+    """
+
+    root: str
+    contents: str
+    rest: str
+    tensors: Mapping[str, TensorIdentity]
+    nodes: Mapping[str, bytes]
+
+    @classmethod
+    def of(
+        cls, tensors: Sequence[TensorIdentity], nodes: Mapping[str, bytes], rest: str
+    ) -> WeightsIdentity:
+        """The identity of tensors that were hashed."""
+        tensors = sorted(tensors, key=lambda tensor: tensor.name.encode(errors="surrogatepass"))
+        return cls(
+            root_of((tensor.name, tensor.entry) for tensor in tensors).hex(),
+            contents_of(tensor.entry for tensor in tensors).hex(),
+            rest,
+            {tensor.name: tensor for tensor in tensors},
+            nodes,
+        )
+
+
+def identity_of(
+    reader: Reader,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Stage = "reading",
+) -> WeightsIdentity:
+    """Reads every tensor once and makes the identity; errors as for ``tensor_hashes``."""
+    hashes = tensor_hashes(reader, limits, progress, stage)
+    dtypes = identity_dtypes(reader)
+    tensors = [
+        TensorIdentity(
+            name, dtypes[name], reader.tensors[name].spec.shape, found.top.hex(), found.crc
+        )
+        for name, found in hashes.items()
+    ]
+    nodes = {name: found.nodes for name, found in hashes.items()}
+    return WeightsIdentity.of(tensors, nodes, rest_of_leaves(reader.leaves))
+
+
+def identity_dtypes(reader: Reader) -> dict[str, str]:
+    """The dtype of each tensor as an identity has it: of a PRNG key its implementation."""
+    keys = {leaf.name: leaf for leaf in reader.leaves if leaf.tensor}
+    return {
+        name: _implementation(keys[name]) if stored.is_key else stored.spec.dtype
+        for name, stored in reader.tensors.items()
+    }
+
+
+def _implementation(leaf: Leaf) -> str:
+    metadata = leaf.meta.get("ext_metadata") or {}
+    return str(metadata.get(_KEY_IMPLEMENTATION, "key"))
+
+
+def rest_of_leaves(leaves: Sequence[Leaf]) -> str:
+    """The digest of the leaves that are no tensors, 64 hex digits."""
+    return rest_of((leaf.name, *_kind_and_value(leaf)) for leaf in leaves if not leaf.tensor).hex()
+
+
+def _kind_and_value(leaf: Leaf) -> tuple[str, str]:
+    if leaf.text is not None:
+        return "string", leaf.text
+    if leaf.is_object:
+        return "object", str(leaf.meta["digest"])
+    return leaf.value_type or "empty", ""

@@ -1,0 +1,130 @@
+"""Verifies the weights of a checkpoint against a root: it is computed anew, whatever is recorded beside the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.documents.comparisons import Status
+from reshard.engine.limits import Limits
+from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
+from reshard.engine.progress import Progress
+from reshard.errors import MissingError, VerificationError
+from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.registry import open_reader
+from reshard.identity.envelope import read_signed_root
+from reshard.identity.identity_file import read_identity
+from reshard.identity.keys import PublicKey
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
+from reshard.storage.location import Location, locate
+from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
+
+_ROOT = re.compile(r"[0-9a-f]{64}")
+
+
+class Expected(Struct, frozen=True):
+    """The root that weights must have.
+
+    Attributes:
+        recorded: an identity of this root, which tells what each tensor must be; None where there is none.
+        signer: id of the key that signed it; "" where none did.
+    """
+
+    root: str
+    recorded: WeightsIdentity | None = None
+    signer: str = ""
+
+
+def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey | None) -> Expected:
+    """The root that a caller expects: given as 64 hex digits, read from a file that reshard identify wrote, or signed.
+
+    Args:
+        given: the root, an ``identity.json``, or a folder that has one; None for the checkpoint itself.
+
+    Raises MissingError where there is no identity or no signature, VerificationError where the key signed none or another root, and
+    the errors of reading the files.
+    """
+    is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
+    folder = locate(chosen.path) if is_root or given is None else _folder_of(given)
+    recorded = read_identity(folder) if folder.is_folder() else None
+    if is_root:
+        root = str(given).lower()
+    elif key is not None:
+        root = read_signed_root(folder, key)
+    elif recorded is None:
+        raise MissingError(
+            f"{folder / IDENTITY_NAME} does not exist: expected a root of 64 hex digits, or a folder with the files of an identity "
+            "(reshard identify makes them)"
+        )
+    else:
+        root = recorded.root
+    if key is not None and is_root and read_signed_root(folder, key) != root:
+        raise VerificationError(
+            f"the key {key.id[:16]}… has signed the root {read_signed_root(folder, key)}, but {root} was given; check which of "
+            "both you trust"
+        )
+    # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.
+    if recorded is not None and recorded.root != root:
+        recorded = None
+    return Expected(root, recorded, "" if key is None else key.id)
+
+
+def _folder_of(given: str) -> Location:
+    place = locate(given)
+    return place.parent if place.name == IDENTITY_NAME else place
+
+
+def verify_identity(
+    chosen: CheckpointPath,
+    expected: Expected,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verification:
+    """Reads every tensor, computes the root, and compares it; where the expected tensors are known, it says which differ."""
+    check_leaves_to_read(limits.max_memory, chosen)
+    reader = open_reader(chosen)
+    limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+    found = identity_of(reader, limits, progress)
+    is_equal = found.root == expected.root
+    warnings = (*reader.warnings, *missing_warnings(reader.uri, filled_chunks(reader)))
+    return Verification(
+        chosen.path,
+        None,
+        tuple(_verdicts(found, expected.recorded, is_equal=is_equal)),
+        warnings=warnings,
+        identity=IdentityVerdict(found.root, expected.root, expected.signer or None),
+    )
+
+
+def _verdicts(
+    found: WeightsIdentity, recorded: WeightsIdentity | None, *, is_equal: bool
+) -> Iterator[TensorVerdict]:
+    for name, tensor in found.tensors.items():
+        known = None if recorded is None else recorded.tensors.get(name)
+        if is_equal:
+            yield TensorVerdict(name, "recorded", tensor.crc64nvme, tensor.crc64nvme)
+        elif recorded is None:
+            yield TensorVerdict(name, "not recorded", tensor.crc64nvme, None)
+        elif known is None:
+            yield TensorVerdict(name, "only in A", tensor.crc64nvme, None)
+        else:
+            yield _compared(tensor, known)
+    for name in () if recorded is None else recorded.tensors:
+        if name not in found.tensors:
+            detail = "the identity has it, and the checkpoint does not"
+            yield TensorVerdict(name, "only in B", None, None, detail)
+
+
+def _compared(found: TensorIdentity, known: TensorIdentity) -> TensorVerdict:
+    status: Status = "recorded" if found.entry == known.entry else "different"
+    detail = ""
+    if (found.dtype, found.shape) != (known.dtype, known.shape):
+        detail = f"{found.dtype} {list(found.shape)}, but {known.dtype} {list(known.shape)} was identified"
+    elif status == "different":
+        detail = "its bits are not those that were identified"
+    return TensorVerdict(found.name, status, found.crc64nvme, known.crc64nvme, detail)
