@@ -21,13 +21,20 @@ from reshard import (
 from reshard.cli.console import print_json
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.documents.buckets import DoctorAnswer
-from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
+from reshard.documents.checkpoints import (
+    FingerprintAnswer,
+    IdentityAnswer,
+    Inspection,
+    LayoutAnswer,
+)
 from reshard.documents.comparisons import DiffAnswer, VerificationAnswer, VerifiedTensor
 from reshard.documents.plans import PlanAnswer
 from reshard.documents.reports import TargetReport
 from reshard.documents.shared import document_of
 from reshard.engine.task import CastStats
 from reshard.formats.slices.file_digests import FileVerdict
+from reshard.identity.identification import Identification
+from reshard.identity.weights_identity import TensorIdentity
 from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout
@@ -45,20 +52,24 @@ from reshard.surface.answers import (
     diff_document,
     doctor,
     fingerprint,
+    identify,
     inspection,
     layout_document,
+    sign,
     starter_document,
     verification,
 )
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
-from reshard.verification.verify_report import TensorVerdict, Verification
+from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
 LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
 
 TIME = TimePlan(16, 8, 12.5e9, 42.0, 20.0, 3.0)
+
+IDENTIFICATION = Identification("a", "0", "1", "2", {"x": TensorIdentity("x", "int8", (2,), "3", "0" * 16)}, 2, ("identity.json",), 0.5)  # fmt: skip
 
 MAP = MapSummary(2, 1, 0, 0, 1, (("b", "a"),), ("a",))
 
@@ -84,6 +95,7 @@ DOCUMENTS = {
                 replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
             ),
             map=MAP,
+            identity=IdentityReport("0", "checked"),
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
         )
@@ -97,6 +109,7 @@ DOCUMENTS = {
             rules=Changes(select=("^x$",)),
             rules_from="recorded",
             map_from="recorded",
+            identity=IdentityVerdict("0", "1", "2"),
         )
     ),
     "diff": diff_document(
@@ -109,6 +122,8 @@ DOCUMENTS = {
         )
     ),
     "fingerprint": fingerprint(Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5)),
+    "identify": identify(IDENTIFICATION),
+    "sign": sign(replace(IDENTIFICATION, signer="2")),
     "doctor": doctor(
         BucketReport(
             "gs://b", (BucketCheck("write", True, "an object was put", "-"),), 0.1, 2.0, 3.0
@@ -121,7 +136,7 @@ DOCUMENTS = {
 
 KINDS = {
     "inspect": Inspection, "plan": PlanAnswer, "convert": TargetReport, "verify": VerificationAnswer, "diff": DiffAnswer,
-    "fingerprint": FingerprintAnswer, "doctor": DoctorAnswer, "layout": LayoutAnswer,
+    "fingerprint": FingerprintAnswer, "identify": IdentityAnswer, "sign": IdentityAnswer, "doctor": DoctorAnswer, "layout": LayoutAnswer,
 }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def test_sha256_of_each_tensor(checkpoint: Path, tmp_path: Path) -> None:
 
     import numpy as np
 
-    from tests.identity.conftest import tree
+    from tests.signing_keys import tree
 
     found = reshard.identify(checkpoint, out=tmp_path / "out", sha256=True)
     assert found.written[-1].endswith("sha256.json")

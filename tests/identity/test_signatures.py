@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from tests.identity.conftest import ED25519, P256, make_key
+from tests.signing_keys import ED25519, P256, make_key
 
 
 @pytest.fixture(params=[ED25519, P256], ids=["ed25519", "p256"])
