@@ -103,10 +103,19 @@ def archive_head(pickle: bytes, nbytes: int) -> bytes:
     head, _ = _beginning(pickle)
     record = _elements(len(head), nbytes)
     extra = _zip64(0) if record.is_large else b""
-    begin = len(head) + len(record.local(extra)) + 4
-    padding = -begin % ALIGNMENT
+    begin = len(head) + len(record.local(extra)) + EXTRA.size
+    padding = elements_start(pickle, nbytes) - begin
     extra += EXTRA.pack(_PADDING, padding) + b"Z" * padding
     return head + record.local(extra)
+
+
+def elements_start(pickle: bytes, nbytes: int) -> int:
+    """How long the head is: the offset of the elements in the archive."""
+    record = _elements(0, nbytes)
+    begin = _BESIDES_PICKLE + len(pickle) + LOCAL.size + len(record.name) + EXTRA.size
+    if record.is_large:
+        begin += len(_zip64(0))
+    return begin + -begin % ALIGNMENT
 
 
 def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
@@ -114,7 +123,7 @@ def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
     head, records = _beginning(pickle)
     record = _elements(len(head), nbytes, crc)
     descriptor = record.descriptor()
-    end = len(archive_head(pickle, nbytes)) + nbytes + len(descriptor)
+    end = elements_start(pickle, nbytes) + nbytes + len(descriptor)
     return descriptor + _directory([*records, record], end)
 
 
@@ -126,6 +135,9 @@ def _beginning(pickle: bytes) -> tuple[bytes, list[_Record]]:
         records.append(record)
         head += record.local() + data
     return head, records
+
+
+_BESIDES_PICKLE = len(_beginning(b"")[0])
 
 
 def _elements(header: int, nbytes: int, crc: int = 0) -> _Record:
