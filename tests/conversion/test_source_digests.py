@@ -163,6 +163,6 @@ def test_what_was_read_lacks_the_checksum_that_is_stored(store):
         check_sources(plan, store, {}, {(0, "w"): stored.total ^ 1}, LIMITS)
     flip_last_byte(store.path)
     with pytest.raises(
-        CorruptError, match="^tensor 'w': its bytes do not have the CRC32C that was recorded"
+        CorruptError, match=r"^tensor 'w': its bytes do not have the CRC32C that was recorded"
     ):
         check_sources(plan, store, {}, {(0, "w"): stored.total ^ 1}, LIMITS)
