@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +20,7 @@ from reshard.formats.keras.hdf5 import opened_hdf5
 from reshard.formats.registry import open_reader
 from reshard.storage.location import locate
 from tests.emulators.buckets import Bucket
-
-DATA = np.arange(24, dtype=np.float32).reshape(6, 4)
+from tests.formats.keras.small import DATA, put, refusal
 
 
 def one(**options: Any) -> Callable[[h5py.File], None]:
@@ -107,9 +104,16 @@ def enumeration() -> Any:
 
 
 REPACK = "; rewrite the file with 'h5repack -l CONTI -f NONE OLD NEW', or load it with Keras and save it again"
+
+
 AGAIN = "; load the file with Keras or h5py and save its arrays again"
+
+
 NUMBERS = f", and only numbers are read{AGAIN}"
+
+
 OPAQUE = f", which does not say what they are{AGAIN}"
+
 
 CASES: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "an external link": (link(h5py.ExternalLink("/etc/passwd", "/x")), "'a/w' is a link to '/x' in the file '/etc/passwd', and links are not followed; copy what it names into one file"),
@@ -142,13 +146,6 @@ CASES: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "a name of other bytes": (other_name, "the name b'\\xfe' is not UTF-8"),
     "257 names deep": (lambda file: file.create_group("/".join("a" * 300)) and None, f"the path '{'a/' * 40}'… has 513 characters and 257 names, more than are read"),
 }  # fmt: skip
-
-
-def refusal(file: Path, kind: type[FormatError] = FormatError) -> str:
-    """The message, without the file."""
-    with pytest.raises(kind) as caught:
-        reshard.inspect(file)
-    return str(caught.value).replace(str(file), "FILE")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -192,54 +189,6 @@ def test_limits(
     assert refusal(put(tmp_path)) == said
 
 
-def put(folder: Path) -> Path:
-    file = folder / "model.weights.h5"
-    with h5py.File(file, "w") as made:
-        made["layers/dense/vars/0"] = DATA
-        made["layers/dense/vars/1"] = np.float64(2)
-        made["layers/dense/vars"].attrs["name"] = "dense"
-    return file
-
-
-def test_a_file_that_is_cut_short(tmp_path: Path) -> None:
-    file = put(tmp_path)
-    whole = file.read_bytes()
-    for size in (0, 7, 8):
-        file.write_bytes(whole[:size])
-        assert refusal(file, CorruptError) == (
-            f"FILE has {size} bytes, but its metadata names bytes at 0; it was cut short or is damaged: restore the file from a copy"
-        )
-    for size in (100, 800, len(whole) - 1):
-        file.write_bytes(whole[:size])
-        said = refusal(file, CorruptError)
-        assert said.startswith("FILE is damaged, or no HDF5 file: h5py says 'Unable to ")
-        assert f"(truncated file: eof = {size}, " in said
-        assert said.endswith("; restore the file from a copy")
-
-
-def test_elements_beyond_the_end(tmp_path: Path) -> None:
-    file = put(tmp_path)
-    with h5py.File(file) as made:
-        offset = made["layers/dense/vars/0"].id.get_offset()
-    content = file.read_bytes()
-    place = content.index(offset.to_bytes(8, "little") + (96).to_bytes(8, "little"))
-    moved = (len(content) - 4).to_bytes(8, "little")
-    file.write_bytes(content[:place] + moved + content[place + 8 :])
-    said = refusal(file, CorruptError)
-    assert said.startswith("FILE is damaged, or no HDF5 file: h5py says \"'Unable to ")
-    assert "invalid dataset size" in said
-
-
-def test_elements_beyond_the_end_that_hdf5_lets_pass(tmp_path: Path) -> None:
-    with h5py.File(put(tmp_path)) as file:
-        offset = file["layers/dense/vars/0"].id.get_offset()
-        with pytest.raises(CorruptError) as caught:
-            datasets.read_datasets(file, "FILE", offset + 95)
-    assert str(caught.value) == (
-        f"FILE has {offset + 95:,} bytes, but 'layers/dense/vars/0' ends at {offset + 96:,}; it was cut short: restore it from a copy"
-    )
-
-
 def test_what_is_no_hdf5_file(tmp_path: Path) -> None:
     (tmp_path / "model.weights.h5").write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(CorruptError, match="is damaged, or no HDF5 file: h5py says"):
@@ -279,67 +228,3 @@ def test_a_record_without_content(tmp_path: Path) -> None:
     with h5py.File(file, "r+") as made:
         made["slices.json"] = np.zeros(0, np.uint8)
     assert refusal(file) == "FILE: 'slices.json' has 0 bytes, which is no record"
-
-
-def test_a_record_that_does_not_fit(tmp_path: Path) -> None:
-    reshard.save(tmp_path / "saved", {"a": {"vars": {"0": DATA}}})
-    made = tmp_path / "made.weights.h5"
-    reshard.convert(tmp_path / "saved", made)
-    with h5py.File(made, "r+") as file:
-        file["a/vars/0"].id.get_offset()
-        file["a/vars/1"] = DATA
-    with pytest.raises(CorruptError, match="'a/vars/1' is stored, but not recorded"):
-        reshard.inspect(made)
-    with h5py.File(made, "r+") as file:
-        del file["a/vars/1"]
-        file["slices.json"][5] ^= 1
-    with pytest.raises(CorruptError, match=r"slices\.json in .*made\.weights\.h5"):
-        reshard.inspect(made)
-
-
-def test_a_flipped_byte_of_data_is_found_by_its_digest(tmp_path: Path) -> None:
-    reshard.save(tmp_path / "saved", {"a": {"vars": {"0": DATA}}})
-    made = tmp_path / "made.weights.h5"
-    reshard.convert(tmp_path / "saved", made)
-    with h5py.File(made, "r+") as file:
-        file["a/vars/0"][3, 2] += 1
-    with pytest.raises(
-        CorruptError,
-        match=r"^'a/vars/0' in '.*made\.weights\.h5' has digest \w{16}, but \w{16} was recorded when it was written: its bytes changed since",
-    ):
-        reshard.convert(made, tmp_path / "again", to="orbax")
-    assert reshard.verify(made).differences == 1
-
-
-FUZZ = """
-import random, sys
-import reshard
-from reshard.errors import ReshardError
-
-whole, file, rng = open(sys.argv[1], "rb").read(), sys.argv[2], random.Random(int(sys.argv[3]))
-for _ in range(150):
-    data = bytearray(whole)
-    if rng.random() < 0.3:
-        data = data[: rng.randrange(len(data))]
-    for _ in range(rng.choice([0, 1, 1, 2, 8])):
-        if data:
-            data[rng.randrange(len(data))] = rng.choice([0, 255, rng.randrange(256)])
-    with open(file, "wb") as out:
-        out.write(data)
-    try:
-        reshard.inspect(file)
-    except ReshardError as error:
-        assert "\\n" not in str(error), error
-"""
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_any_damage_is_an_error_or_no_change(seed: int, tmp_path: Path) -> None:
-    """In a process of its own: HDF5 is a library in C, which a damaged file may stop or never let go."""
-    file = put(tmp_path)
-    if seed % 2:
-        reshard.convert(file, tmp_path / "whole.weights.h5")
-        file = tmp_path / "whole.weights.h5"
-    words = [sys.executable, "-c", FUZZ, str(file), str(tmp_path / "x.weights.h5"), str(seed)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
