@@ -156,7 +156,7 @@ def examples(*lines: str) -> str:
 
 
 # The library says "start over (restart)"; on the command line that is ``--restart``.
-_OPTION_NAMES = {
+OPTION_NAMES = {
     "sizes": "size",  # given once for each
     **{argument: option for option, argument in LIBRARY_NAMES.items()},
 }
@@ -191,7 +191,7 @@ def _option(found: re.Match[str]) -> str:
 
 
 def _name(argument: str) -> str:
-    return "--" + _OPTION_NAMES.get(argument, argument).replace("_", "-")
+    return "--" + OPTION_NAMES.get(argument, argument).replace("_", "-")
 
 
 _EXAMPLES = {

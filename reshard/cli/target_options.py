@@ -14,7 +14,7 @@ import typer
 
 import reshard
 from reshard import Target
-from reshard.cli.options import casts, renames, size, sizes, usage
+from reshard.cli.options import OPTION_NAMES, casts, renames, size, sizes, usage
 from reshard.cli.server_options import is_stored_name
 from reshard.cli.targets import Targets
 from reshard.conversion.declared_options import OPTIONS
@@ -50,7 +50,7 @@ def _names_of(argument: str, option: Option) -> list[str]:
     """The names that are given to typer, where they are not the argument's."""
     if option.kind == "flag":  # with its name given, typer adds no --no-…
         return [f"--{argument.replace('_', '-')}"]
-    return ["--size"] if option.kind == "sizes" else []
+    return [f"--{OPTION_NAMES[argument]}"] if option.kind == "sizes" else []
 
 
 def _type_of(option: Option, default: Any) -> Any:

@@ -35,7 +35,8 @@ def check_sources(
     found = {name: digest for (_, name), digest in seen.items()}
     found |= tensor_digests(reader, limits, unseen) if unseen else {}
     for (_, name), total in crcs.items():
-        if name not in unseen and _has_crcs(reader, name) and total != _total(reader, name):
+        recorded_crcs = reader.tensors[name].proving_crcs()
+        if name not in unseen and recorded_crcs is not None and total != recorded_crcs.total:
             raise _crc_difference(plan, reader, name, limits)
     for name, digest in found.items():
         recorded = reader.tensors[name].digest
@@ -68,16 +69,6 @@ def _difference(
         f"{name!r} in {reader.uri!r} has digest {now}, but {recorded} was recorded when it was written: "
         "its bytes changed since; restore it from another copy"
     )
-
-
-def _has_crcs(reader: Reader, name: str) -> bool:
-    """Whether the format's checksums are the only record of a tensor."""
-    return reader.tensors[name].crcs is not None and reader.tensors[name].digest is None
-
-
-def _total(reader: Reader, name: str) -> int | None:
-    crcs = reader.tensors[name].crcs
-    return None if crcs is None else crcs.total
 
 
 def _crc_difference(plan: Plan, reader: Reader, name: str, limits: Limits) -> VerificationError:
@@ -121,7 +112,7 @@ def _unseen(plan: Plan, reader: Reader) -> set[str]:
     unseen = {
         name
         for name in copied
-        if (reader.tensors[name].digest or _has_crcs(reader, name))
+        if (reader.tensors[name].digest or reader.tensors[name].proving_crcs())
         and not reader.tensors[name].encoding.checksum
     }
     return unseen | {
@@ -134,5 +125,5 @@ def _unseen(plan: Plan, reader: Reader) -> set[str]:
 
 def _is_unsummed(reader: Reader, name: str) -> bool:
     """Whether the format's checksums cover pieces, which a view does not keep apart."""
-    crcs = reader.tensors[name].crcs
-    return _has_crcs(reader, name) and crcs is not None and bool(crcs.boxes)
+    stored = reader.tensors[name]
+    return stored.proving_crcs() is not None and stored.proving_crcs(is_viewed=True) is None

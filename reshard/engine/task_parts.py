@@ -85,12 +85,9 @@ def source_read(
 
 
 def _crcs(stored: StoredTensor, piece: Piece, box: Box) -> PieceCrcs | None:
-    """What the format recorded, unless a digest proves more, or pieces cannot be told in a view of the tensor."""
-    if stored.crcs is None or stored.digest:
-        return None
-    if piece.source_view is None:
-        return stored.crcs.near(box)
-    return None if stored.crcs.boxes else stored.crcs
+    """The checksums that prove what is read of a box."""
+    crcs = stored.proving_crcs(is_viewed=piece.source_view is not None)
+    return crcs if crcs is None or piece.source_view is not None else crcs.near(box)
 
 
 def _source_chunks(

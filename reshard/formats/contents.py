@@ -130,6 +130,12 @@ class StoredTensor(Struct, frozen=True):
     partition: Mapping[str, Any] | None = None
     crcs: PieceCrcs | None = None
 
+    def proving_crcs(self, *, is_viewed: bool = False) -> PieceCrcs | None:
+        """The checksums, where no digest proves more; None where it is read through a view, which does not keep pieces apart."""
+        if self.crcs is None or self.digest or (is_viewed and self.crcs.boxes):
+            return None
+        return self.crcs
+
 
 class PathKey(Struct, frozen=True):
     """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""

@@ -192,26 +192,29 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
     No other format than the source's holds values that were not opened.
     """
     _refuse_objects(known, target)
-    about, others = known.about, list[str]()
-    if about.tensors_only:
-        others += [
-            f"{leaf.name!r} ({leaf.kind})"
-            for leaf in target.leaves
-            if not (leaf.tensor or (about.holds_texts and leaf.text is not None))
-        ]
-    if not about.holds_keys:
-        keys = {name for name, tensor in source.tensors.items() if tensor.is_key}
-        others += [
-            f"{leaf.name!r} (a PRNG key)"
-            for leaf in target.leaves
-            if leaf.name in keys or leaf.meta.get("ext_metadata")
-        ]
+    about = known.about
+    others = [*_values(about, target), *_keys(about, target, source)]
     if others:
         held = "tensors and strings" if about.holds_texts else "tensors"
         held = held if about.tensors_only else "tensors and plain values"
         raise FormatError(
             f"{known.about.title} files hold {held} only, and cannot hold {_some(others)}; leave them out (drop), or write Orbax (to)"
         )
+
+
+def _values(about: About, target: TargetCheckpoint) -> Iterator[str]:
+    """The leaves that are no tensors and that the format has no place for."""
+    for leaf in target.leaves if about.tensors_only else ():
+        if not (leaf.tensor or (about.holds_texts and leaf.text is not None)):
+            yield f"{leaf.name!r} ({leaf.kind})"
+
+
+def _keys(about: About, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    """The PRNG keys, where the format has no place for them."""
+    for leaf in () if about.holds_keys else target.leaves:
+        found = source.tensors.get(leaf.name)
+        if (found is not None and found.is_key) or leaf.meta.get("ext_metadata"):
+            yield f"{leaf.name!r} (a PRNG key)"
 
 
 def _refuse_objects(known: Format, target: TargetCheckpoint) -> None:

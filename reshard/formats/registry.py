@@ -105,11 +105,12 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
 def viewed(root: Location, known: Format | None = None) -> Location:
     """The location, read as one checkpoint. Raises FormatError for a file of a prefix or an index that is a link out of its folder."""
     find = files_of if known is None else known.files_of
-    if find(root) is None:
+    files = find(root)
+    if files is None:
         return root.view()
     place = Location(root.parent.view().store, root.path)
-    for file in find(place) or ():
-        file.status(f"the file {file.name!r}")
+    for file in files:
+        Location(place.store, file.path).status(f"the file {file.name!r}")
     return place
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, product
 from typing import TypeVar
 
 from msgspec import Struct
@@ -162,29 +163,31 @@ def _patterns(
     joining: Joining,
 ) -> tuple[tuple[Pattern, ...], ...]:
     """The patterns of each target: the parts of the sources belong to those of the targets, in the order of the text."""
-    left = [(n, way) for n, side in enumerate(shape.left) for way in strands(side, sizes[0])]
-    right = [(n, way) for n, side in enumerate(shape.right) for way in strands(side, sizes[1])]
-    found: list[list[Pattern]] = [[] for _ in shape.right]
-    if rule.sources:
-        if len(left) != len(right):
-            raise ValueError(
-                f"its left side has {_counted(len(left))}, but its right side {_counted(len(right))}; each part of a source becomes a "
-                "part of a target, in the order of the text"
-            )
-        for (source, ways), (target, places) in zip(left, right, strict=True):
-            for way in ways:
-                for place in places:
-                    found[target] += joined(way, place, (source, target), joining)
+    left = [(n, part) for n, side in enumerate(shape.left) for part in strands(side, sizes[0])]
+    right = [(n, part) for n, side in enumerate(shape.right) for part in strands(side, sizes[1])]
     padded = [n for n in rule.pad if sizes[1][n] != joining.sizes.get(n)]
-    found_all = [
-        (target, pattern)
-        for target, places in right
-        for place in places
-        for pattern in _filling(rule, padded, place, target, joining)
-    ]
-    for target, pattern in found_all:
-        found[target].append(pattern)
+    moved = _moving(left, right, joining) if rule.sources else ()
+    filled = (_filling(rule, padded, place, n, joining) for n, part in right for place in part)
+    found: list[list[Pattern]] = [[] for _ in shape.right]
+    for pattern in chain(moved, chain.from_iterable(filled)):
+        found[pattern.target].append(pattern)
     return tuple(map(tuple, found))
+
+
+_Parts = Sequence[tuple[int, Sequence[Strand]]]
+"""The parts of one side, each with the number of its tensor."""
+
+
+def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[Pattern]:
+    """What sources fill."""
+    if len(left) != len(right):
+        raise ValueError(
+            f"its left side has {_counted(len(left))}, but its right side {_counted(len(right))}; each part of a source becomes a "
+            "part of a target, in the order of the text"
+        )
+    for (source, ways), (target, places) in zip(left, right, strict=True):
+        for way, place in product(ways, places):
+            yield from joined(way, place, (source, target), joining)
 
 
 def _filling(

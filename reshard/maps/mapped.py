@@ -142,18 +142,17 @@ class _Applying:
     def _check_source(self, name: str, rule: MapRule) -> None:
         dtype = self._specs[name].dtype
         changes = any(each is not None for each in (rule.multiply, rule.divide, rule.add))
-        if name in self._keys and (rule.shape is not None or changes or rule.cast is not None):
+        moves_only = rule.shape is None and rule.cast is None and not changes
+        if name in self._keys and not moves_only:
             raise PlanError(
                 f"{rule.label}: {name!r} is a PRNG key, which is only moved as it is; give it a rule with 'from' and 'to' alone"
             )
-        if dtype in PACKED and (rule.shape is not None or changes or rule.cast is not None):
+        if dtype in PACKED and not moves_only:
             raise PlanError(
                 f"{rule.label}: {name!r} is {dtype}, {packed_text(dtype)}, which is only moved as it is; give it a rule with 'from' and 'to' "
                 "alone"
             )
-        if (changes and kind_of(rule.cast or dtype) != "float") or (
-            changes and kind_of(dtype) != "float"
-        ):
+        if changes and {kind_of(dtype), kind_of(rule.cast or dtype)} != {"float"}:
             raise PlanError(
                 f"{rule.label}: arithmetic is for floats, but {name!r} is {dtype}; leave multiply and add out"
             )

@@ -31,6 +31,25 @@ def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ..
 
 
 def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
+    _refuse_what_is_lost(rule)
+    _refuse_repeats(rule)
+    shape, pad, crop = _turned_lengths(rule, sizes)
+    return replace(
+        rule,
+        sources=rule.targets,
+        targets=rule.sources,
+        shape=shape,
+        multiply=rule.divide,
+        divide=rule.multiply,
+        add=_undone(rule),
+        pad=pad,
+        crop=crop,
+        fill=rule.fill if pad else None,
+        cast=None,
+    )
+
+
+def _refuse_what_is_lost(rule: MapRule) -> None:
     if rule.crop and rule.pad:
         raise _open(rule, "it has both pad and crop, and fill tells the number of the padding only")
     if rule.crop and rule.fill is None:
@@ -43,7 +62,12 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
         raise _open(
             rule, "its targets come from no source, and nothing says that they may be left out"
         )
-    _refuse_repeats(rule)
+
+
+def _turned_lengths(
+    rule: MapRule, sizes: Mapping[str, int]
+) -> tuple[Shape | None, dict[str, Expression], dict[str, Expression]]:
+    """The shape from right to left, and what is padded and cropped of it: the reverse of each."""
     shape = None if rule.shape is None else rule.shape.turned
     pad: dict[str, Expression] = {}
     crop: dict[str, Expression] = {}
@@ -58,20 +82,7 @@ def _reversed(rule: MapRule, sizes: Mapping[str, int]) -> MapRule:
             # The targets' dimension has another length than the size of that name.
             shape = _renamed(shape, name, f"{name}_{was}")
             (crop if name in rule.pad else pad)[f"{name}_{was}"] = parse_expression(name)
-    turned = replace(
-        rule,
-        sources=rule.targets,
-        targets=rule.sources,
-        shape=shape,
-        multiply=rule.divide,
-        divide=rule.multiply,
-        add=_undone(rule),
-        pad=pad,
-        crop=crop,
-        fill=rule.fill if pad else None,
-        cast=None,
-    )
-    return turned if rule.sources or rule.same_as is None else replace(turned, label=rule.label)
+    return shape, pad, crop
 
 
 def _open(rule: MapRule, why: str) -> PlanError:

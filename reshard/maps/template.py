@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from reshard.maps.expression import Expression, parse_expression
+from reshard.maps.expression import Expression, Number, parse_expression
 from reshard.planning.rules import MAX_NAME
 
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -147,7 +147,7 @@ def _indices_of(hole: Expression, sizes: Mapping[str, int]) -> tuple[str, ...]:
     if len(hole.names) == 1:
         return hole.names
     left = tuple(name for name in hole.names if name not in sizes)
-    if len(left) != 1 and _block(hole, left, sizes) is None:
+    if len(left) != 1 and _block(hole, _given(hole, sizes)) is None:
         raise ValueError(
             f"{{{hole.text}}} must have one index, or two as in {{6*i+j}}; give {_other(hole, left)} a size (sizes)"
         )
@@ -156,22 +156,44 @@ def _indices_of(hole: Expression, sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 def _solved(hole: Expression, number: int, sizes: Mapping[str, int]) -> dict[str, int] | None:
     """The indices of a hole that has this number; None where none have it."""
-    left = _indices_of(hole, sizes)
-    if len(left) == 1:
-        value = hole.solved(left[0], number, sizes)
-        return None if value is None else {left[0]: value}
-    block = _block(hole, left, sizes)
-    if block is None:  # refused above
-        return None
-    outer, inner, size = block
-    first = hole.solved(inner, number, {**sizes, outer: 0})
-    return None if first is None else {outer: first // size, inner: first % size}
+    if len(hole.names) > 1:
+        block = _block(hole, _given(hole, sizes))
+        if block is not None:
+            return block.solved(hole, number, sizes)
+    (left,) = _indices_of(hole, sizes)
+    value = hole.solved(left, number, sizes)
+    return None if value is None else {left: value}
 
 
-def _block(
-    hole: Expression, left: tuple[str, ...], sizes: Mapping[str, int]
-) -> tuple[str, str, int] | None:
-    """Of ``6*i+j`` i, j and 6: j is an index inside of blocks, if it is smaller than those."""
+class _Block(Struct, frozen=True):
+    """Of ``6*i+j+1`` i, j, 6 and 1: j is an index inside of blocks, if it is smaller than those."""
+
+    outer: str
+    inner: str
+    size: int
+    first: Number
+
+    def solved(
+        self, hole: Expression, number: int, sizes: Mapping[str, int]
+    ) -> dict[str, int] | None:
+        """Both indices of the hole that has this number."""
+        at = number - self.first
+        if at < 0 or at != int(at):
+            return None
+        outer, inner = divmod(int(at), self.size)
+        found = {self.outer: outer, self.inner: inner}
+        return found if hole.value({**sizes, **found}) == number else None
+
+
+def _given(hole: Expression, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, sizes[name]) for name in hole.names if name in sizes)
+
+
+@lru_cache(maxsize=4096)
+def _block(hole: Expression, given: tuple[tuple[str, int], ...]) -> _Block | None:
+    """How a hole with two indices counts blocks, by the sizes that are given of its names; None where it does not."""
+    sizes = dict(given)
+    left = [name for name in hole.names if name not in sizes]
     if len(left) != 2:
         return None
     at = {(i, j): hole.value({**sizes, left[0]: i, left[1]: j}) for i in range(3) for j in range(3)}
@@ -182,7 +204,7 @@ def _block(
     size = steps[outer]
     if steps[1 - outer] != 1 or size < 2 or size != int(size):
         return None
-    return left[outer], left[1 - outer], int(size)
+    return _Block(left[outer], left[1 - outer], int(size), at[0, 0])
 
 
 def _other(hole: Expression, left: tuple[str, ...]) -> str:

@@ -15,13 +15,11 @@ from zipfile import ZipFile
 import ml_dtypes
 import numpy as np
 
-STORAGES = {
-    "BoolStorage": "bool", "CharStorage": "int8", "ByteStorage": "uint8", "ShortStorage": "int16", "IntStorage": "int32",
-    "LongStorage": "int64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "FloatStorage": "float32",
-    "DoubleStorage": "float64", "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
-}  # fmt: skip
+from tests.dcp_files import STORAGES
+
+DTYPE_OF = {storage: dtype for dtype, storage in STORAGES.items()}
 DTYPES = (
-    *STORAGES.values(), "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    *STORAGES, "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
     "float8_e8m0fnu",
 )  # fmt: skip
 RECORDS = {
@@ -104,5 +102,5 @@ def read_item(data: bytes) -> Any:
         elements = archive.read("archive/data/0")
     (_, storage, *_), offset, shape, _, _, _, *more = value
     assert offset == 0
-    dtype = STORAGES.get(storage) or more[0]
+    dtype = DTYPE_OF.get(storage) or more[0]
     return np.frombuffer(elements, getattr(ml_dtypes, dtype, dtype)).reshape(shape)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from reshard.checksums.crc import CRC32C
+from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.conversion.source_digests import check_sources
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
@@ -146,3 +148,21 @@ def test_without_memory_for_a_closer_look_the_error_says_so(store, tmp_path):
         r"discarded; run reshard verify made with more memory: if it finds nothing, check this machine's$",
     ):
         converted(store, tmp_path / "t", Limits(1, 1))
+
+
+def test_what_was_read_lacks_the_checksum_that_is_stored(store):
+    stored = PieceCrcs.of([Box.full((8, 8))], [CRC32C.of(VALUES.tobytes())], 4)
+    store.tensors["w"] = replace(store.tensors["w"], digest=None, crcs=stored)
+    plan = Plan((TensorPlan((columns_to_rows(store),)),), 64 << 20, 1)
+    check_sources(plan, store, {}, {(0, "w"): stored.total}, LIMITS)
+    with pytest.raises(
+        VerificationError,
+        match=r"^'w': what was read of 'w' does not have the CRC32C that was recorded, but what is stored has it; the output was "
+        "discarded; check this machine's memory, then run again$",
+    ):
+        check_sources(plan, store, {}, {(0, "w"): stored.total ^ 1}, LIMITS)
+    flip_last_byte(store.path)
+    with pytest.raises(
+        CorruptError, match=r"^tensor 'w': its bytes do not have the CRC32C that was recorded"
+    ):
+        check_sources(plan, store, {}, {(0, "w"): stored.total ^ 1}, LIMITS)

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import reshard
 from tests.maps import maxtext_models
+from tests.maps.configs import CONFIGS
 from tests.maps.forward import (
     PADDED,
     VOCAB,
@@ -24,22 +25,7 @@ from tests.maps.forward import (
     llama,
     llama_logits,
 )
-from tests.maps.maxtext_pairs import (
-    DENSE,
-    EMBED,
-    EXPERTS,
-    GROUPS,
-    HEAD,
-    HEADS,
-    LATENT,
-    LAYERS,
-    MLP,
-    NOPE,
-    QUERY_RANK,
-    ROPE,
-    VALUE,
-    WORDS,
-)
+from tests.maps.maxtext_pairs import DENSE, LAYERS
 from tests.oracles.oracle import Oracle
 from tests.orbax_trees import nested
 
@@ -167,20 +153,16 @@ def brought_back(folder: Path, name: str) -> dict[str, Array]:
     return flat(reshard.restore(folder / "back"))
 
 
-_TINY = {
-    "dtype": "float32", "hidden_size": EMBED, "intermediate_size": MLP, "num_attention_heads": HEADS, "vocab_size": WORDS,
-    "num_experts_per_tok": 2,
-    "experts_implementation": "eager",  # others need sizes that are multiples of 4
-}  # fmt: skip
+_EAGER = {"experts_implementation": "eager"}
+"""Others need sizes that are multiples of 4."""
+
 _GPT_OSS = {
-    **_TINY, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": EXPERTS, "num_key_value_heads": GROUPS,
-    "head_dim": HEAD, "sliding_window": maxtext_models.WINDOW, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    **CONFIGS["maxtext-gpt-oss"], **_EAGER, "architectures": ["GptOssForCausalLM"], "sliding_window": maxtext_models.WINDOW,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }  # fmt: skip
 _DEEPSEEK = {
-    **_TINY, "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "moe_intermediate_size": MLP,
-    "num_hidden_layers": DENSE + LAYERS, "first_k_dense_replace": DENSE, "num_key_value_heads": HEADS, "n_routed_experts": EXPERTS,
-    "n_group": 1, "topk_group": 1, "q_lora_rank": QUERY_RANK, "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE,
-    "qk_nope_head_dim": NOPE, "v_head_dim": VALUE, "max_position_embeddings": 163_840,
+    **CONFIGS["maxtext-deepseek-v3"], **_EAGER, "architectures": ["DeepseekV3ForCausalLM"], "topk_group": 1,
+    "max_position_embeddings": 163_840,
     "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0,

@@ -50,7 +50,7 @@ def is_dcp(root: Location) -> bool:
 def is_whole(folder: Location) -> bool:
     """Whether a folder has the metadata that a save writes last; no for any other folder."""
     names = _names(folder)
-    return bool(_metadata_names(names)) and _has_marks(names)
+    return (METADATA in names or bool(_of_ranks(names))) and _has_marks(names)
 
 
 def is_replaceable(folder: Location) -> bool:
@@ -75,20 +75,22 @@ def metadata_files(folder: Location) -> list[Location]:
         raise NotACheckpointError(
             f"{folder} is one file of a distributed checkpoint of torch; name its folder, {folder.parent}"
         )
-    found = _metadata_names(_names(folder))
-    if not found:
+    names = _names(folder)
+    if METADATA in names:
+        return [folder / METADATA]
+    of_ranks = _of_ranks(names)
+    if not of_ranks:
         raise IncompleteCheckpointError(
             f"{folder} has {ENDING} files but no {METADATA}, which torch writes last: the save did not finish, or the file was not copied "
             "(its name begins with a dot); copy it, or take another step"
         )
-    ranks = [int(match[1]) for name in found if (match := _OF_RANK.fullmatch(name))]
-    for expected, rank in enumerate(ranks):
+    for expected, rank in enumerate(of_ranks):
         if rank != expected:
             raise IncompleteCheckpointError(
-                f"{folder} has the metadata of {len(ranks)} ranks, up to {max(ranks)}, but not __{expected}{METADATA}: that rank did not "
+                f"{folder} has the metadata of {len(of_ranks)} ranks, up to {max(of_ranks)}, but not __{expected}{METADATA}: that rank did not "
                 "finish its save, or the file was not copied"
             )
-    return [folder / name for name in found]
+    return [folder / name for name in of_ranks.values()]
 
 
 def read_metadata_files(folder: Location) -> list[MetadataFile]:
@@ -114,9 +116,7 @@ def _is_mark(name: str) -> bool:
     return name == METADATA or name.endswith(ENDING) or _OF_RANK.fullmatch(name) is not None
 
 
-def _metadata_names(names: Sequence[str]) -> list[str]:
-    """``.metadata``, else the files of ranks by number."""
-    if METADATA in names:
-        return [METADATA]
-    of_ranks = {int(match[1]): name for name in names if (match := _OF_RANK.fullmatch(name))}
-    return [of_ranks[rank] for rank in sorted(of_ranks)]
+def _of_ranks(names: Sequence[str]) -> dict[int, str]:
+    """The metadata files of ranks by number, ascending."""
+    found = {int(match[1]): name for name in names if (match := _OF_RANK.fullmatch(name))}
+    return dict(sorted(found.items()))

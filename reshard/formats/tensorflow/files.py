@@ -77,20 +77,27 @@ def _ends_as_table(index: Location, found: FileStatus) -> bool:
 
 def prefix_text(root: Location) -> str:
     """What a path that names no checkpoint has to do with one of TensorFlow: it is a file of one, or an index is missing; "" for nothing."""
-    prefix = prefix_of(root.name)
-    if prefix and root.is_file() and is_whole(root.parent / prefix):
-        return f"it is a file of a checkpoint of TensorFlow, which its prefix names: {root.parent / prefix}"
-    folder = root if root.is_folder() else root.parent
-    if root.is_file() or not folder.is_folder():
+    if root.is_file():
+        prefix = prefix_of(root.name)
+        if prefix and is_whole(root.parent / prefix):
+            return f"it is a file of a checkpoint of TensorFlow, which its prefix names: {root.parent / prefix}"
         return ""
+    if root.is_folder():
+        name = _without_index(root)
+    else:
+        name = _without_index(root.parent, root.name) if root.parent.is_folder() else ""
+    if not name:
+        return ""
+    return f"{name!r} is there without {prefix_of(name) + INDEX!r}, which TensorFlow writes last; the save did not finish, or the file was not copied"
+
+
+def _without_index(folder: Location, wanted: str | None = None) -> str:
+    """The first data file in a folder, of the wanted prefix or of any, whose index is not there; "" for none."""
     names = {entry.name for entry in folder.entries()}
     for name in sorted(names):
         prefix = prefix_of(name)
-        if prefix and f"{prefix}{INDEX}" not in names and (folder is root or prefix == root.name):
-            return (
-                f"{name!r} is there without {prefix + INDEX!r}, which TensorFlow writes last; the save did not finish, or the file was not "
-                "copied"
-            )
+        if prefix and f"{prefix}{INDEX}" not in names and wanted in (None, prefix):
+            return name
     return ""
 
 

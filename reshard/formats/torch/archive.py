@@ -18,23 +18,27 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES, MAX_ITEM_PICKLE_BYTES
-
-_END = struct.Struct("<4s4H2IH")
-_LOCATOR = struct.Struct("<4sIQI")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_LOCAL = struct.Struct("<4s5H3I2H")
-_EXTRA = struct.Struct("<2H")
-
-_UNSET = 0xFFFFFFFF
-"""Where a field of 4 bytes says that ZIP64's has the value."""
-
-_ZIP64 = 1
-_SIZES_FOLLOW = 8
-_ENCRYPTED = 1
+from reshard.formats.torch.zip_records import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    ENCRYPTED,
+    END,
+    END64,
+    END64_MAGIC,
+    END_MAGIC,
+    EXTRA,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    LOCATOR_MAGIC,
+    SIZES_FOLLOW,
+    UNSET,
+    ZIP64,
+)
 
 Read = Callable[[int, int], bytes]
 """The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
@@ -72,12 +76,12 @@ class Archive(Struct, frozen=True):
             raise CorruptError(
                 f"{self.where} has no record {name[:200]!r}; expected an archive of torch.save, so restore the file from a copy"
             )
-        fields = _LOCAL.unpack(self.read(record.header, _LOCAL.size))
+        fields = LOCAL.unpack(self.read(record.header, LOCAL.size))
         magic, flags, method, stored, size = fields[0], fields[2], fields[3], fields[7], fields[8]
-        start = record.header + _LOCAL.size + fields[9] + fields[10]
-        is_told = not flags & _SIZES_FOLLOW and _UNSET not in (stored, size)
+        start = record.header + LOCAL.size + fields[9] + fields[10]
+        is_told = not flags & SIZES_FOLLOW and UNSET not in (stored, size)
         if (
-            magic != b"PK\3\4"
+            magic != LOCAL_MAGIC
             or method
             or flags != record.flags
             or (is_told and (stored, size) != (record.nbytes, record.nbytes))
@@ -115,7 +119,7 @@ def open_archive(read: Read, nbytes: int, where: str) -> Archive:
 
     Raises CorruptError if the bytes are not an archive or its parts contradict each other, FormatError for compressed records.
     """
-    if nbytes < _END.size or read(0, 4) != b"PK\3\4":
+    if nbytes < END.size or read(0, 4) != LOCAL_MAGIC:
         raise _lies(where, "it does not begin as an archive does")
     start, size, count = _directory(read, nbytes, where)
     records = list(_entries(read(start, size), count, start, where))
@@ -124,18 +128,18 @@ def open_archive(read: Read, nbytes: int, where: str) -> Archive:
 
 def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
     """Offset and size of the central directory, and how many records it lists."""
-    end_at = nbytes - _END.size
-    magic, *_, count, size, start, comment = _END.unpack(read(end_at, _END.size))
-    if magic != b"PK\5\6" or comment:
+    end_at = nbytes - END.size
+    magic, *_, count, size, start, comment = END.unpack(read(end_at, END.size))
+    if magic != END_MAGIC or comment:
         raise _lies(where, "it does not end as an archive does")
-    locator_at = end_at - _LOCATOR.size
-    locator = _LOCATOR.unpack(read(locator_at, _LOCATOR.size)) if locator_at > 0 else (b"",)
-    if locator[0] == b"PK\6\7":
+    locator_at = end_at - LOCATOR.size
+    locator = LOCATOR.unpack(read(locator_at, LOCATOR.size)) if locator_at > 0 else (b"",)
+    if locator[0] == LOCATOR_MAGIC:
         end_at = locator[2]
-        if end_at + _END64.size > locator_at:
+        if end_at + END64.size > locator_at:
             raise _lies(where, "its ZIP64 end record is not before its locator")
-        found = _END64.unpack(read(end_at, _END64.size))
-        if found[0] != b"PK\6\6":
+        found = END64.unpack(read(end_at, END64.size))
+        if found[0] != END64_MAGIC:
             raise _lies(where, "its ZIP64 end record is not where its locator says")
         count, size, start = found[7:]
     if count > MAX_ARCHIVE_RECORDS or size > MAX_DIRECTORY_BYTES:
@@ -148,62 +152,54 @@ def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
     return start, size, count
 
 
-class _Entry(Struct, frozen=True):
-    name: str
-    header: int
-    nbytes: int
-    flags: int
-    crc: int
-
-
 def _entries(data: bytes, count: int, limit: int, where: str) -> Iterator[ArchiveRecord]:
     """The records of a central directory, by offset; ``limit``: its own offset."""
-    found, at = list[_Entry](), 0
+    found, at = list[ArchiveRecord](), 0
     for _ in range(count):
-        entry, at = _entry(data, at, where)
-        found.append(entry)
+        record, at = _entry(data, at, limit, where)
+        found.append(record)
     if at != len(data):
         raise _lies(where, f"its directory has {len(data):,} bytes, but its records take {at:,}")
-    found.sort(key=lambda entry: entry.header)
-    limits = [*(entry.header for entry in found[1:]), limit]
-    for entry, end in zip(found, limits, strict=bool(found)):
-        if entry.header + _LOCAL.size + entry.nbytes > end:
-            raise _lies(where, f"its record {entry.name[:200]!r} reaches into what follows it")
-        yield ArchiveRecord(entry.name, entry.header, entry.nbytes, end, entry.flags, entry.crc)
+    found.sort(key=lambda record: record.header)
+    limits = [*(record.header for record in found[1:]), limit]
+    for record, end in zip(found, limits, strict=bool(found)):
+        if record.header + LOCAL.size + record.nbytes > end:
+            raise _lies(where, f"its record {record.name[:200]!r} reaches into what follows it")
+        yield replace(record, limit=end)
 
 
-def _entry(data: bytes, at: int, where: str) -> tuple[_Entry, int]:
-    """The entry at an offset of a directory, and the offset behind it."""
-    if at + _CENTRAL.size > len(data):
+def _entry(data: bytes, at: int, limit: int, where: str) -> tuple[ArchiveRecord, int]:
+    """The record that a directory has at an offset, and the offset behind it."""
+    if at + CENTRAL.size > len(data):
         raise _lies(where, "its directory is cut short")
-    fields = _CENTRAL.unpack_from(data, at)
+    fields = CENTRAL.unpack_from(data, at)
     magic, flags, method, crc, stored, nbytes = (fields[i] for i in (0, 3, 4, 7, 8, 9))
     name_bytes, extra_bytes, comment_bytes, header = (fields[i] for i in (10, 11, 12, 16))
-    name_at = at + _CENTRAL.size
+    name_at = at + CENTRAL.size
     extra_at = name_at + name_bytes
     end = extra_at + extra_bytes + comment_bytes
-    if magic != b"PK\1\2" or end > len(data):
+    if magic != CENTRAL_MAGIC or end > len(data):
         raise _lies(where, "its directory is cut short")
     name = data[name_at:extra_at].decode("utf-8", "replace")
     extra = data[extra_at : extra_at + extra_bytes]
     nbytes, stored, header = _full_sizes(extra, (nbytes, stored, header), where)
-    if method or flags & _ENCRYPTED:
+    if method or flags & ENCRYPTED:
         raise FormatError(
             f"{where}: the record {name[:200]!r} is compressed or encrypted; expected it as torch.save stores it, as it is"
         )
     if stored != nbytes:
         raise _lies(where, f"its record {name[:200]!r} has two sizes, {stored:,} and {nbytes:,}")
-    return _Entry(name, header, nbytes, flags, crc), end
+    return ArchiveRecord(name, header, nbytes, limit, flags, crc), end
 
 
 def _full_sizes(extra: bytes, sizes: tuple[int, ...], where: str) -> list[int]:
     """Sizes and offset of an entry, those that are unset taken from its ZIP64 field."""
-    unset = [number for number, size in enumerate(sizes) if size == _UNSET]
+    unset = [number for number, size in enumerate(sizes) if size == UNSET]
     found, at = list(sizes), 0
-    while unset and at + _EXTRA.size <= len(extra):
-        kind, nbytes = _EXTRA.unpack_from(extra, at)
-        at += _EXTRA.size
-        if kind == _ZIP64 and min(nbytes, len(extra) - at) >= 8 * len(unset):
+    while unset and at + EXTRA.size <= len(extra):
+        kind, nbytes = EXTRA.unpack_from(extra, at)
+        at += EXTRA.size
+        if kind == ZIP64 and min(nbytes, len(extra) - at) >= 8 * len(unset):
             for number, value in zip(
                 unset, struct.unpack_from(f"<{len(unset)}Q", extra, at), strict=True
             ):

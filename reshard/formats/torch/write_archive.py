@@ -19,20 +19,35 @@ import zlib
 
 from msgspec import Struct
 
+from reshard.formats.torch.zip_records import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    DESCRIPTOR,
+    DESCRIPTOR64,
+    DESCRIPTOR_MAGIC,
+    END,
+    END64,
+    END64_MAGIC,
+    END_MAGIC,
+    EXTRA,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    LOCATOR_MAGIC,
+    SIZES_FOLLOW,
+    UNSET,
+    ZIP64,
+)
+
 ALIGNMENT = 64
 """Of the elements in an archive, as in torch's."""
 
-_LOCAL, _DESCRIPTOR, _CENTRAL = b"PK\3\4", b"PK\7\b", b"PK\1\2"
-_END64, _LOCATOR, _END = b"PK\6\6", b"PK\6\7", b"PK\5\6"
-_CRC_FOLLOWS = 8
 _DATE = 0x0021
 """1980-01-01, the first day that the format knows."""
 
 _PLAIN, _WITH_ZIP64 = 20, 45
 """Versions of the format that a record needs."""
 
-_UNSET = 0xFFFFFFFF
-_ZIP64 = 1
 _PADDING = 0x4246
 """The extra field that torch pads with."""
 
@@ -48,28 +63,33 @@ class _Record(Struct, frozen=True):
 
     @property
     def is_large(self) -> bool:
-        return self.nbytes >= _UNSET
+        return self.nbytes >= UNSET
 
     def local(self, extra: bytes = b"") -> bytes:
         known = (0, 0, 0) if self.flags else (self.crc, self.nbytes, self.nbytes)
         fields = (self._version, self.flags, 0, 0, _DATE, *known, len(self.name), len(extra))
-        return _LOCAL + struct.pack("<5H3I2H", *fields) + self.name + extra
+        return LOCAL.pack(LOCAL_MAGIC, *fields) + self.name + extra
 
     def descriptor(self) -> bytes:
-        sizes = "<I2Q" if self.is_large else "<3I"
-        return _DESCRIPTOR + struct.pack(sizes, self.crc, self.nbytes, self.nbytes)
+        form = DESCRIPTOR64 if self.is_large else DESCRIPTOR
+        return form.pack(DESCRIPTOR_MAGIC, self.crc, self.nbytes, self.nbytes)
 
     def central(self) -> bytes:
         extra, size = b"", self.nbytes
         if self.is_large:
-            extra, size = struct.pack("<2H2Q", _ZIP64, 16, self.nbytes, self.nbytes), _UNSET
+            extra, size = _zip64(self.nbytes), UNSET
         version = self._version
         fields = (version, version, self.flags, 0, 0, _DATE, self.crc, size, size, len(self.name), len(extra))  # fmt: skip
-        return _CENTRAL + struct.pack("<6H3I5H2I", *fields, 0, 0, 0, 0, self.header) + self.name + extra  # fmt: skip
+        return CENTRAL.pack(CENTRAL_MAGIC, *fields, 0, 0, 0, 0, self.header) + self.name + extra
 
     @property
     def _version(self) -> int:
         return _WITH_ZIP64 if self.is_large else _PLAIN
+
+
+def _zip64(nbytes: int) -> bytes:
+    """The extra field that has both sizes of a record."""
+    return EXTRA.pack(ZIP64, 16) + struct.pack("<2Q", nbytes, nbytes)
 
 
 def archive_of(pickle: bytes) -> bytes:
@@ -82,11 +102,20 @@ def archive_head(pickle: bytes, nbytes: int) -> bytes:
     """What is before the ``nbytes`` of elements of a tensor's archive."""
     head, _ = _beginning(pickle)
     record = _elements(len(head), nbytes)
-    extra = struct.pack("<2H2Q", _ZIP64, 16, 0, 0) if record.is_large else b""
-    begin = len(head) + len(record.local(extra)) + 4
-    padding = -begin % ALIGNMENT
-    extra += struct.pack("<2H", _PADDING, padding) + b"Z" * padding
+    extra = _zip64(0) if record.is_large else b""
+    begin = len(head) + len(record.local(extra)) + EXTRA.size
+    padding = elements_start(pickle, nbytes) - begin
+    extra += EXTRA.pack(_PADDING, padding) + b"Z" * padding
     return head + record.local(extra)
+
+
+def elements_start(pickle: bytes, nbytes: int) -> int:
+    """How long the head is: the offset of the elements in the archive."""
+    record = _elements(0, nbytes)
+    begin = _BESIDES_PICKLE + len(pickle) + LOCAL.size + len(record.name) + EXTRA.size
+    if record.is_large:
+        begin += len(_zip64(0))
+    return begin + -begin % ALIGNMENT
 
 
 def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
@@ -94,7 +123,7 @@ def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
     head, records = _beginning(pickle)
     record = _elements(len(head), nbytes, crc)
     descriptor = record.descriptor()
-    end = len(archive_head(pickle, nbytes)) + nbytes + len(descriptor)
+    end = elements_start(pickle, nbytes) + nbytes + len(descriptor)
     return descriptor + _directory([*records, record], end)
 
 
@@ -108,15 +137,18 @@ def _beginning(pickle: bytes) -> tuple[bytes, list[_Record]]:
     return head, records
 
 
+_BESIDES_PICKLE = len(_beginning(b"")[0])
+
+
 def _elements(header: int, nbytes: int, crc: int = 0) -> _Record:
-    return _Record(b"archive/data/0", header, nbytes, crc, _CRC_FOLLOWS)
+    return _Record(b"archive/data/0", header, nbytes, crc, SIZES_FOLLOW)
 
 
 def _directory(records: list[_Record], at: int) -> bytes:
     """The central directory and the end records, at an offset of the archive; ZIP64's are always there, as in torch's."""
     central = b"".join(record.central() for record in records)
     count, end = len(records), at + len(central)
-    of64 = struct.pack("<Q2H2I4Q", 44, _WITH_ZIP64, _WITH_ZIP64, 0, 0, count, count, len(central), at)  # fmt: skip
-    locator = struct.pack("<IQI", 0, end, 1)
-    short = struct.pack("<4H2IH", 0, 0, count, count, len(central), min(at, _UNSET), 0)
-    return central + _END64 + of64 + _LOCATOR + locator + _END + short
+    of64 = END64.pack(END64_MAGIC, 44, _WITH_ZIP64, _WITH_ZIP64, 0, 0, count, count, len(central), at)  # fmt: skip
+    locator = LOCATOR.pack(LOCATOR_MAGIC, 0, end, 1)
+    short = END.pack(END_MAGIC, 0, 0, count, count, len(central), min(at, UNSET), 0)
+    return central + of64 + locator + short

@@ -98,16 +98,25 @@ def infer(examples: Sequence[Example]) -> Inferred:
     drops = _patterns(learned[0].unused)
     text = _text(naming, rules, drops)
     asked = {name: values[0] for name, values in naming.asked.items()}
-    for example, number in zip(examples, range(len(examples)), strict=True):
-        sizes = {name: values[number] for name, values in naming.asked.items()}
-        is_rounded = any({"multiply", "divide", "add"} & rule.keys() for rule in rules)
-        if rules and not problems:
-            problems += complaints(
-                text, example.sources[-1], example.targets[-1], sizes, is_rounded=is_rounded
-            )
+    if rules and not problems:
+        problems += _complaints(text, examples, naming, rules)
     questions = (*naming.notes, *_asked_text(naming))
     comments = "".join(f"# {line}\n" for line in questions)
     return Inferred(comments + text, questions, tuple(problems), asked)
+
+
+def _complaints(
+    text: str, examples: Sequence[Example], naming: Naming, rules: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What the map makes of the first example that differs from its target."""
+    is_rounded = any({"multiply", "divide", "add"} & rule.keys() for rule in rules)
+    for number, example in enumerate(examples):
+        sizes = {name: values[number] for name, values in naming.asked.items()}
+        if found := list(
+            complaints(text, example.sources[-1], example.targets[-1], sizes, is_rounded=is_rounded)
+        ):
+            return found
+    return []
 
 
 def _asked_text(naming: Naming) -> Iterator[str]:

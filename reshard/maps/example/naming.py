@@ -49,36 +49,44 @@ class Naming:
         """A rule, from its spellings in all examples. ValueError where its factors have no law."""
         first = group[0]
         sizes = list(zip(*(one.sizes for one in group), strict=True))
+        names = self._all_names(first, sizes)
         numbers = list(zip(*(one.numbers for one in group), strict=True))
-        names = self._names(first, sizes)
-        told = {names[int(mark)] for text in first.sources for mark in _MARK.findall(text)}
-        padded = {names[int(length.mark.strip("<>"))] for length in first.pads}
-        known = dict(zip(names, sizes, strict=True))
-        shape = parse_shape(_named(first.shape, names))
-        asked = self._undetermined(shape, known, told, padded, is_whole=bool(first.sources))
-        names = [self._asked_size(n, known[n], {*names} - {n}) if n in asked else n for n in names]
-        known = dict(zip(names, sizes, strict=True))
-        sources = [self._template(text, names, numbers) for text in first.sources]
-        targets = [self._template(text, names, numbers) for text in first.targets]
         rule: dict[str, Any] = {}
-        if sources:
-            rule["from"] = sources if len(sources) > 1 else sources[0]
-        rule["to"] = targets if len(targets) > 1 else targets[0]
+        for key, texts in (("from", first.sources), ("to", first.targets)):
+            templates = [self._template(text, names, numbers) for text in texts]
+            if templates:
+                rule[key] = templates if len(templates) > 1 else templates[0]
         rule["shape"] = _named(first.shape, names)
         for key, lengths in (("pad", [o.pads for o in group]), ("crop", [o.crops for o in group])):
             if lengths[0]:
                 rule[key] = self._lengths(key, lengths, names)
+        known = dict(zip(names, sizes, strict=True))
         self._arithmetic(rule, group, parse_shape(rule["shape"]), known)
-        if first.fill is not None and (first.fill or not sources):
-            rule["fill"] = int(first.fill) if first.fill == int(first.fill) else first.fill
+        if first.fill is not None and (first.fill or not first.sources):
+            rule["fill"] = _shortest(first.fill)
         if first.cast is not None:
             rule["cast"] = first.cast
+        self._tell_rounding(rule, group)
+        return rule
+
+    def _all_names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
+        """The names of a rule's sizes, those that are given with the map renamed."""
+        names = self._names(first, sizes)
+        known = dict(zip(names, sizes, strict=True))
+        told = {names[int(mark)] for text in first.sources for mark in _MARK.findall(text)}
+        padded = {names[int(length.mark.strip("<>"))] for length in first.pads}
+        shape = parse_shape(_named(first.shape, names))
+        asked = self._undetermined(shape, known, told, padded, is_whole=bool(first.sources))
+        taken = {*names}
+        return [self._asked_size(n, known[n], taken - {n}) if n in asked else n for n in names]
+
+    def _tell_rounding(self, rule: Mapping[str, Any], group: Sequence[Spelled]) -> None:
         off = sum(one.off for one in group)
         if off:
+            first = rule["to"] if isinstance(rule["to"], str) else rule["to"][0]
             self._open(
-                f"{targets[0]}: the script rounds {off:,} elements otherwise, by up to two units in the last place"
+                f"{first}: the script rounds {off:,} elements otherwise, by up to two units in the last place"
             )
-        return rule
 
     def _names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
         names: list[str] = []
@@ -160,8 +168,7 @@ class Naming:
                 if name not in known:
                     self.asked[name] = self._hints[name]
         if group[0].fit.addend:
-            addend = group[0].fit.addend
-            rule["add"] = int(addend) if addend == int(addend) else addend
+            rule["add"] = _shortest(group[0].fit.addend)
 
     def _undetermined(
         self,
@@ -199,6 +206,11 @@ class Naming:
             self.asked[name] = values
             return name
         return self._asked_as("size", values, taken)
+
+
+def _shortest(number: float) -> float:
+    """A whole number without a point."""
+    return int(number) if number == int(number) else number
 
 
 def _named(text: str, names: Sequence[str]) -> str:

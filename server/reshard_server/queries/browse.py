@@ -158,7 +158,7 @@ def _format(folder: Location, key: Key) -> str | None:
 def _stays_inside(place: Location) -> bool:
     """Whether no file of a prefix is a link that leads out of its folder. Links in a folder show when it is opened."""
     try:
-        return not place.traits.renames or files_of(place) is None or bool(viewed(place))
+        return not place.traits.renames or place.is_folder() or bool(viewed(place))
     except ReshardError:
         return False
 

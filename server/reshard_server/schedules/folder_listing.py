@@ -25,6 +25,10 @@ SLACK_SECONDS = 0.1
 """How much later than the newest file a folder may have changed, because of rounding."""
 
 
+LOST_MEANWHILE = "some of its files were deleted while it was listed"
+"""How it is noticed of a step that the training run is deleting just then."""
+
+
 class GoneError(Exception):
     """A step that was deleted, at least in part; the text says how that was noticed."""
 
@@ -115,9 +119,9 @@ def _of_prefix(prefix: Path) -> Listing | None:
             files[ending] = FileState(status.st_ino, status.st_size, status.st_mtime_ns)
             odd = odd if stat.S_ISREG(status.st_mode) else entry.name
     except (FileNotFoundError, StorageError) as error:
-        raise GoneError("some of its files were deleted while it was listed") from error
+        raise GoneError(LOST_MEANWHILE) from error
     if not {file.name for file in needed} <= {entry.name for entry in found}:
-        raise GoneError("some of its files were deleted while it was listed")
+        raise GoneError(LOST_MEANWHILE)
     return Listing(files, odd=odd)
 
 
@@ -125,4 +129,4 @@ def check_whole(before: Listing, root: Path) -> None:
     """Raises GoneError if a file that was listed before is gone or changed; new files are fine."""
     now = listing(root)
     if any(now.files.get(path) != file for path, file in before.files.items()):
-        raise GoneError("some of its files were deleted while it was listed")
+        raise GoneError(LOST_MEANWHILE)

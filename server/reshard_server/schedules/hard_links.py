@@ -19,6 +19,7 @@ from pathlib import Path
 from reshard.surface.places import Location, files_of
 from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.schedules.folder_listing import (
+    LOST_MEANWHILE,
     SLACK_SECONDS,
     GoneError,
     Listing,
@@ -132,7 +133,7 @@ def _link(file: Path, at: Path) -> None:
     try:
         os.link(file, at, follow_symlinks=False)
     except FileNotFoundError as error:
-        raise GoneError("some of its files were deleted while it was listed") from error
+        raise GoneError(LOST_MEANWHILE) from error
 
 
 def _sync(folder: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.torch import archive as module
 from reshard.formats.torch.archive import Archive, open_archive
+from reshard.formats.torch.write_archive import archive_of
+from reshard.formats.torch.zip_records import CENTRAL_MAGIC, END64_MAGIC, LOCATOR_MAGIC
 from tests.dcp_files import archive
 
 STORED = archive(b"pickle", b"elements")
@@ -179,3 +181,37 @@ def test_damaged_archives_are_answered_or_refused(flips: list[tuple[int, int]], 
                 assert start + record.nbytes <= len(cut)
         except ReshardError as error:
             assert str(error)
+
+
+WRITTEN = archive_of(b"pickle")
+"""With the end records of ZIP64, as torch's."""
+
+LOCATOR_AT = WRITTEN.index(LOCATOR_MAGIC)
+END64_AT = WRITTEN.index(END64_MAGIC)
+
+
+def put(at: int, data: bytes) -> bytes:
+    return WRITTEN[:at] + data + WRITTEN[at + len(data) :]
+
+
+def with_directory(size: int, count: int) -> bytes:
+    """Another size and number of records in ZIP64's end record."""
+    return put(END64_AT + 32, struct.pack("<2Q", count, size))
+
+
+DIRECTORY_BYTES = END64_AT - WRITTEN.index(CENTRAL_MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (put(LOCATOR_AT + 8, struct.pack("<Q", LOCATOR_AT)), "its ZIP64 end record is not before its locator"),
+        (put(LOCATOR_AT + 8, struct.pack("<Q", END64_AT - 1)), "its ZIP64 end record is not where its locator says"),
+        (with_directory(DIRECTORY_BYTES, 4), "its directory is cut short"),
+        (with_directory(DIRECTORY_BYTES - 1, 3), "its directory is cut short"),
+        (put(WRITTEN.index(CENTRAL_MAGIC), b"PK\3\3"), "its directory is cut short"),
+        (with_directory(DIRECTORY_BYTES, 2), f"its directory has {DIRECTORY_BYTES} bytes, but its records take {DIRECTORY_BYTES - 61}"),
+    ],
+)  # fmt: skip
+def test_end_records_that_lie(data: bytes, said: str) -> None:
+    assert refusal(data) == f"{LIES}{said}{COPY}"

@@ -59,6 +59,11 @@ CASES |= {
 CASES["tensorflow"] = case("raw", to="tensorflow", layout=ROWS, max_memory="9MiB")
 """Several files below the target's name."""
 
+CASES["keras"] = case("zstd", ("cols", "scatter"), to="keras", layout=COLUMNS, max_memory="9MiB")
+
+ENDINGS = {"keras": ".weights.h5"}
+"""Of the names of targets that need one."""
+
 
 def make_tree() -> dict[str, Any]:
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import reshard
 from reshard.errors import ReshardError
 from reshard.storage.local.staging import staging_for
 from tests.checkpoint_files import files_of, files_without_times
-from tests.robustness.crash.cases import CASES, make_tree
+from tests.robustness.crash.cases import CASES, ENDINGS, make_tree
 from tests.robustness.crash.interrupted import journal_tasks, same_result
 from tests.robustness.crash.killing import Point, run_killed
 
@@ -44,7 +44,7 @@ def undisturbed(sources, tmp_path_factory):
 
     def result(name: str) -> Path:
         if name not in made:
-            made[name] = root / name
+            made[name] = root / f"{name}{ENDINGS.get(name, '')}"
             reshard.convert(sources[CASES[name].source], made[name], **CASES[name].options)
         return made[name]
 
@@ -55,7 +55,8 @@ def undisturbed(sources, tmp_path_factory):
 def test_the_cases_are_what_they_are_called(name, sources, tmp_path):
     case = CASES[name]
     options = {k: v for k, v in case.options.items() if k != "check"}
-    planned = reshard.plan(sources[case.source], tmp_path / "t", **options)
+    target = tmp_path / f"t{ENDINGS.get(name, '')}"
+    planned = reshard.plan(sources[case.source], target, **options)
     assert {(t.target.name, t.plan.strategy) for t in planned.tensors} >= case.strategies
     assert planned.tasks >= 6
 
@@ -65,7 +66,7 @@ KILLS = [(name, point) for name in CASES for point in POINTS if name == "weave" 
 
 @pytest.mark.parametrize(("name", "point"), KILLS, ids=str)
 def test_killed_and_run_again(name, point, sources, undisturbed, tmp_path):
-    case, target = CASES[name], tmp_path / "t"
+    case, target = CASES[name], tmp_path / f"t{ENDINGS.get(name, '')}"
     source = sources[case.source]
     assert run_killed(point, source, target, **case.options) == -9
     unfinished = staging_for(target)

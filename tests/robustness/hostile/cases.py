@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zstandard import ZstdError
 
+from reshard.errors import ReshardError
 from tests.robustness.hostile.damage_codecs import damage_chunk
 from tests.robustness.hostile.damage_files import (
     add_many,
@@ -19,7 +20,9 @@ from tests.robustness.hostile.damage_files import (
 )
 from tests.robustness.hostile.damage_json import damage_json_file
 from tests.robustness.hostile.damage_ocdbt import damage_bytes, damage_database
+from tests.robustness.hostile.damage_one_file import damage_hdf5, damage_index
 from tests.robustness.hostile.damage_safetensors import damage_header
+from tests.robustness.hostile.specimens import WITHIN
 
 _JSON = (
     "_METADATA",
@@ -30,6 +33,11 @@ _JSON = (
     ".zarray",
     "zarr.json",
 )
+
+
+def source_of(folder: Path, what: str) -> Path:
+    """The path that names the checkpoint of a case, by what was done."""
+    return folder / "src" / WITHIN.get(what.partition(":")[0], "")
 
 
 def make_case(seed: int, specimens: Path, folder: Path) -> str:
@@ -55,7 +63,14 @@ def _json(rng: random.Random, root: Path) -> str:
         path = rng.choice([p for p in found if p.name == kind])
         damage = damage_header if path.suffix == ".safetensors" else damage_json_file
         return damage(rng, path)
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError):  # damaged before
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # damaged before
         return "nothing"
 
 
@@ -65,6 +80,16 @@ def _holds_json(path: Path) -> bool:
         or path.parent.name == "array_metadatas"
         or path.name.endswith((".safetensors", ".safetensors.index.json"))
     )
+
+
+def _one_file(rng: random.Random, root: Path) -> str:
+    """An index of TensorFlow, or an HDF5 file; else any bytes."""
+    for path in files_of(root):
+        if path.suffix == ".index":
+            return damage_index(rng, path)
+        if path.suffix == ".h5":
+            return damage_hdf5(rng, path)
+    return _bytes(rng, root)
 
 
 def _bytes(rng: random.Random, root: Path) -> str:
@@ -107,6 +132,7 @@ def _guarded(damage: Callable[[random.Random, Path], str]) -> Callable[[random.R
             return damage(rng, root)
         except (
             OSError,
+            ReshardError,
             ValueError,
             IndexError,
             KeyError,
@@ -120,5 +146,5 @@ def _guarded(damage: Callable[[random.Random, Path], str]) -> Callable[[random.R
 
 _DAMAGES = (
     _json, _json, _json, _json, _bytes, _bytes, _chunk, _chunk, _database, _database,
-    *map(_guarded, (replace_file, replace_file, replace_folder, rename_leaf, add_many)),
+    *map(_guarded, (_one_file, _one_file, replace_file, replace_file, replace_folder, rename_leaf, add_many)),
 )  # fmt: skip

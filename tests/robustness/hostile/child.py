@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.robustness.hostile.cases import make_case
-from tests.robustness.hostile.operations import operate
+from tests.robustness.hostile.cases import make_case, source_of
+from tests.robustness.hostile.operations import Seen, operate
 from tests.robustness.hostile.watch import Watch, snapshot
 
 Tell = Callable[[dict[str, object]], None]
@@ -61,7 +61,9 @@ def run_case(seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell) -
     before = snapshot(folder, [folder / "out"])
     started, base = time.process_time(), _forget_peak()
     watch.allowed, watch.outside, watch.is_on = (str(folder / "out"),), [], True
-    seen = operate(folder / "src", folder / "out" / "dst", seed)
+    source = source_of(folder, what)
+    target = "dst.weights.h5" if source.suffix == ".h5" else "dst"
+    seen = operate(source, folder / "out" / target, seed)
     watch.is_on = False
     peak = _peak() - base
     wrong = seen.wrong + [f"writes {w}" for w in watch.outside]
@@ -71,13 +73,19 @@ def run_case(seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell) -
         for p in sorted(before.keys() | after.keys())
         if before.get(p) != after.get(p)
     ]
-    left = [p.name for p in (folder / "out").iterdir() if p.name != "dst"]
+    left = [p.name for p in (folder / "out").iterdir() if not _is_of(target, p.name, seen)]
     wrong += [f"left behind {left}"] if left else []
     _remove(folder)
     return {
         "seed": seed, "what": what, "outcomes": seen.outcomes, "wrong": wrong,
         "seconds": time.process_time() - started, "peak_bytes": peak,
     }  # fmt: skip
+
+
+def _is_of(target: str, name: str, seen: Seen) -> bool:
+    """Whether a file or folder is the target, or one of the files of a prefix that was written."""
+    is_made = seen.outcomes.get("convert") == "ok"
+    return name == target or (is_made and name.startswith(f"{target}."))
 
 
 def _remove(folder: Path) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import jax
 import ml_dtypes
 import numpy as np
@@ -50,6 +51,14 @@ OLD = {
 DCP = "dcp"
 """A distributed checkpoint as torch writes it."""
 
+WITHIN = {
+    "tensorflow": "ckpt",
+    "tensorflow-shards": "ckpt",
+    "keras": "model.weights.h5",
+    "keras-record": "model.weights.h5",
+}
+"""Checkpoints that a prefix or a file in the specimen's folder names."""
+
 TENSORS = {"drop": ["key", "none", "empty", "name"]}
 """Safetensors files hold nothing else."""
 
@@ -82,7 +91,38 @@ def make_specimens(root: Path) -> list[str]:
     for name, options in OURS.items():
         reshard.convert(root / "raw-zarr2", root / name, **options)
     write_dcp(root / DCP, _state(), files=2, paths=_paths())
-    return [*FORMS, *OLD, *OURS, DCP]
+    for name in WITHIN:
+        (root / name).mkdir()
+    _write_within(root)
+    return [*FORMS, *OLD, *OURS, DCP, *WITHIN]
+
+
+def _write_within(root: Path) -> None:
+    places = {name: root / name / path for name, path in WITHIN.items()}
+    texts = {**TENSORS, "drop": ["key", "none", "empty"]}
+    source = root / "raw-zarr2"
+    reshard.convert(
+        source, places["tensorflow-shards"], to="tensorflow", mesh="data=2,model=2", **texts
+    )
+    reshard.convert(source, places["keras-record"], **TENSORS)
+    reshard.convert(source, places["tensorflow"], to="tensorflow", **texts)
+    (root / "tensorflow" / "ckpt.slices.json").unlink()
+    with h5py.File(
+        places["keras"], "w"
+    ) as file:  # as Keras: without a record, and opaque elements have an attribute
+        for name, array in _state_arrays().items():
+            file[name] = array
+            file[name.rpartition("/")[0]].attrs["name"] = name.split("/")[1]
+        made = file.create_dataset("layers/half/vars/0", data=np.zeros((4, 2), "V2"))
+        made.attrs["dtype"] = "bfloat16"
+
+
+def _state_arrays() -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        "layers/dense/vars/0": np.arange(24, dtype=np.float32).reshape(6, 4),
+        "layers/dense/vars/1": np.arange(4, dtype=np.float32),
+        "optimizer/vars/0": np.array(7, np.int64),
+    }
 
 
 def _state() -> dict[str, Any]:

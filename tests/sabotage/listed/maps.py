@@ -81,8 +81,8 @@ SABOTAGES = (
         "example-unproved",
         "a map that was learned is not proved on its examples",
         "reshard/maps/example/infer.py",
-        "        if rules and not problems:",
-        "        if False:",
+        "    if rules and not problems:",
+        "    if False:",
         ("tests/maps/example/test_families.py::test_what_the_proof_finds_is_a_problem",),
     ),
 )

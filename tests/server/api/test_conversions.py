@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from reshard_server.db.conversions import claims, conversions
-from reshard_server.schemas.conversion import ProgressState
 
-from tests.server.claimed import begun, claimed
+from tests.server.claimed import claimed
 from tests.server.served import Served
 
 URL = "/v1/conversions"
+
+
 ONE = {"source": "data/a", "target": "data/b"}
 
 
@@ -78,6 +79,7 @@ def test_a_key_that_is_none(served: Served, key: Any) -> None:
 
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}
+
 
 REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
     ({"source": "other/a"}, 404, "not-found", "/source",
@@ -302,74 +304,3 @@ def test_what_has_ended_is_not_cancelled_and_what_runs_not_deleted(served: Serve
     )
     assert served.ask("DELETE", f"{URL}/{new}").status_code == 204
     assert served.ask("GET", f"{URL}/{new}").status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allow"),
-    [
-        ("PUT", URL, "GET, POST"), ("PATCH", f"{URL}/x", "DELETE, GET"), ("GET", f"{URL}/x:cancel", "POST"),
-        ("DELETE", f"{URL}/x:retry", "POST"), ("OPTIONS", f"{URL}/x:cancel", "POST"), ("POST", f"{URL}/x/events", "GET"), ("DELETE", "/livez", "GET"),
-    ],
-)  # fmt: skip
-def test_a_method_that_is_not_allowed(served: Served, method: str, path: str, allow: str) -> None:
-    answer = served.ask(method, path)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, allow)
-    assert answer.json()["type"] == "urn:reshard:problem:method-not-allowed"
-
-
-def test_actions_are_posted(served: Served) -> None:
-    for method, name in (("GET", "x:cancel"), ("DELETE", "x:retry")):
-        assert served.ask(method, f"{URL}/{name}").json()["detail"] == (
-            f"{name!r} ends with an action, which takes POST only; send POST, or remove the action"
-        )
-
-
-def test_nothing_here(served: Served) -> None:
-    answer = served.ask("GET", "/v2/things")
-    assert (answer.status_code, answer.json()["type"]) == (404, "urn:reshard:problem:not-found")
-
-
-@pytest.mark.parametrize("token", [None, "Bearer wrong", "Basic YTpi", "Bearer"])
-def test_nobody_asks_without_a_token(served: Served, token: str | None) -> None:
-    headers = {"Authorization": token} if token else {}
-    for path in (URL, f"{URL}/x", f"{URL}/x/events", "/metrics"):
-        answer = served.ask("GET", path, None, headers=headers)
-        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-
-def test_an_event_that_was_the_last_is_not_told_again(served: Served) -> None:
-    new = served.create()
-    conversions.request_cancel(served.db, new)
-    answer = served.ask("GET", f"{URL}/{new}/events", headers={"Last-Event-ID": "2"})
-    assert (answer.status_code, answer.content) == (204, b"")
-    answer = served.ask("GET", f"{URL}/{new}/events", headers={"Last-Event-ID": "1"})
-    assert answer.text.startswith("retry: 2000\n\nid: 2\nevent: end\ndata: {")
-
-
-def test_metrics_tell_the_records(served: Served) -> None:
-    done, running = served.create(), served.create()
-    served.create()
-    ended, going_on = (begun(served.db, new) for new in (done, running))
-    claims.finish(served.db, ended, "succeeded", result=[{"moved_bytes": 700}])
-    claims.set_progress(
-        served.db,
-        going_on,
-        ProgressState(
-            stage="copying", moved_bytes=40, total_bytes=50, tasks_done=1, tasks=2, tensor="w"
-        ),
-    )
-    text = served.ask("GET", "/metrics").text
-    for line in (
-        'reshard_conversions{state="succeeded"} 1.0', 'reshard_conversions{state="running"} 1.0',
-        "reshard_queue_depth 1.0", "reshard_moved_bytes_total 700.0", "reshard_moving_bytes 40.0",
-        'reshard_conversion_seconds_bucket{le="1.0",state="succeeded"} 1.0', "reshard_records_up 1.0",
-        'reshard_conversion_seconds_bucket{le="+Inf",state="succeeded"} 1.0', "reshard_streams_open 0.0",
-        'reshard_request_seconds_count{method="POST",route="/v1/conversions",status="202"} 3.0',
-        "reshard_workers 0.0",
-    ):  # fmt: skip
-        assert line in text.splitlines()
-    assert "process_resident_memory_bytes " in text
-
-
-def test_metrics_are_open_where_the_settings_say_so(serve: Callable[..., Served]) -> None:
-    assert serve(metrics_open=True).ask("GET", "/metrics", None).status_code == 200

@@ -26,3 +26,10 @@ def any_bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]
     made = Bench(tmp_path / "bench", url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def run(bench: Bench) -> Path:
+    folder = bench.data / "run"
+    folder.mkdir()
+    return folder

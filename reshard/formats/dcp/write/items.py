@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from reshard.checksums.crc import CRC32
 from reshard.formats.file_map import Insert, SharedFile, StoredRanges
-from reshard.formats.torch.write_archive import ALIGNMENT, archive_head, archive_of, archive_tail
+from reshard.formats.torch.write_archive import (
+    ALIGNMENT,
+    archive_head,
+    archive_of,
+    archive_tail,
+    elements_start,
+)
 from reshard.formats.torch.write_tensor import tensor_pickle
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
@@ -62,8 +68,8 @@ def next_item(dtype: str, box: Box, end: int) -> TensorItem:
     """The item of a slice, behind the bytes of a file that end at ``end``."""
     at = end + -end % ALIGNMENT
     nbytes = box.size * storage_bytes(dtype)
-    head = archive_head(tensor_pickle(dtype, box.shape), nbytes)
-    return TensorItem(dtype, box.shape, nbytes, at, at + len(head))
+    start = at + elements_start(tensor_pickle(dtype, box.shape), nbytes)
+    return TensorItem(dtype, box.shape, nbytes, at, start)
 
 
 def items_file(first: int, items: Sequence[TensorItem]) -> SharedFile:
