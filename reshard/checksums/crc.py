@@ -46,10 +46,12 @@ class Crc(Struct, frozen=True):
     Attributes:
         name: its name in awscrt.
         width: bits of a value, 64 or 32.
+        title: its name in messages.
     """
 
     name: str
     width: int
+    title: str
 
     @property
     def ones(self) -> int:
@@ -73,9 +75,9 @@ class Crc(Struct, frozen=True):
         return self.combine(value, 0, nbytes) if value and nbytes else value
 
 
-CRC64NVME = Crc("crc64nvme", 64)
-CRC32C = Crc("crc32c", 32)
-CRC32 = Crc("crc32", 32)
+CRC64NVME = Crc("crc64nvme", 64, "CRC-64/NVME")
+CRC32C = Crc("crc32c", 32, "CRC32C")
+CRC32 = Crc("crc32", 32, "CRC-32")
 """Of zip archives; ``zlib.crc32``."""
 
 CRC32C_OF_CHECKED = 0x48674BC7

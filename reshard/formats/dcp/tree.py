@@ -32,12 +32,14 @@ class TreeLeaf(Struct, frozen=True):
         entry: the tensor in pieces; None for another value.
         number: dtype and bytes of a number; None for anything else.
         path: the file that it is in, for a number.
+        is_checked: whether the CRC of that number's pickle was compared.
     """
 
     leaf: Leaf
     entry: TensorEntry | None = None
     number: tuple[str, bytes] | None = None
     path: str = ""
+    is_checked: bool = False
 
 
 def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> list[TreeLeaf]:
@@ -86,17 +88,18 @@ def _leaves(
         yield TreeLeaf(_leaf(path, meta, is_tensor=False))
         return
     for below, value in stored.values:
-        yield _value_leaf((*path, *below), value, stored.path)
+        yield _value_leaf((*path, *below), value, stored)
 
 
-def _value_leaf(path: tuple[PathKey, ...], value: Any, file: str) -> TreeLeaf:
+def _value_leaf(path: tuple[PathKey, ...], value: Any, stored: StoredValue) -> TreeLeaf:
     if isinstance(value, str):
         return TreeLeaf(_leaf(path, {"value_metadata": _TEXT, "string": value}, is_tensor=False))
     if value is None or isinstance(value, Empty):
         kind = "None" if value is None else value.kind
         meta = {"value_metadata": {"value_type": kind, "skip_deserialize": True}}
         return TreeLeaf(_leaf(path, meta, is_tensor=False))
-    return TreeLeaf(_leaf(path, _NUMBER), number=element_of(value), path=file)
+    is_checked = bool(stored.digest)
+    return TreeLeaf(_leaf(path, _NUMBER), None, element_of(value), stored.path, is_checked)
 
 
 def _leaf(path: tuple[PathKey, ...], meta: Mapping[str, Any], *, is_tensor: bool = True) -> Leaf:
