@@ -44,11 +44,13 @@ from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "torch"
 
-OPENED_LEAF_BYTES = 6000
-"""Memory of a leaf while it is opened: its nodes, its records, and the entry of its record in the directory."""
+OPENED_LEAF_BYTES = 3500
+"""Memory of a leaf while it is opened: its nodes, its records, and the entry of its record in the directory.
+
+tracemalloc measures 2200 for tensors with 16 dimensions, 1900 with two, 1100 for a number (CPython 3.11)."""
 
 LEAF_BYTES, DIMENSION_BYTES = 2000, 36
-"""Memory of an open leaf, and of a dimension of it."""
+"""Memory of an open leaf, and of a dimension of it. Measured: 1800 with two dimensions, 2000 in another order of axes."""
 
 _MOST_SHOWN = 3
 
