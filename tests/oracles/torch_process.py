@@ -55,6 +55,18 @@ def save_model(kind: str, folders: dict[str, str]) -> Any:
     return _logits(model)
 
 
+def save_bin_model(kind: str, folder: str) -> Any:
+    """The logits of a small random model, which is saved as transformers did before safetensors: one ``pytorch_model.bin``."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(kind, **CONFIGS[kind])
+    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
+    config.save_pretrained(folder)
+    torch.save(model.state_dict(), f"{folder}/pytorch_model.bin")
+    return _logits(model)
+
+
 def save_described(configs: dict[str, dict[str, Any]], folder: str) -> Any:
     """Saves a random model for each config, by the name of its folder, with the files that go with it."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -120,7 +132,7 @@ def group(action: str, folders: list[str]) -> Any:
 
 FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values,
+    for f in (save_model, save_bin_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values,
               restricted_metadata, save_state, load_state, save_model_files, save_script, load_legacy)
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from reshard.errors import FormatError, MissingError, NotACheckpointError, Resha
 from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
 from reshard.formats.model_index import ModelIndex, read_model_index
 from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
 """Other files are not looked into."""
@@ -32,6 +33,9 @@ MODELS = ("pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin
 ARCHIVE = b"PK\3\4"
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The magic number with which ``torch.save`` began before torch 1.6, as a pickle."""
+
+WINDOW_BYTES = 64 << 10
+"""What is read at once of the beginning and of the end: the pickle or the directory of some hundred tensors."""
 
 _END = b"PK\5\6"
 _END_BYTES = 22
@@ -70,9 +74,12 @@ def is_bin_index(name: str) -> bool:
 
 
 def start_of(file: Location) -> bytes:
-    """The first bytes of a file."""
-    with closing(file.open()) as opened:
-        return opened.read(0, START_BYTES)
+    """The first bytes of a file; where each read is a request, as many as the pickle of a small model takes."""
+    found = file.status(f"the file {file.name!r}")
+    if found is None or found.kind != "file":
+        return b""
+    nbytes = WINDOW_BYTES if file.traits.by_requests else START_BYTES
+    return read_part(file, found, 0, min(nbytes, found.nbytes))
 
 
 def is_safetensors_start(start: bytes) -> bool:

@@ -7,7 +7,13 @@ from contextlib import closing, contextmanager
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.foreign.formats import refuse_stand_in
-from reshard.formats.state_dict.files import ARCHIVE, LEGACY, is_safetensors_start, start_of
+from reshard.formats.state_dict.files import (
+    ARCHIVE,
+    LEGACY,
+    WINDOW_BYTES,
+    is_safetensors_start,
+    start_of,
+)
 from reshard.formats.torch.archive import LOCAL_BYTES, OF_STATE, Archive, open_archive
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.buckets.read_many import ByteRange, read_many
@@ -15,9 +21,6 @@ from reshard.storage.location import Location
 from reshard.storage.recent_reads import read_part
 
 PICKLE = "data.pkl"
-
-_END_BYTES = 64 << 10
-"""What is read of the end at first: the directory of a thousand tensors takes as much."""
 
 
 class StateArchive:
@@ -27,11 +30,11 @@ class StateArchive:
         version: which content of the file; see ``FileStatus.version``.
     """
 
-    def __init__(self, file: Location, found: FileStatus, opened: OpenFile) -> None:
+    def __init__(self, file: Location, found: FileStatus, opened: OpenFile, start: bytes) -> None:
         self.version = found.version
         self._file, self._found, self._opened = file, found, opened
-        self._end = max(0, found.nbytes - _END_BYTES)
-        self._last = self._part(self._end, found.nbytes - self._end)
+        end = max(0, found.nbytes - WINDOW_BYTES)
+        self._windows = ((0, start), (end, self._part(end, found.nbytes - end)))
         self._ahead: Mapping[ByteRange, bytes] = {}
         self.archive: Archive = open_archive(self.read, found.nbytes, str(file), OF_STATE)
 
@@ -40,8 +43,10 @@ class StateArchive:
         ahead = self._ahead.get(self._range(offset, nbytes))
         if ahead is not None:
             return ahead
-        at = offset - self._end
-        data = self._last[at : at + nbytes] if at >= 0 else self._part(offset, nbytes)
+        for begin, window in self._windows:
+            if begin <= offset and offset + nbytes <= begin + len(window):
+                return window[offset - begin : offset - begin + nbytes]
+        data = self._part(offset, nbytes)
         if len(data) < nbytes:
             raise CorruptError(
                 f"{self._file} ends after {self._found.nbytes:,} bytes, but a part of it should be at {offset:,}; restore it from a copy"
@@ -73,9 +78,10 @@ def opened_archive(file: Location) -> Iterator[StateArchive]:
     found = file.status(f"the file {file.name!r}")
     if found is None or found.kind != "file":
         raise FormatError(f"{file} is no plain file; expected one that torch.save wrote")
-    _refuse_others(start_of(file), file)
+    start = start_of(file)
+    _refuse_others(start, file)
     with closing(file.open(found.version)) as opened:
-        one = StateArchive(file, found, opened)
+        one = StateArchive(file, found, opened, start)
         one.archive.refuse_big_endian()
         yield one
 

@@ -138,6 +138,33 @@ def test_a_model_in_shards_of_hugging_face(torch: Oracle, tmp_path: Path) -> Non
     assert by_torch(torch, tmp_path / "hf") == made["tensors"]
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])  # the output layer of gpt2 is its embedding
+def test_a_model_that_transformers_saved_loads_as_safetensors(
+    torch: Oracle, tmp_path: Path, kind: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    logits = torch.ask("save_bin_model", kind=kind, folder=str(old))
+    reshard.convert(old, new, to="safetensors", config=old)
+    assert not (new / "pytorch_model.bin").exists()
+    found = torch.ask("load_model", folder=str(new))
+    assert found == {"logits": logits, "missing_keys": [], "unexpected_keys": []}
+
+
+def test_a_flipped_bit_is_named_by_verify(
+    saved: dict[str, dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    assert saved
+    file = tmp_path / "views.pt"
+    data = bytearray((folder / "views.pt").read_bytes())
+    assert reshard.verify(folder / "views.pt").differences == 0
+    data[data.index(np.arange(60, dtype=np.int32).tobytes()) + 100] ^= 1
+    file.write_bytes(data)
+    found = {one.name: one.detail for one in reshard.verify(file).tensors if one.is_difference}
+    assert found.keys() == saved["views"].keys() - {"nothing"}
+    assert all(f"its bytes in {file} do not have the CRC-32" in text for text in found.values())
+
+
 REFUSED = {
     "conj": "FILE: 'w' is stored with the mark 'conj', so that its bytes are not its values; save it after resolve_conj() and resolve_neg()",
     "neg": "FILE: 'w' is stored with the mark 'neg', so that its bytes are not its values; save it after resolve_conj() and resolve_neg()",
