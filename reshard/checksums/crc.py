@@ -11,6 +11,7 @@ cost 256 KiB a stride (64 KiB for 32 bits) and are kept in a bounded cache.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import import_module
@@ -41,7 +42,7 @@ FEW = 8
 
 
 class Crc(Struct, frozen=True):
-    """A reflected CRC with all-ones initial value and final inversion, computed by awscrt.
+    """A reflected CRC with all-ones initial value and final inversion, computed by awscrt or zlib.
 
     Attributes:
         name: its name in awscrt.
@@ -197,6 +198,10 @@ def _dtype(crc: Crc) -> np.dtype[Any]:
 
 @lru_cache(maxsize=3)
 def _checksum(name: str) -> Checksum:
+    if (
+        name == CRC32.name
+    ):  # awscrt has no vector instructions for it on x86: 2.8 GiB/s, zlib 3.9 (measured)
+        return zlib.crc32
     return _c_function(f"checksums_{name}", name)
 
 
