@@ -199,16 +199,17 @@ def rebuilt(
     offset: int = 0,
     count: int | None = None,
     more: tuple[Any, ...] = (),
+    key: str = "0",
 ) -> Call:
-    """The call that makes a tensor; ``more``: arguments at the end."""
+    """The call that makes a tensor; ``more``: arguments at the end; ``key``: of its storage."""
     elements = math.prod(shape) if count is None else count
     hooks = Ordered({})
     if dtype in STORAGES:
-        storage = Reference(("storage", Global("torch", STORAGES[dtype]), "0", "cpu", elements))
+        storage = Reference(("storage", Global("torch", STORAGES[dtype]), key, "cpu", elements))
         arguments = (storage, offset, shape, stride, False, hooks, *more)
         return Call(Global("torch._utils", "_rebuild_tensor_v2"), arguments)
     nbytes = elements * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize
-    untyped = Reference(("storage", Global("torch.storage", "UntypedStorage"), "0", "cpu", nbytes))
+    untyped = Reference(("storage", Global("torch.storage", "UntypedStorage"), key, "cpu", nbytes))
     arguments = (untyped, offset, shape, stride, False, hooks, Global("torch", dtype), *more)
     return Call(Global("torch._utils", "_rebuild_tensor_v3"), arguments)
 

@@ -34,7 +34,7 @@ OTHERS = (
 )  # fmt: skip
 """Files of Orbax, flax, TensorFlow, torch and transformers."""
 
-LIBRARIES = ("ocdbt.process_N", "ray.", "torch.Size", "torch.save")
+LIBRARIES = ("ocdbt.process_N", "ray.", "torch.Size", "torch._utils", "torch.save")
 """Names of other libraries, and a folder of TensorStore, that begin as a module here does."""
 
 FILE_ENDINGS = (".py", ".json", ".tree", ".ocdbt")

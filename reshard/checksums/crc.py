@@ -11,6 +11,7 @@ cost 256 KiB a stride (64 KiB for 32 bits) and are kept in a bounded cache.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import import_module
@@ -41,15 +42,17 @@ FEW = 8
 
 
 class Crc(Struct, frozen=True):
-    """A reflected CRC with all-ones initial value and final inversion, computed by awscrt.
+    """A reflected CRC with all-ones initial value and final inversion, computed by awscrt or zlib.
 
     Attributes:
         name: its name in awscrt.
         width: bits of a value, 64 or 32.
+        title: its name in messages.
     """
 
     name: str
     width: int
+    title: str
 
     @property
     def ones(self) -> int:
@@ -73,9 +76,9 @@ class Crc(Struct, frozen=True):
         return self.combine(value, 0, nbytes) if value and nbytes else value
 
 
-CRC64NVME = Crc("crc64nvme", 64)
-CRC32C = Crc("crc32c", 32)
-CRC32 = Crc("crc32", 32)
+CRC64NVME = Crc("crc64nvme", 64, "CRC-64/NVME")
+CRC32C = Crc("crc32c", 32, "CRC32C")
+CRC32 = Crc("crc32", 32, "CRC-32")
 """Of zip archives; ``zlib.crc32``."""
 
 CRC32C_OF_CHECKED = 0x48674BC7
@@ -195,6 +198,9 @@ def _dtype(crc: Crc) -> np.dtype[Any]:
 
 @lru_cache(maxsize=3)
 def _checksum(name: str) -> Checksum:
+    # awscrt's has no vector instructions on x86: 2.8 GiB/s in one thread, zlib's 3.9 (measured).
+    if name == CRC32.name:
+        return zlib.crc32
     return _c_function(f"checksums_{name}", name)
 
 

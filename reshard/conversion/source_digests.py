@@ -75,8 +75,10 @@ def _crc_difference(plan: Plan, reader: Reader, name: str, limits: Limits) -> Ve
     """The error where what was read is not what was stored; CorruptError where what is stored is wrong itself."""
     tensor_digests(reader, limits, [name])
     target = next(t.name for t in plan.tensors if any(p.source == name for p in t.pieces))
+    crcs = reader.tensors[name].crcs
+    kind = "CRC" if crcs is None else crcs.crc.title
     return VerificationError(
-        f"{target!r}: what was read of {name!r} does not have the CRC32C that was recorded, but what is stored has it; the output was "
+        f"{target!r}: what was read of {name!r} does not have the {kind} that was recorded, but what is stored has it; the output was "
         "discarded; check this machine's memory, then run again"
     )
 

@@ -1,6 +1,7 @@
 """Digests of stored tensors: each chunk is decoded once, in bounded memory, by all workers.
 
-Copies of a slice, which nobody else reads, are compared with the one that is decoded.
+Copies of a slice, which nobody else reads, are compared with the one that is decoded. Ranges with a CRC that hold more than one tensor's
+elements, or hold them in another order, are read once more for it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from msgspec.structs import replace
 from reshard.checksums.sums import digest_text
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.copies import bytes_of_copies, compared_copies
-from reshard.engine.decode.chunk_reader import StoredChunks, crc_text
+from reshard.engine.decode.chunk_reader import StoredChunks
 from reshard.engine.decode.read_chunk import quickest_memory, stream_memory
 from reshard.engine.digest_task import DigestResult, DigestTask, digest_chunks, digest_or_damage
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
+from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unlike_text
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
@@ -88,7 +90,8 @@ def digests_with_casts(
     check_decodable(
         ((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts)
     )
-    total = sum(stored[n].spec.nbytes for n in listed) + bytes_of_copies(reader, listed)
+    total = sum(stored[n].spec.nbytes for n in listed)
+    total += bytes_of_copies(reader, listed) + bytes_of_ranges(reader, listed)
     sums = {n: _ReadSums.of(stored[n]) for n in listed}
     tell = tell_bytes(total, stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
@@ -98,10 +101,14 @@ def digests_with_casts(
             _note_damage(result.name, result.damage, damage)
             tell(result.name, result.nbytes)
     for name, found in sums.items():
-        _note_damage(name, crc_text(name) if found.unseen else "", damage)
+        _note_damage(name, unlike_text(reader, name) if found.unseen else "", damage)
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
+    for checked in checked_ranges(reader, listed, limits):
+        tell(checked.names[0], checked.nbytes)
+        for name in checked.names:
+            _note_damage(name, checked.damage_of(name), damage)
     return _digests({n: one for n, one in sums.items() if n not in (damage or {})}, casts)
 
 

@@ -17,6 +17,7 @@ from reshard.formats.contents import (
     Encoding,
     Extent,
     Leaf,
+    RecordedRange,
     Stored,
     StoredTensor,
     Style,
@@ -52,6 +53,13 @@ class Chunks(Protocol):
         """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
 
         ``locate`` gives the first of them; only what checks a checkpoint reads the others.
+        """
+        return ()
+
+    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:  # noqa: ARG002
+        """Ranges of files that hold the elements of a tensor, whose CRCs the format recorded; none where it records none.
+
+        What checks a checkpoint reads those of a tensor without ``crcs``, and those of a damaged one, to tell which file it is in.
         """
         return ()
 
@@ -106,6 +114,10 @@ class Reader(Struct, frozen=True, eq=False):
     def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:
         """Ranges that hold the same slice of a tensor; see ``Chunks.copies``."""
         return self.chunks.copies(name)
+
+    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:
+        """Ranges with a tensor's elements whose CRCs are recorded; see ``Chunks.recorded_ranges``."""
+        return self.chunks.recorded_ranges(name)
 
 
 class TargetTensor(Struct, frozen=True):

@@ -36,6 +36,7 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
         and tensor.crcs is None
         and not tensor.encoding.checksum
         and name not in agreeing
+        and not reader.recorded_ranges(name)
     )
     is_all = len(bare) == len(reader.tensors)
     return Unprotected(reader.uri, bare, is_all, reader.takes_record)

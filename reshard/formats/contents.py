@@ -11,6 +11,7 @@ from reshard.geometry.box import Box
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:  # it takes numpy, which help does without
+    from reshard.checksums.crc import Crc
     from reshard.checksums.piece_crcs import PieceCrcs
 
 Gathered = Literal["no", "in ranges", "at once"]
@@ -100,6 +101,20 @@ class Extent(Struct, frozen=True):
     version: str = ""
 
 
+class RecordedRange(Struct, frozen=True):
+    """Bytes of a file whose CRC the format recorded, as it does of the records of an archive.
+
+    Attributes:
+        extent: plain bytes of a file; all or some of them are elements of a tensor.
+        crc: the kind of CRC.
+        value: the one that the bytes should have.
+    """
+
+    extent: Extent
+    crc: Crc
+    value: int
+
+
 class Stored(Struct, frozen=True):
     """How many chunks of a tensor there should be, and how many of them are not stored; a zarr 3 shard counts as one."""
 
@@ -115,7 +130,7 @@ class StoredTensor(Struct, frozen=True):
         fill: bytes of the element that fills a chunk which is not stored (``spec.itemsize`` long).
         may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
         digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
-        crcs: the CRC32C of what it is stored in, where the format records it.
+        crcs: the CRCs of what it is stored in, where the format records them and they are of its elements alone.
         is_key: whether this is the data of a PRNG key, which may be moved but never cast.
         partition: how it was split beyond mesh axes where the checkpoint recorded it
             (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.

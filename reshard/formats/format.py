@@ -53,6 +53,7 @@ class About(Struct, frozen=True, kw_only=True):
         holds_texts: whether they have a place for strings all the same.
         holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
+        is_written: whether targets can have it; no for a format that is only read.
         by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
     """
 
@@ -66,6 +67,7 @@ class About(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
     by_prefix: bool = False
+    is_written: bool = True
 
 
 def _yes(_: Location) -> bool:
@@ -170,6 +172,33 @@ class Format(Protocol):
         Raises FormatError for a checkpoint that has no room for one.
         """
         return []
+
+
+class ReadFormat(Format):
+    """A format that is only read: a target of it is refused."""
+
+    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002
+        """Raises PlanError."""
+        raise self._refusal(source.uri)
+
+    def arrange(
+        self,
+        form: Form,  # noqa: ARG002
+        tensor: TargetTensor,
+        source: StoredTensor,  # noqa: ARG002
+        slices: Grid,  # noqa: ARG002
+    ) -> TargetTensor:
+        """Raises PlanError."""
+        raise self._refusal(repr(tensor.spec.name))
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        """Raises PlanError."""
+        raise self._refusal(repr(target.form))
+
+    def _refusal(self, what: str) -> PlanError:
+        return PlanError(
+            f"{what}: {self.about.title} are only read, and the target has the format of the source where none is named; name another (to)"
+        )
 
 
 _MOST_SHOWN = 8

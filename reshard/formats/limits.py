@@ -92,5 +92,14 @@ MAX_ARCHIVE_RECORDS = 1 << 12
 MAX_DIRECTORY_BYTES = 1 << 20
 """The directory of such an archive, some 60 bytes for each record."""
 
+MAX_STATE_PICKLE_BYTES = 64 << 20
+"""The pickle of a state dict in one file: some 110 bytes for each tensor."""
+
+MAX_FILE_RECORDS = 1 << 18
+"""Records of an archive with a state dict, one for each storage."""
+
+MAX_FILE_DIRECTORY_BYTES = 32 << 20
+"""The directory of such an archive."""
+
 MAX_HDF5_BYTES = 1 << 30
 """Bytes of an HDF5 file's metadata, each time that HDF5 reads them: a dataset takes about one kilobyte."""

@@ -30,6 +30,8 @@ from reshard.formats.keras.format import KERAS
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS
 from reshard.formats.slices.record_files import RecordedFolder
+from reshard.formats.state_dict.files import held_text
+from reshard.formats.state_dict.format import STATE_DICT
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, steps_text
 from reshard.formats.tensorflow.files import prefix_text
@@ -39,7 +41,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, KERAS, TENSORFLOW)
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, KERAS, STATE_DICT, TENSORFLOW)
 """In the order in which they are tried."""
 
 
@@ -199,8 +201,8 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 def format_names() -> tuple[str, ...]:
-    """The names of all formats."""
-    return tuple(known.about.name for known in FORMATS)
+    """The names of the formats that are written."""
+    return tuple(known.about.name for known in FORMATS if known.about.is_written)
 
 
 def format_options() -> dict[str, Option]:
@@ -330,5 +332,5 @@ def _hint(uri: str, root: Location) -> str:
         more = " or another" if names[3:] else ""
         some = ", ".join(f"{below}/{name}" for name in names[:3])
         return f"; it holds checkpoints, so name one of them: {some}{more}"
-    found = prefix_text(root) or weights_text(root) or foreign_text(root)
+    found = prefix_text(root) or weights_text(root) or foreign_text(root) or held_text(root)
     return f"; {found}" if found else ""

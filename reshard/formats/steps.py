@@ -5,8 +5,8 @@ names them ``checkpoint-1000``, torchtitan ``step-1000``, and TensorFlow's have 
 unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller asks for a step.
 
 A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
-with its ``.metadata``, or one of TensorFlow with its index: programs write these in place, without a mark at the end but the last of
-these files.
+with its ``.metadata``, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
+these in place, without a mark at the end but the last of these files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from reshard.formats.dcp import files as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.formats.safetensors import files as safetensors
+from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
 from reshard.formats.tensorflow import files as tensorflow
 from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
@@ -98,7 +99,7 @@ def _has_all_files(step: Location) -> bool:
     """Whether a folder is a checkpoint that other programs write in place, and finished."""
     if not step.is_folder():
         return tensorflow.is_whole(step)
-    return safetensors.is_whole(step) or dcp.is_whole(step)
+    return safetensors.is_whole(step) or dcp.is_whole(step) or state_dict.is_whole(step)
 
 
 def _lost_its_files(step: Location) -> bool:

@@ -189,7 +189,7 @@ class TensorState(Struct):
 
     def _check_digest(self) -> None:
         if self.crcs is not None and self.stored != self.crcs.total:
-            raise CorruptError(crc_text(self.read.stored.spec.name))
+            raise CorruptError(crc_text(self.read.stored.spec.name, self.crcs.crc))
         if self.digest is not None:
             spec = self.read.stored.spec
             found = digest_text(self.crc, spec.nbytes)

@@ -194,7 +194,9 @@ def compare_recorded(
         tuple(
             TensorVerdict(n, "damaged", None, t.digest, damage[n])
             if n in damage
-            else _recorded(n, stored[n], t)
+            else _recorded(
+                n, stored[n], t, has_crcs=t.crcs is not None or bool(a.recorded_ranges(n))
+            )
             for n, t in a.tensors.items()
         ),
     )
@@ -203,13 +205,17 @@ def compare_recorded(
 _CHANGED = "the stored bits differ from those recorded when it was written"
 
 
-def _recorded(name: str, stored: str, tensor: StoredTensor) -> TensorVerdict:
+def _recorded(name: str, stored: str, tensor: StoredTensor, *, has_crcs: bool) -> TensorVerdict:
     if tensor.digest is not None:
         status: Status = "recorded" if stored == tensor.digest else "different"
         detail = "" if stored == tensor.digest else _CHANGED
         return TensorVerdict(name, status, stored, tensor.digest, detail)
     if tensor.encoding.checksum:
         return TensorVerdict(name, "checksum", stored, None, "each chunk has its own CRC32C")
+    if has_crcs:
+        return TensorVerdict(
+            name, "checksum", stored, None, "its bytes have the CRC that its format records"
+        )
     return TensorVerdict(
         name, "not recorded", stored, None, "no digest was recorded when it was written"
     )

@@ -32,7 +32,7 @@ class TensorVerdict(Record, frozen=True):
     Attributes:
         name: in B; in A for a tensor that only A has.
         status: "recorded" if the stored bytes have the digest that was recorded when they were written; "checksum" if
-            none was recorded, but every chunk matches the CRC32C stored with it; "not recorded" if there is nothing to
+            none was recorded, but the CRCs that the format stores with its chunks or pieces match; "not recorded" if there is nothing to
             compare with; "damaged" if stored bytes cannot be read, or differ from their record.
         digest_a: CRC-64/NVME of the bytes in A, after the cast if B was cast; 16 hex digits.
         digest_b: the same of the bytes in B; without B, the digest that A recorded.

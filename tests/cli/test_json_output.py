@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from reshard import (
     ConversionPlan,
+    IdentityReport,
     MapSummary,
     PartReport,
     RequestPlan,

@@ -48,6 +48,9 @@ class Source:
     def copies(self, _: str) -> tuple[()]:
         return ()
 
+    def recorded_ranges(self, _: str) -> tuple[()]:
+        return ()
+
 
 def stored(name, shape, chunk, dtype="float32", encoding=ZSTD, layout=None, is_key=False):
     storage = Grid.regular(shape, chunk)

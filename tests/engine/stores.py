@@ -97,6 +97,9 @@ class Store:
     def copies(self, _: str) -> tuple[()]:
         return ()
 
+    def recorded_ranges(self, _: str) -> tuple[()]:
+        return ()
+
 
 @dataclass
 class Folder:

@@ -133,7 +133,7 @@ def load_dcp(folder: str) -> Any:
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "all.pt"
         dcp_to_torch_save(folder, file)
-        return dict(_leaves(torch.load(file, weights_only=False), ()))
+        return dict(leaves_of(torch.load(file, weights_only=False), ()))
 
 
 def restricted_metadata(folder: str) -> Any:
@@ -162,13 +162,13 @@ def load_values(folder: str, state: dict[str, Any]) -> Any:
     return repr(state)
 
 
-def _leaves(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def leaves_of(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     children: list[Any] = []
     if isinstance(node, dict):
         children = list(node.items())
     elif isinstance(node, list | tuple):
         children = list(enumerate(node))
     for key, child in children:
-        yield from _leaves(child, (*keys, str(key)))
+        yield from leaves_of(child, (*keys, str(key)))
     if not children:
         yield "/".join(keys), described(node) if isinstance(node, torch.Tensor) else repr(node)

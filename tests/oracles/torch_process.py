@@ -21,6 +21,7 @@ os.dup2(2, 1)
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch_dcp import load_dcp, load_values, restricted_metadata, save_dcp  # noqa: E402
+from torch_states import load_legacy, load_state, save_model_files, save_script, save_state  # noqa: E402
 from torch_tensors import described  # noqa: E402
 
 # The order of a sum must not depend on how many cores are free.
@@ -51,6 +52,18 @@ def save_model(kind: str, folders: dict[str, str]) -> Any:
     model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
     for folder, size in folders.items():
         model.save_pretrained(folder, max_shard_size=size)
+    return _logits(model)
+
+
+def save_bin_model(kind: str, folder: str) -> Any:
+    """The logits of a small random model, which is saved as transformers did before safetensors: one ``pytorch_model.bin``."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(kind, **CONFIGS[kind])
+    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
+    config.save_pretrained(folder)
+    torch.save(model.state_dict(), f"{folder}/pytorch_model.bin")
     return _logits(model)
 
 
@@ -119,8 +132,8 @@ def group(action: str, folders: list[str]) -> Any:
 
 FUNCTIONS: dict[str, Any] = {
     f.__name__: f
-    for f in (save_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values,
-              restricted_metadata)
+    for f in (save_model, save_bin_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values,
+              restricted_metadata, save_state, load_state, save_model_files, save_script, load_legacy)
 }  # fmt: skip
 
 

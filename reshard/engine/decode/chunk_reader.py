@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from reshard.checksums.crc import Crc
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
@@ -122,10 +123,11 @@ def check_recorded(name: str, found: str, recorded: str) -> None:
         )
 
 
-def crc_text(name: str) -> str:
-    """What is wrong with a tensor whose bytes do not have the CRC32C that its format recorded."""
+def crc_text(name: str, crc: Crc, file: str = "") -> str:
+    """What is wrong with a tensor whose bytes do not have the CRC that its format recorded; ``file``: which they are in, if that is known."""
+    where = f" in {file}" if file else ""
     return (
-        f"tensor {name!r}: its bytes do not have the CRC32C that was recorded when it was written; "
+        f"tensor {name!r}: its bytes{where} do not have the {crc.title} that was recorded when it was written; "
         f"{REMEDY}"
     )
 

@@ -39,12 +39,14 @@ class StoredItem(Struct, frozen=True):
     Attributes:
         path: the text of the file's location.
         version: which content of the file; see ``FileStatus.version``.
+        crc: CRC-32 of its elements; 0 where none is recorded.
     """
 
     tensor: ArchivedTensor
     path: str
     offset: int
     version: str
+    crc: int = 0
 
 
 class StoredValue(Struct, frozen=True):
@@ -129,7 +131,8 @@ def _tensor_item(
             f"{window.where} has {record.nbytes:,} bytes of elements; expected {tensor.record_bytes:,}, so restore the file from a copy"
         )
     offset = place.offset + start + tensor.offset
-    return StoredItem(tensor, window.path, offset, window.version)
+    crc = record.crc if record.nbytes == tensor.nbytes else 0
+    return StoredItem(tensor, window.path, offset, window.version, crc)
 
 
 def _values(archive: Archive, where: str) -> Values:

@@ -1,7 +1,7 @@
 """Opens a distributed checkpoint of torch: ``.metadata``, and the beginning and the end of each item.
 
-No pickle is run, and no tensor bytes are read. The elements of a piece lie in one range of a file, without checksums, in row-major
-or another order of axes, so that the engine reads them in ranges.
+No pickle is run, and no tensor bytes are read. The elements of a piece lie in one range of a file, in row-major or another order of axes,
+so that the engine reads them in ranges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from msgspec.structs import replace
 from reshard.errors import FormatError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Encoding, Extent, Item, StoredTensor
+from reshard.formats.contents import (
+    Container,
+    Encoding,
+    Extent,
+    Item,
+    RecordedRange,
+    StoredTensor,
+)
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
@@ -27,6 +34,7 @@ from reshard.formats.slices.described import check_described, described_entry, r
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
+from reshard.formats.torch.record_crcs import crcs_of_number
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -111,6 +119,11 @@ class DcpChunks(Chunks):
         """The places of each piece that several ranks stored."""
         return self._cuts[name].copies if name in self._cuts else ()
 
+    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:
+        """The range of each piece, with its CRC-32."""
+        crcs = self._cuts[name].crcs if name in self._cuts else None
+        return crcs.ranges() if crcs else ()
+
 
 def _wanted(entries: Entries) -> Iterator[Wanted]:
     """The items to look into: every place of a value, since ranks that save alone may have different ones."""
@@ -151,16 +164,20 @@ def _stored(
         if entry is not None and entry.dtype == "uint64" and dtype == "int64" and element[-1] < 128:
             dtype = "uint64"  # Python numbers have no sign of their own; the bytes are the same
         spec, encoding = TensorSpec(name, (), dtype, Grid.whole(())), Encoding()
+        crcs = crcs_of_number(element) if one.is_checked else None
     else:
         cut = cuts[one.entry.name if one.entry else name]
         grid = cut.chunks.grid
         spec = TensorSpec(name, grid.shape, cut.dtype, grid)
         encoding = read_ahead(cut.chunks.encoding, root.store)
+        crcs = cut.crcs.summed() if cut.crcs else None
     fill = bytes(storage_bytes(spec.dtype))
     if described_entry(known, name, spec.dtype, spec.shape) is None or entry is None:
-        return StoredTensor(spec, encoding, fill, False)
+        return StoredTensor(spec, encoding, fill, False, crcs=crcs)
     spec = replace(spec, layout=entry.layout)
-    return StoredTensor(spec, encoding, fill, False, entry.digest, partition=entry.partition)
+    return StoredTensor(
+        spec, encoding, fill, False, entry.digest, partition=entry.partition, crcs=crcs
+    )
 
 
 def _read_record(root: Location, files: Sequence[MetadataFile], record: Record) -> SliceFile | None:

@@ -1,4 +1,4 @@
-"""A tensor of a distributed checkpoint of torch as chunks: its pieces, each with the file, the place and the order of its elements."""
+"""A tensor of a distributed checkpoint of torch as chunks: its pieces, each with the file, the place, the order and the CRC of its elements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reshard.formats.dcp.entries import ItemPlace, TensorEntry, TensorPiece
 from reshard.formats.dcp.items import StoredItem
 from reshard.formats.limits import MAX_TENSOR_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.torch.record_crcs import RecordCrcs
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.tiling import check_tiling
 
@@ -24,11 +25,13 @@ class TiledTensor(Struct, frozen=True):
 
     Attributes:
         copies: the places of each piece that several ranks stored alike.
+        crcs: CRC-32s of its pieces; None where one is not recorded.
     """
 
     dtype: str
     chunks: GatheredChunks
     copies: tuple[tuple[Extent, ...], ...]
+    crcs: RecordCrcs | None
 
 
 def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
@@ -41,8 +44,9 @@ def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
         raise FormatError(f"{where}: {entry.name!r} has more than 2^62 bytes")
     _check_tiled(entry, where)
     pieces = [_raw(piece, piece.places[0], entry, items) for piece in filled(entry)]
+    crcs = RecordCrcs.of(pieces, [items[p.places[0]].crc for p in filled(entry)], itemsize)
     chunks = gathered_chunks(entry.shape, itemsize, pieces)
-    return TiledTensor(entry.dtype, chunks, tuple(_copies(entry, items, itemsize)))
+    return TiledTensor(entry.dtype, chunks, tuple(_copies(entry, items, itemsize)), crcs)
 
 
 def filled(entry: TensorEntry) -> list[TensorPiece]:

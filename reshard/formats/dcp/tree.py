@@ -17,12 +17,10 @@ from reshard.formats.dcp.entries import Entries, TensorEntry, ValueEntry
 from reshard.formats.dcp.items import StoredValue
 from reshard.formats.limits import MAX_LEAVES
 from reshard.formats.python_numbers import element_of
-from reshard.formats.torch.plain_value import Empty, Unread
+from reshard.formats.torch.leaves import leaf_at, tensor_leaf, value_leaf
+from reshard.formats.torch.plain_value import Unread
 
 _MOST_SHOWN = 3
-
-_NUMBER = {"value_metadata": {"value_type": "scalar", "skip_deserialize": False}}
-_TEXT = {"value_type": "string", "skip_deserialize": False}
 
 
 class TreeLeaf(Struct, frozen=True):
@@ -32,12 +30,14 @@ class TreeLeaf(Struct, frozen=True):
         entry: the tensor in pieces; None for another value.
         number: dtype and bytes of a number; None for anything else.
         path: the file that it is in, for a number.
+        is_checked: whether the CRC of that number's pickle was compared.
     """
 
     leaf: Leaf
     entry: TensorEntry | None = None
     number: tuple[str, bytes] | None = None
     path: str = ""
+    is_checked: bool = False
 
 
 def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> list[TreeLeaf]:
@@ -78,29 +78,22 @@ def _leaves(
     entry: TensorEntry | ValueEntry, path: tuple[PathKey, ...], values: Mapping[str, StoredValue]
 ) -> Iterator[TreeLeaf]:
     if isinstance(entry, TensorEntry):
-        yield TreeLeaf(_leaf(path, {}), entry)
+        yield TreeLeaf(tensor_leaf(path), entry)
         return
     stored = values[entry.name]
     if isinstance(stored.values, Unread):
         meta = {"object": stored.values.kind, "digest": stored.digest or str(entry.places[0])}
-        yield TreeLeaf(_leaf(path, meta, is_tensor=False))
+        yield TreeLeaf(leaf_at(path, meta, is_tensor=False))
         return
     for below, value in stored.values:
-        yield _value_leaf((*path, *below), value, stored.path)
+        yield _value_leaf((*path, *below), value, stored)
 
 
-def _value_leaf(path: tuple[PathKey, ...], value: Any, file: str) -> TreeLeaf:
-    if isinstance(value, str):
-        return TreeLeaf(_leaf(path, {"value_metadata": _TEXT, "string": value}, is_tensor=False))
-    if value is None or isinstance(value, Empty):
-        kind = "None" if value is None else value.kind
-        meta = {"value_metadata": {"value_type": kind, "skip_deserialize": True}}
-        return TreeLeaf(_leaf(path, meta, is_tensor=False))
-    return TreeLeaf(_leaf(path, _NUMBER), number=element_of(value), path=file)
-
-
-def _leaf(path: tuple[PathKey, ...], meta: Mapping[str, Any], *, is_tensor: bool = True) -> Leaf:
-    return Leaf("/".join(key.key for key in path), path, tensor=is_tensor, meta=meta)
+def _value_leaf(path: tuple[PathKey, ...], value: Any, stored: StoredValue) -> TreeLeaf:
+    leaf = value_leaf(path, value)
+    if not leaf.tensor:
+        return TreeLeaf(leaf)
+    return TreeLeaf(leaf, None, element_of(value), stored.path, bool(stored.digest))
 
 
 def unread_warnings(leaves: list[TreeLeaf]) -> Iterator[str]:

@@ -67,6 +67,10 @@ PICKLE = Foreign(
     "loading one can run any code: where you trust it, load it with torch.load(weights_only=True) and write it with "
     "safetensors.torch.save_file",
 )
+TORCH_ELSEWHERE = Foreign(
+    "an archive of torch.save by its content, but not by its name",
+    "give it a name that ends in .pt, which is read",
+)
 KERAS = Foreign(
     "an archive of Keras (.keras)",
     "'unzip FILE model.weights.h5' takes its weights out, which are read",

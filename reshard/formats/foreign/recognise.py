@@ -14,7 +14,10 @@ _ZIP = b"PK\x03\x04"
 _MAP_OF_TEXT = re.compile(rb"(?:[\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]", re.DOTALL)
 """A msgpack map whose first key is text."""
 
-_START_BYTES = 16
+_TORCH = re.compile(rb"PK\x03\x04.{26}[^/]{1,80}/data\.pkl", re.DOTALL)
+"""An archive whose first record is the one that ``torch.save`` writes first."""
+
+_START_BYTES, _END_BYTES = 128, 16
 
 _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
     (r"saved_model\.pb", b"", formats.SAVED_MODEL),
@@ -23,7 +26,6 @@ _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
     (r".*\.npz", _ZIP, formats.NPZ),
     (r".*\.keras", _ZIP, formats.KERAS),
     (r".*\.weights\.json", b"{", formats.KERAS_SHARDS),
-    (r".*\.(?:pt|pth|bin|ckpt|pkl|pickle)", _ZIP, formats.PICKLE),
     (r".*\.(?:pt|pth|bin|ckpt|pkl|pickle)", b"\x80", formats.PICKLE),
 )
 """A file by its name and its first bytes."""
@@ -45,7 +47,6 @@ _HELD: tuple[tuple[str, Foreign], ...] = (
     (r".*\.keras", formats.KERAS),
     (r".*\.msgpack", formats.MSGPACK),
     (r".*\.npz", formats.NPZ),
-    (r".*\.(?:pt|pth|bin|ckpt)", formats.PICKLE),
 )
 """A file in a folder by its name."""
 
@@ -78,6 +79,8 @@ def _of_file(file: Location) -> Foreign | None:
     for name, first, found in _FILES:
         if start.startswith(first) and re.fullmatch(name, file.name, re.DOTALL):
             return found
+    if _TORCH.match(start):
+        return formats.TORCH_ELSEWHERE
     return formats.MSGPACK if _MAP_OF_TEXT.match(start) else None
 
 
@@ -140,5 +143,5 @@ def _ends(file: Location) -> tuple[bytes, bytes]:
     if found is None or found.kind != "file":
         return b"", b""
     with closing(file.open()) as opened:
-        end = max(0, found.nbytes - _START_BYTES)
-        return opened.read(0, _START_BYTES), opened.read(end, _START_BYTES)
+        end = max(0, found.nbytes - _END_BYTES)
+        return opened.read(0, _START_BYTES), opened.read(end, _END_BYTES)

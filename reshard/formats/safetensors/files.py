@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from reshard.arguments import Unlisted
 from reshard.errors import NotACheckpointError, ReshardError
+from reshard.formats.model_index import ModelIndex, read_model_index
 from reshard.formats.safetensors.file_sets import (
     is_whole_set,
     refuse_lone_shard,
@@ -31,10 +32,8 @@ from reshard.formats.safetensors.file_sets import (
 from reshard.formats.safetensors.header import has_whole_size
 from reshard.formats.safetensors.index import (
     ENDING,
-    ModelIndex,
     is_index,
     is_weights,
-    read_index,
 )
 from reshard.storage.location import Location
 
@@ -115,7 +114,7 @@ def is_whole(folder: Location) -> bool:
         names = _names(folder)
         indexes = list(filter(is_index, names))
         for name in indexes:
-            read_index(folder / name, frozenset(names))
+            read_model_index(folder / name, frozenset(names))
         weights = [name for name in names if name.endswith(ENDING)]
         if indexes or not weights:
             return bool(indexes)
@@ -134,7 +133,7 @@ def _names(folder: Location) -> list[str]:
 def _indexed(folder: Location, file: Location, names: list[str]) -> Files:
     """The files that an index lists, and those that no index of the folder lists."""
     there = frozenset(names)
-    index = read_index(file, there)
+    index = read_model_index(file, there)
     of_others: set[str] = set()
     for name in filter(is_index, names):
         if name != file.name:
@@ -153,6 +152,6 @@ def _indexed(folder: Location, file: Location, names: list[str]) -> Files:
 def _files_in(index: Location, there: frozenset[str]) -> list[str]:
     """The files of another model in the folder; none where its index cannot be read, which is not asked for."""
     try:
-        return read_index(index, there).files
+        return read_model_index(index, there).files
     except ReshardError:
         return []

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
 from reshard.errors import CorruptError, ReshardError
+from reshard.formats.model_index import ModelIndex
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
-from reshard.formats.safetensors.index import ModelIndex
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
 

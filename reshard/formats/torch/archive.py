@@ -21,7 +21,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES, MAX_ITEM_PICKLE_BYTES
+from reshard.formats.limits import (
+    MAX_ARCHIVE_RECORDS,
+    MAX_DIRECTORY_BYTES,
+    MAX_FILE_DIRECTORY_BYTES,
+    MAX_FILE_RECORDS,
+    MAX_ITEM_PICKLE_BYTES,
+    MAX_STATE_PICKLE_BYTES,
+)
 from reshard.formats.torch.zip_records import (
     CENTRAL,
     CENTRAL_MAGIC,
@@ -40,8 +47,29 @@ from reshard.formats.torch.zip_records import (
     ZIP64,
 )
 
+LOCAL_BYTES = LOCAL.size
+"""Of the header of a record, without its name."""
+
+_OF_SCRIPT = ("code/", "constants.pkl")
+"""Records that TorchScript alone has."""
+
 Read = Callable[[int, int], bytes]
 """The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
+
+
+class Most(Struct, frozen=True):
+    """What is read of an archive at most."""
+
+    records: int
+    directory_bytes: int
+    pickle_bytes: int
+
+
+OF_ITEM = Most(MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES, MAX_ITEM_PICKLE_BYTES)
+"""An archive of one tensor or value."""
+
+OF_STATE = Most(MAX_FILE_RECORDS, MAX_FILE_DIRECTORY_BYTES, MAX_STATE_PICKLE_BYTES)
+"""An archive of a whole state dict."""
 
 
 class ArchiveRecord(Struct, frozen=True):
@@ -68,6 +96,7 @@ class Archive(Struct, frozen=True):
     records: dict[str, ArchiveRecord]
     read: Read
     where: str
+    most: Most = OF_ITEM
 
     def start(self, name: str) -> tuple[ArchiveRecord, int]:
         """A record, and the offset of its first byte in the archive. Raises CorruptError where it is not as its headers say."""
@@ -95,9 +124,9 @@ class Archive(Struct, frozen=True):
     def small(self, name: str) -> bytes:
         """The bytes of a small record. Raises CorruptError where they are damaged, FormatError where they are too many."""
         record, start = self.start(name)
-        if record.nbytes > MAX_ITEM_PICKLE_BYTES:
+        if record.nbytes > self.most.pickle_bytes:
             raise FormatError(
-                f"{self.where} has a record {name[:200]!r} of {record.nbytes:,} bytes; at most {MAX_ITEM_PICKLE_BYTES:,} are read"
+                f"{self.where} has a record {name[:200]!r} of {record.nbytes:,} bytes; at most {self.most.pickle_bytes:,} are read"
             )
         data = self.read(start, record.nbytes)
         if record.crc and zlib.crc32(data) != record.crc:
@@ -114,19 +143,19 @@ class Archive(Struct, frozen=True):
             )
 
 
-def open_archive(read: Read, nbytes: int, where: str) -> Archive:
+def open_archive(read: Read, nbytes: int, where: str, most: Most = OF_ITEM) -> Archive:
     """The archive in ``nbytes`` bytes, all of them.
 
     Raises CorruptError if the bytes are not an archive or its parts contradict each other, FormatError for compressed records.
     """
     if nbytes < END.size or read(0, 4) != LOCAL_MAGIC:
         raise _lies(where, "it does not begin as an archive does")
-    start, size, count = _directory(read, nbytes, where)
+    start, size, count = _directory(read, nbytes, where, most)
     records = list(_entries(read(start, size), count, start, where))
-    return Archive(_named(records, where), read, where)
+    return Archive(_named(records, where), read, where, most)
 
 
-def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
+def _directory(read: Read, nbytes: int, where: str, most: Most) -> tuple[int, int, int]:
     """Offset and size of the central directory, and how many records it lists."""
     end_at = nbytes - END.size
     magic, *_, count, size, start, comment = END.unpack(read(end_at, END.size))
@@ -142,10 +171,10 @@ def _directory(read: Read, nbytes: int, where: str) -> tuple[int, int, int]:
         if found[0] != END64_MAGIC:
             raise _lies(where, "its ZIP64 end record is not where its locator says")
         count, size, start = found[7:]
-    if count > MAX_ARCHIVE_RECORDS or size > MAX_DIRECTORY_BYTES:
+    if count > most.records or size > most.directory_bytes:
         raise FormatError(
-            f"{where} has {count:,} records in a directory of {size:,} bytes; at most {MAX_ARCHIVE_RECORDS:,} records and "
-            f"{MAX_DIRECTORY_BYTES:,} bytes are read"
+            f"{where} has {count:,} records in a directory of {size:,} bytes; at most {most.records:,} records and "
+            f"{most.directory_bytes:,} bytes are read"
         )
     if start + size > end_at:
         raise _lies(where, "its directory reaches beyond its end record")
@@ -183,9 +212,15 @@ def _entry(data: bytes, at: int, limit: int, where: str) -> tuple[ArchiveRecord,
     name = data[name_at:extra_at].decode("utf-8", "replace")
     extra = data[extra_at : extra_at + extra_bytes]
     nbytes, stored, header = _full_sizes(extra, (nbytes, stored, header), where)
+    if name.partition("/")[2].startswith(_OF_SCRIPT):
+        raise FormatError(
+            f"{where} is an archive of TorchScript (torch.jit.save), which holds a program; in torch, "
+            "torch.save(torch.jit.load(FILE).state_dict(), 'NAME.pt') writes its tensors, which are read"
+        )
     if method or flags & ENCRYPTED:
         raise FormatError(
-            f"{where}: the record {name[:200]!r} is compressed or encrypted; expected it as torch.save stores it, as it is"
+            f"{where}: the record {name[:200]!r} is compressed or encrypted; expected it as torch.save stores it, as it is; load the "
+            "file with torch and save it again"
         )
     if stored != nbytes:
         raise _lies(where, f"its record {name[:200]!r} has two sizes, {stored:,} and {nbytes:,}")

@@ -50,32 +50,35 @@ class Unread(Struct, frozen=True):
 Values = tuple[tuple[Path, Plain | Empty], ...] | Unread
 
 
-class _NotPlainError(Exception):
-    """Raised within this module for a part that is not plain."""
+class NotPlainError(Exception):
+    """A part of a value is not plain; its text says what it is, as in "it is …"."""
 
 
 def plain_values(node: Any) -> Values:
     """The values in a node, each with its path in it; an Unread where any part of it is not plain."""
     try:
-        return tuple(_walk(node))
-    except _NotPlainError as error:
+        return tuple((path, plain_leaf(leaf)) for path, leaf in leaf_nodes(node))
+    except NotPlainError as error:
         return Unread(str(error))
 
 
-def _walk(node: Any) -> Iterator[tuple[Path, Plain | Empty]]:
-    """The leaves, in order. What is walked may contain itself, so that depth and number are limited."""
+def leaf_nodes(node: Any, most: int = MAX_LEAVES) -> Iterator[tuple[Path, Any]]:
+    """What is in no further container, in order, each with its path: tensors and plain values, and what is neither.
+
+    What is walked may contain itself, so that depth and number (``most``) are limited: NotPlainError, as for keys that are no names.
+    """
     waiting: list[tuple[Path, Any]] = [((), node)]
     steps = 0
     while waiting:
         path, value = waiting.pop()
         steps += 1
-        if steps > MAX_LEAVES or len(path) > MAX_PATH_KEYS:
-            raise _NotPlainError("a value with too many parts")
+        if steps > most or len(path) > MAX_PATH_KEYS:
+            raise NotPlainError("a value with too many parts")
         children = list(_children(value))
         if children:
             waiting += [((*path, key), child) for key, child in reversed(children)]
         else:
-            yield path, _leaf(value)
+            yield path, value
 
 
 def _children(value: Any) -> Iterator[tuple[PathKey, Any]]:
@@ -87,18 +90,19 @@ def _children(value: Any) -> Iterator[tuple[PathKey, Any]]:
     elif isinstance(value, Table):
         pairs = [(_key(key), child) for key, child in value.pairs()]
         if len({key for key, _ in pairs}) < len(pairs):
-            raise _NotPlainError("a dict with a key twice")
+            raise NotPlainError("a dict with a key twice")
         yield from pairs
 
 
 def _key(key: Any) -> PathKey:
     """The key of a dict. A number becomes text, as torch makes names of it."""
     if type(key) not in (str, int) or len(str(key)) > MAX_NAME_CHARACTERS:
-        raise _NotPlainError("a dict with keys that are no names")
+        raise NotPlainError("a dict with keys that are no names")
     return PathKey(str(key))
 
 
-def _leaf(value: Any) -> Plain | Empty:
+def plain_leaf(value: Any) -> Plain | Empty:
+    """A number, a text, None or an empty container. NotPlainError for any other node."""
     if type(value) in EMPTY_KINDS:
         return Empty(EMPTY_KINDS[type(value)])
     if value is None or type(value) in (bool, float, str):
@@ -106,23 +110,23 @@ def _leaf(value: Any) -> Plain | Empty:
         return found
     if type(value) is int:
         if not _LEAST <= value <= _MOST:
-            raise _NotPlainError("an integer of more than 64 bits")
+            raise NotPlainError("an integer of more than 64 bits")
         return value
     if is_tensor(value):
-        raise _NotPlainError("a value with tensors in it")
+        raise NotPlainError("a value with tensors in it")
     if isinstance(value, Built):
         return _made(value)
     if isinstance(value, Name):
-        raise _NotPlainError(f"the object {value.text}")
-    raise _NotPlainError("an object")
+        raise NotPlainError(f"the object {value.text}")
+    raise NotPlainError("an object")
 
 
 def _made(value: Built) -> Plain | Empty:
-    if value.name == ORDERED and not value.arguments and value.state is None:
-        return Empty("Dict")
+    if value.name == ORDERED and not value.arguments:
+        return Empty("Dict")  # attributes, such as the versions of modules, are left out
     arguments = value.arguments
     if value.name == COMPLEX and len(arguments) == 2 and {type(a) for a in arguments} == {float}:
         return complex(*arguments)
     if value.name == BYTES:
-        raise _NotPlainError("bytes")
-    raise _NotPlainError(f"an object of {value.name}")
+        raise NotPlainError("bytes")
+    raise NotPlainError(f"an object of {value.name}")

@@ -71,7 +71,7 @@ class FoundCheckpoint(Answer):
 
     path: RootedPath
     kind: str = Field(
-        description="The checkpoint's format, such as orbax, safetensors, dcp or tensorflow; or steps, for the directory of a "
+        description="The checkpoint's format, such as orbax, safetensors, dcp, tensorflow or torch; or steps, for the directory of a "
         "training run."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")

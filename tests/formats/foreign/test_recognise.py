@@ -80,8 +80,11 @@ FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
         formats.KERAS_SHARDS,
     ),
     "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), formats.GGUF),
-    "state.pt": (put("state.pt", data=ZIP), formats.PICKLE),
     "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), formats.PICKLE),
+    "checkpoint_best": (
+        put("checkpoint_best", data=ZIP[:4] + bytes(26) + b"archive/data.pkl"),
+        formats.TORCH_ELSEWHERE,
+    ),
     "saved_model.pb": (put("saved_model.pb"), formats.SAVED_MODEL),
 }
 """A file, or a prefix of files, by its name."""
@@ -107,8 +110,6 @@ HELD: dict[str, Foreign] = {
     "model.keras": formats.KERAS,
     "flax_model.msgpack": formats.MSGPACK,
     "ViT-B_16.npz": formats.NPZ,
-    "pytorch_model-00001-of-00002.bin": formats.PICKLE,
-    "consolidated.00.pth": formats.PICKLE,
 }
 """Files that a folder holds, by their names."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.torch import archive as module
-from reshard.formats.torch.archive import Archive, open_archive
+from reshard.formats.torch.archive import Archive, Most, open_archive
 from reshard.formats.torch.write_archive import archive_of
 from reshard.formats.torch.zip_records import CENTRAL_MAGIC, END64_MAGIC, LOCATOR_MAGIC
 from tests.dcp_files import archive
@@ -140,7 +140,8 @@ def test_both_sizes_changed_reach_into_what_follows() -> None:
 
 def test_compressed_records_are_refused() -> None:
     assert refusal(archive(b"pickle", compression=ZIP_DEFLATED)) == (
-        "it: the record 'archive/data.pkl' is compressed or encrypted; expected it as torch.save stores it, as it is"
+        "it: the record 'archive/data.pkl' is compressed or encrypted; expected it as torch.save stores it, as it is; load the file "
+        "with torch and save it again"
     )
 
 
@@ -157,13 +158,29 @@ def test_checksums_that_torch_did_not_compute_are_not_compared() -> None:
     assert opened(changed(crc, bytes(4)).replace(b"pickle", b"pickly")).small("data.pkl") == b"pickly"  # fmt: skip
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ITEM_PICKLE_BYTES", 5)
-    assert refusal(STORED) == "it has a record 'data.pkl' of 6 bytes; at most 5 are read"
-    monkeypatch.setattr(module, "MAX_ARCHIVE_RECORDS", 3)
-    assert (
-        refusal(STORED)
-        == "it has 4 records in a directory of 246 bytes; at most 3 records and 1,048,576 bytes are read"
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (Most(4, 246, 5), "it has a record 'data.pkl' of 6 bytes; at most 5 are read"),
+        (Most(3, 246, 6), "it has 4 records in a directory of 246 bytes; at most 3 records and 246 bytes are read"),
+        (Most(4, 245, 6), "it has 4 records in a directory of 246 bytes; at most 4 records and 245 bytes are read"),
+    ],
+)  # fmt: skip
+def test_limits(most: Most, said: str) -> None:
+    with pytest.raises(FormatError) as error:
+        open_archive(reader(STORED), len(STORED), "it", most).small("data.pkl")
+    assert str(error.value) == said
+    open_archive(reader(STORED), len(STORED), "it", Most(4, 246, 6)).small("data.pkl")
+
+
+def test_programs_are_named() -> None:
+    data = BytesIO()
+    with ZipFile(data, "w", ZIP_DEFLATED) as file:
+        file.writestr("net/data.pkl", b"pickle", ZIP_STORED)
+        file.writestr("net/code/net.py", b"def f(): ...")
+    assert refusal(data.getvalue()) == (
+        "it is an archive of TorchScript (torch.jit.save), which holds a program; in torch, torch.save(torch.jit.load(FILE).state_dict(), "
+        "'NAME.pt') writes its tensors, which are read"
     )
 
 

@@ -1,0 +1,158 @@
+"""The files of a state dict that ``torch.save`` wrote: one by itself, or a model of Hugging Face.
+
+::
+
+    model.pt, model.pth, model.bin, model.ckpt, model.pt.tar
+    folder/pytorch_model.bin                   or diffusion_pytorch_model.bin, adapter_model.bin
+    folder/pytorch_model.bin.index.json        {"weight_map": {NAME: FILE}}, beside pytorch_model-00001-of-00002.bin, …
+
+An index can be named itself, where its folder has several. A folder counts only where the name says that the file is the model: other
+files of ``torch.save`` beside it, such as ``optimizer.pt`` or ``training_args.bin``, are named by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import closing
+
+from msgspec import Struct
+
+from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
+from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.model_index import ModelIndex, read_model_index
+from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
+
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
+"""Other files are not looked into."""
+
+MODELS = ("pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin")
+"""The file of a model in a folder, as transformers, diffusers and PEFT name it."""
+
+ARCHIVE = b"PK\3\4"
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The magic number with which ``torch.save`` began before torch 1.6, as a pickle."""
+
+WINDOW_BYTES = 64 << 10
+"""What is read at once of the beginning and of the end: the pickle or the directory of some hundred tensors."""
+
+_END = b"PK\5\6"
+_END_BYTES = 22
+_HEADER = b'{"'
+"""How the header of a safetensors file goes on after the 8 bytes of its length."""
+
+_INDEX = re.compile(r".+\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
+_SHARD = re.compile(r"(.+)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.bin", re.DOTALL)
+
+
+class StateFiles(Struct, frozen=True):
+    """Where the tensors are; ``index`` is None for one file."""
+
+    files: tuple[Location, ...]
+    index: ModelIndex | None = None
+
+
+def is_state(root: Location) -> bool:
+    """Whether it is such a file, an index, or the folder of a model.
+
+    A file has one of the endings, and begins as an archive or as what is refused by name.
+    """
+    found = root.status()
+    if found is not None and found.kind == "folder":
+        return any(
+            name in MODELS or is_bin_index(name) or _SHARD.fullmatch(name) for name in _names(root)
+        )
+    if found is None or found.kind != "file":
+        return False
+    return is_bin_index(root.name) or (root.name.endswith(ENDINGS) and _is_known(start_of(root)))
+
+
+def is_bin_index(name: str) -> bool:
+    """Whether a file of that name is an index of such files."""
+    return _INDEX.fullmatch(name) is not None
+
+
+def start_of(file: Location) -> bytes:
+    """The first bytes of a file; where each read is a request, as many as the pickle of a small model takes."""
+    found = file.status(f"the file {file.name!r}")
+    if found is None or found.kind != "file":
+        return b""
+    nbytes = WINDOW_BYTES if file.traits.by_requests else START_BYTES
+    return read_part(file, found, 0, min(nbytes, found.nbytes))
+
+
+def is_safetensors_start(start: bytes) -> bool:
+    """Whether a file begins as safetensors."""
+    return start[8:10] == _HEADER
+
+
+def state_files(root: Location) -> StateFiles:
+    """The files of a checkpoint.
+
+    Raises NotACheckpointError where it is not clear which file is the model, MissingError where one of them is missing.
+    """
+    if not root.is_folder():
+        return _indexed(root.parent, root) if is_bin_index(root.name) else StateFiles((root,))
+    names = _names(root)
+    found = [name for name in names if name in MODELS or is_bin_index(name)]
+    if not found:
+        stem = next(match[1] for name in names if (match := _SHARD.fullmatch(name)))
+        raise MissingError(
+            f"{root} has files {stem}-…-of-….bin, but no index that says what is in them; expected {stem}.bin.index.json: copy it there"
+        )
+    if len(found) > 1:
+        raise NotACheckpointError(
+            f"{root} holds {len(found)} models: {', '.join(found[:4])}; name the one to read, such as {root / found[0]}"
+        )
+    (name,) = found
+    return _indexed(root, root / name) if is_bin_index(name) else StateFiles((root / name,))
+
+
+def index_and_files(root: Location) -> tuple[Location, ...] | None:
+    """What an index stands for: itself and the files beside it; None for any other location."""
+    if not (is_bin_index(root.name) and root.is_file()):
+        return None
+    beside = [name for name in _names(root.parent) if name.endswith(".bin")]
+    return (root, *(root.parent / name for name in beside))
+
+
+def is_whole(root: Location) -> bool:
+    """Whether all files of a checkpoint are there, each to its end: programs write them in place."""
+    try:
+        return is_state(root) and all(map(_has_end, state_files(root).files))
+    except ReshardError:
+        return False
+
+
+def held_text(folder: Location) -> str:
+    """A hint for a folder that is not a checkpoint but holds a file of ``torch.save``; "" for any other folder."""
+    for name in _names(folder):
+        if name.endswith(ENDINGS) and is_state(folder / name):
+            return f"it holds a file of torch.save, so name that: {folder / name}"
+    return ""
+
+
+def _has_end(file: Location) -> bool:
+    found = file.status()
+    if found is None or found.nbytes < _END_BYTES:
+        return False
+    with closing(file.open()) as opened:
+        return opened.read(found.nbytes - _END_BYTES, len(_END)) == _END
+
+
+def _is_known(start: bytes) -> bool:
+    try:
+        refuse_stand_in(start, "")
+    except FormatError:
+        return True
+    return start.startswith((ARCHIVE, LEGACY))
+
+
+def _indexed(folder: Location, file: Location) -> StateFiles:
+    index = read_model_index(file, frozenset(_names(folder)))
+    return StateFiles(tuple(folder / name for name in index.files), index)
+
+
+def _names(folder: Location) -> Sequence[str]:
+    return [entry.name for entry in folder.entries() if not entry.is_folder]
