@@ -38,8 +38,7 @@ def known_identity(asked: IdentityMode | None, plan: Plan, reader: Reader) -> Kn
     """
     if asked in ("none", "compute") or (asked is None and not is_installed()):
         return KnownIdentity(asked or "none")
-    source = locate(reader.uri)
-    of_source = read_identity(source, with_tree=True) if source.is_folder() else None
+    of_source = read_identity(locate(reader.uri), with_tree=True)
     other = next((tensor.name for tensor in plan.tensors if not _keeps_bits(tensor)), None)
     if asked is None and (of_source is None or other is not None):
         return KnownIdentity("none")
@@ -60,11 +59,8 @@ def known_identity(asked: IdentityMode | None, plan: Plan, reader: Reader) -> Kn
 _DONE = {"carry": "carried", "check": "checked"}
 
 
-def check_identity_fits(
-    asked: IdentityMode | None, plan: Plan, reader: Reader, target: TargetCheckpoint, limits: Limits
-) -> None:
-    """Raises, before anything is written, what ``known_identity`` raises, and MemoryBudgetError where hashing needs more memory."""
-    known = known_identity(asked, plan, reader)
+def check_identity_fits(known: KnownIdentity, target: TargetCheckpoint, limits: Limits) -> None:
+    """Raises, before anything is written, MemoryBudgetError where hashing needs more memory, and MissingPackageError."""
     if known.mode in ("compute", "check"):
         hash_of("leaf", b"")  # a missing package is told here
         written = target.tensors.values()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reshard.conversion.known_identity import known_identity
 from reshard.conversion.options import IdentityMode
 from reshard.conversion.report import How, IdentityReport
 from reshard.conversion.target_job import OpenTarget, TargetJob
@@ -39,7 +38,7 @@ def finish_identity(
     Raises VerificationError where what was written has another root than the source.
     """
     job = target.job
-    known = known_identity(job.options.identity, job.plan, job.reader)
+    known = job.weights
     if known.mode == "none":
         return None
     expected = None if known.of_source is None else _carried(job, known.of_source)

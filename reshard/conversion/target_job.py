@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.known_identity import check_identity_fits
+from reshard.conversion.known_identity import KnownIdentity, check_identity_fits, known_identity
 from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.read_back import check_read_back
@@ -48,6 +48,7 @@ class TargetJob(Struct, frozen=True):
         checkpoint: what will be written.
         by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
         equal: pairs of source tensors that a map says are equal.
+        weights: what is done about the identity of the weights.
     """
 
     number: int
@@ -61,6 +62,7 @@ class TargetJob(Struct, frozen=True):
     summary: ConversionPlan
     by_hosts: bool = False
     equal: tuple[tuple[str, str], ...] = ()
+    weights: KnownIdentity = KnownIdentity("none")
 
     @property
     def plan(self) -> Plan:
@@ -97,6 +99,8 @@ def _target_job(
     """With the plan in the identity, and the identity in what will be written."""
     summary = planned.summary.plans[number]
     checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
+    with about_target(name):
+        weights = known_identity(target.options.identity, summary.plan, planned.reader)
     return TargetJob(
         number,
         name,
@@ -109,6 +113,7 @@ def _target_job(
         summary,
         planned.by_hosts,
         planned.equal[number],
+        weights,
     )
 
 
@@ -121,7 +126,7 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
     with about_target(job.name):
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
-        check_identity_fits(job.options.identity, job.plan, job.reader, checkpoint, limits)
+        check_identity_fits(job.weights, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits, job.equal)
         files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}

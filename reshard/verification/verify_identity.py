@@ -51,7 +51,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     """
     is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
     folder = locate(chosen.path) if is_root or given is None else _folder_of(given)
-    recorded = read_identity(folder) if folder.is_folder() else None
+    recorded = read_identity(folder)
     if is_root:
         root = str(given).lower()
     elif key is not None:

@@ -31,6 +31,7 @@ CHOICES = {
     "files": reshard.FilesOf,
     "missing_chunks": reshard.MissingChunks,
     "check": reshard.Check,
+    "identity": reshard.IdentityMode,
 }
 DEFAULTS = Target("")
 NOT_FOR_CLIENTS = {"state", "unsafe_commit"}
@@ -86,7 +87,10 @@ def test_each_format_has_its_options() -> None:
 
 @pytest.mark.parametrize(
     ("command", "left_out"),
-    [(convert.convert, set()), (plan.plan, {"check", "restart", "state", "unsafe_commit"})],
+    [
+        (convert.convert, set()),
+        (plan.plan, {"check", "identity", "restart", "state", "unsafe_commit"}),
+    ],
     ids=["convert", "plan"],
 )
 def test_the_command_line_has_every_option(
@@ -128,7 +132,7 @@ def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_pa
     in_layout, in_a_map, of_the_target_alone = (
         {"mesh", "missing_axes"},
         {"map", "sizes", "reverse", "config"},  # in the identity where they are given
-        {"missing_chunks", "overwrite", "check", *NOT_FOR_CLIENTS, "restart"},
+        {"missing_chunks", "overwrite", "check", "identity", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
     settings = identify_conversion(str(tmp_path), checked.options).settings
