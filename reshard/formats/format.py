@@ -54,6 +54,7 @@ class About(Struct, frozen=True, kw_only=True):
         holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
         by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
+        written_as: the name of the format that a target gets by default, where this one is only read; "" where it is written.
     """
 
     name: str
@@ -66,6 +67,7 @@ class About(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
     by_prefix: bool = False
+    written_as: str = ""
 
 
 def _yes(_: Location) -> bool:
