@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import pytest
 
 import reshard
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, PlanError
+from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.pickle.interpreter import UnknownNameError
-from tests.dcp_files import cut, metadata_of, write_dcp
+from tests.dcp_files import RECORDS, cut, entry, metadata_of, size, write_dcp
 from tests.megatron.saved import PADDED, unpack, weight
 from tests.pickled import Call, Global, New, pickled
 
@@ -22,6 +25,8 @@ CONFIG = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 DROP = [r"^common\.pt$", "_extra_state", "^rng_state"]
 BUFFERS = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.float32, torch.float32).bucket_idx_0."
 READABLE = "which --dist-ckpt-optim-fully-reshardable saves as tensors"
+PLANNER = "torch.distributed.checkpoint.planner"
+MEGATRON = "megatron.core.dist_checkpointing.strategies.torch"
 MODELS = (
     "0.13.1/llama", "0.16.1/llama", "0.16.1/llama-layers", "0.16.1/qwen3", "0.16.1/mixtral", "0.16.1/mixtral-layers",
     "0.16.1/fully_reshardable",
@@ -126,8 +131,6 @@ def test_diff_tells_whether_what_is_not_read_is_the_same(saved: Path, tmp_path: 
     for file in copy.glob("*.distcp"):
         data = file.read_bytes()
         if held in data:
-            import zlib
-
             other = bytes(len(held))
             crcs = [zlib.crc32(part).to_bytes(4, "little") for part in (held, other)]
             file.write_bytes(data.replace(held, other).replace(*crcs))
@@ -221,7 +224,7 @@ def test_a_poisoned_plan_is_refused_and_runs_nothing(tmp_path: Path) -> None:
 def test_what_megatron_adds_is_checked(tmp_path: Path, more: Any, said: str) -> None:
     folder = write(tmp_path / "x", {"w": W})
     metadata = metadata_of({}, [], None)
-    of = Global("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata")
+    of = Global(MEGATRON, "MCoreMetadata")
     (folder / ".metadata").write_bytes(pickled(New(of, metadata.state | {"mcore_data": more})))
     with pytest.raises(CorruptError) as error:
         reshard.inspect(folder)
@@ -241,3 +244,25 @@ def test_the_finished_steps_of_a_run(saved: Path, tmp_path: Path) -> None:
         reshard.inspect(tmp_path, step=15)
     with pytest.raises(reshard.NotACheckpointError, match="steps 5, 10"):
         reshard.inspect(tmp_path)
+
+
+def test_plans_of_ranks_are_not_kept() -> None:
+    """They repeat every chunk, so that keeping them would take as much again."""
+    listed = {f"w{number}": entry(cut(W, 4)) for number in range(300)}
+    places = [
+        (New(Global(RECORDS, "MetadataIndex"), {"fqn": name, "offset": size((row, 0))}),
+         New(Global("torch.distributed.checkpoint.filesystem", "_StorageInfo"), {"relative_path": "x", "offset": 0, "length": 1}))
+        for name in listed for row in range(4)
+    ]  # fmt: skip
+    item = New(Global(PLANNER, "WriteItem"), {"index": places[0][0], "type": Call(Global(PLANNER, "WriteItemType"), (2,))})  # fmt: skip
+    plan = New(Global(MEGATRON, "MCoreSavePlan"), {"items": [item] * 5000})
+    metadata = metadata_of(listed, places, None)
+    kept = []
+    for plans in ([], [plan]):
+        data = pickled(metadata._replace(state=metadata.state | {"all_local_plans": plans}))
+        tracemalloc.start()
+        entries = parse_metadata([MetadataFile(data, "x")])
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(entries.entries) == 300
+    assert kept[1] < 1.1 * kept[0]
