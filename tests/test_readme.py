@@ -47,7 +47,10 @@ OF_OTHER_PROGRAMS = {
     "--xla",
     "--load-format",
     "--tensor-parallel-size",
-}  # of mypy, in XLA_FLAGS, of vLLM
+    "--ckpt-format",
+    "--dist-ckpt-optim-fully-reshardable",
+    "--make-vocab-size-divisible-by",
+}  # of mypy, in XLA_FLAGS, of vLLM, of Megatron
 
 
 def commands(page: Path) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others
-from reshard.formats.registry import format_with, known_format
+from reshard.formats.registry import format_with, known_format, target_format
 from reshard.layout.changes import refuse_unstored
 from reshard.maps.mapped import Mapped
 from reshard.planning.planner import Request
@@ -100,7 +100,7 @@ def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -
 
     Raises PlanError for options of another format, and for options that contradict each other or the source.
     """
-    known = known_format(options.to or reader.format)
+    known = target_format(options.to or reader.format)
     refuse_other_options(known, options)
     given = {name: options.format_options[name] for name in known.about.options}
     if not traits.in_place:

@@ -22,6 +22,7 @@ from reshard.formats.base import Reader, Record, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.dcp.format import DCP
+from reshard.formats.dcp.torch_dist import TORCH_DIST
 from reshard.formats.file_map import FileMap
 from reshard.formats.foreign.recognise import foreign_text
 from reshard.formats.format import Format, Recognised
@@ -41,8 +42,8 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, DCP, KERAS, STATE_DICT, TENSORFLOW)
-"""In the order in which they are tried."""
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
+"""In the order in which they are tried: what Megatron adds tells its checkpoints from others of torch."""
 
 
 class FoundCheckpoint(Struct, frozen=True):
@@ -193,6 +194,12 @@ def holds_only_tensors(reader: Reader) -> bool:
 def known_format(name: str) -> Format:
     """The format of that name."""
     return next(known for known in FORMATS if known.about.name == name)
+
+
+def target_format(name: str) -> Format:
+    """The format of a target, by its name or by that of its source, which may be one that is only read."""
+    known = known_format(name)
+    return known_format(known.about.written_as) if known.about.written_as else known
 
 
 def plan_files(target: TargetCheckpoint) -> FileMap:

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-_USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt)"
+_USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt|iter)"
 _USUAL_PREFIX = re.compile(_USUAL, re.DOTALL)
 _OF_PREFIX = re.compile(r"(.+)-([0-9]{1,18})", re.DOTALL | re.ASCII)
 _STEP = re.compile(rf"(?:(.+)_|({_USUAL})-)?([0-9]{{1,18}})", re.DOTALL | re.ASCII)

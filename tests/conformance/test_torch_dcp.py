@@ -1,4 +1,7 @@
-"""torch's distributed checkpoint in loose pieces, with any order of axes, to every form; what this project writes has neither."""
+"""torch's distributed checkpoint in loose pieces, with any order of axes, to every form; what this project writes has neither.
+
+Half of them are Megatron's ``torch_dist``, which is not written.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,9 @@ def test_to_every_form(target: Form, data: st.DataObject) -> None:
     saved = {name: data.draw(tensors(array)) for name, array in held.items()}
     with tempfile.TemporaryDirectory() as folder:
         source = write_dcp(Path(folder) / "source", saved, files=data.draw(st.integers(1, 3)))
+        if data.draw(st.booleans()):
+            (source / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+            assert reshard.inspect(source).format == "torch_dist"
         assert_same_arrays(reshard.restore(source), held)
         layout = data.draw(layouts(held, only_meshes=target.only_meshes))
         there = converted(source, target, Path(folder) / "there", layout=layout)

@@ -53,11 +53,18 @@ SIZES = {
 NAMES = json.loads(maxtext_models.FILE.read_text())["shapes"]
 VLLM = {f"vllm-{model}" for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied")}
 
+MEGATRON = {
+    f"megatron-{model}{ending}"
+    for model in ("llama3", "llama3-tied", "qwen3", "qwen3-tied", "mixtral")
+    for ending in ("", "-unstacked")
+}
+PROGRAMS = {"maxtext": "MaxText 0.2.5", "vllm": "vLLM 0.33.0", "megatron": "Megatron Core 0.16.1"}
+
 
 def test_each_is_here() -> None:
-    assert set(rules.recipes()) == set(SHAPES) | VLLM
+    assert set(rules.recipes()) == set(SHAPES) | VLLM | MEGATRON
     for name, about in rules.recipes().items():
-        assert ("vLLM 0.33.0" if name in VLLM else "MaxText 0.2.5") in about
+        assert PROGRAMS[name.partition("-")[0]] in about
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,7 +171,7 @@ def test_the_list_and_a_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == rules.recipe("maxtext-qwen3")
     assert run(["recipes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in found["recipes"]] == sorted([*SHAPES, *VLLM])
+    assert [one["name"] for one in found["recipes"]] == sorted([*SHAPES, *VLLM, *MEGATRON])
     assert run(["recipes", "maxtext-llama"]) == 1
     assert (
         "there is no recipe 'maxtext-llama'; did you mean maxtext-llama3.1?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import reshard
 from reshard.cli.app import run
 from tests.dcp_files import cut, write_dcp
 from tests.formats.safetensors.build import snapshot_of
+from tests.megatron.saved import SIZES, VOCAB, unpack, weight
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
 
@@ -317,6 +319,34 @@ def test_each_new_step_of_torch_becomes_a_prefix(client: httpx.Client, data: Pat
     assert reshard.verify(data / "torch" / "step-20", made / "ckpt-20").differences == 0
     runs = client.get("/v1/schedules/torch/runs").json()["runs"]
     assert {run["key"] for run in runs} == {"10", "20"}
+
+
+def test_each_new_step_of_megatron_is_published_by_a_recipe(
+    client: httpx.Client, data: Path, tmp_path: Path
+) -> None:
+    step = unpack(tmp_path) / "0.16.1" / "llama"
+    run = data / "megatron"
+    for number in (5, 10, 15):
+        shutil.copytree(step, run / f"iter_{number:07}")
+    (run / "latest_checkpointed_iteration.txt").write_text("10")
+    (run / "iter_0000015" / ".metadata").unlink()
+    found = listed(client)["data/megatron"]
+    assert (found["kind"], found["steps"]) == ("steps", [5, 10])
+    latest = ask(client, "/v1/checkpoints:inspect", checkpoint="data/megatron", step="latest")
+    assert (latest["uri"], latest["format"]) == ("data/megatron/iter_0000010", "torch_dist")
+    sizes = {"vocab": VOCAB, "g": SIZES["num_query_groups"], "d": SIZES["kv_channels"]}
+    by_recipe = {"map": "megatron-llama3", "sizes": sizes, "select": ["^(embedding|decoder|output_layer)[.]"]}  # fmt: skip
+    schedule = {
+        "when": {"directory": "data/megatron", "step_prefix": "iter", "step_digits": 7, "poll_seconds": 0.2},
+        "targets": [{"target": "data/from-megatron/{step}", "to": "safetensors", **by_recipe}],
+    }  # fmt: skip
+    assert client.put("/v1/schedules/megatron", json=schedule).status_code == 201
+    _until(lambda: all(_state(client, step, "megatron") == "succeeded" for step in (5, 10)))
+    made = reshard.restore(data / "from-megatron" / "10")
+    wanted = weight("output_layer.weight", (32, SIZES["hidden_size"]))[:VOCAB]
+    assert (made["lm_head.weight"] == wanted).all()
+    runs = client.get("/v1/schedules/megatron/runs").json()["runs"]
+    assert {run["key"] for run in runs} == {"5", "10"}
 
 
 def _run(client: httpx.Client, step: int, name: str) -> dict[str, Any]:

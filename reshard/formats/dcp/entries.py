@@ -35,10 +35,15 @@ class TensorEntry(Struct, frozen=True):
 
 
 class ValueEntry(Struct, frozen=True):
-    """A value that is no tensor; ``places`` has one for each rank that stored it."""
+    """A value that is no tensor; ``places`` has one for each rank that stored it.
+
+    Attributes:
+        unread: what it is, where it is not looked into; then ``places`` are those of all its parts.
+    """
 
     name: str
     places: tuple[ItemPlace, ...]
+    unread: str = ""
 
 
 class Entries(Struct, frozen=True):
@@ -47,7 +52,9 @@ class Entries(Struct, frozen=True):
     Attributes:
         entries: by name, in the order of the saved tree.
         paths: the keys of each entry in the saved tree; an entry that is not listed has its name as its only key.
+        flattened: the tensors that are stored as ranges of flattened parts, which only Megatron does.
     """
 
     entries: Mapping[str, TensorEntry | ValueEntry]
     paths: Mapping[str, tuple[PathKey, ...]]
+    flattened: frozenset[str] = frozenset()

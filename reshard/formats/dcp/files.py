@@ -6,7 +6,7 @@
     folder/__0.metadata, …            in its place, where each rank saved by itself
     folder/__0_0.distcp, …            the items; names carry no meaning
 
-Megatron's checkpoints have files of this kind too, and more; they are another format, with ``metadata.json`` or ``common.pt`` beside.
+Megatron's checkpoints have these files too, and more: ``torch_dist.py`` knows them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ METADATA = ".metadata"
 ENDING = ".distcp"
 
 _OF_RANK = re.compile(r"__([0-9]{1,9})\.metadata")
-_OF_MEGATRON = frozenset({"metadata.json", "common.pt"})
 
 
 def data_file(number: int) -> str:
@@ -109,7 +108,7 @@ def _names(folder: Location) -> list[str]:
 
 
 def _has_marks(names: Sequence[str]) -> bool:
-    return any(map(_is_mark, names)) and not _OF_MEGATRON.intersection(names)
+    return any(map(_is_mark, names))
 
 
 def _is_mark(name: str) -> bool:

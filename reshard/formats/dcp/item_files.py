@@ -39,7 +39,7 @@ class ItemFiles:
         self._name = ""
 
     def windows(
-        self, batch: Sequence[ItemPlace], places: Mapping[ItemPlace, tuple[str, bool]]
+        self, batch: Sequence[ItemPlace], places: Mapping[ItemPlace, tuple[str, object]]
     ) -> Iterator[tuple[ItemPlace, Window]]:
         """The archive at each place."""
         ranges = {place: list(self._ends(place, places[place][0])) for place in batch}

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable
 from contextlib import closing
 from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
 
@@ -68,8 +69,11 @@ class StoredValue(Struct, frozen=True):
         return self.values == other.values
 
 
-Wanted = tuple[ItemPlace, str, bool]
-"""A place, what is expected there, for messages, and whether that is a tensor."""
+Expected = Literal["a tensor", "a value", "anything"]
+"""What an item should hold; ``"anything"`` is not looked at."""
+
+Wanted = tuple[ItemPlace, str, Expected]
+"""A place, what is expected there, for messages, and of which kind that is."""
 
 
 def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, StoredItem | StoredValue]:  # fmt: skip
@@ -88,23 +92,25 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
     with closing(files):
         while batch := list(islice(ordered, _AT_ONCE)):
             for place, window in files.windows(batch, places):
-                _, wants_tensor = places[place]
+                _, expected = places[place]
                 archive = open_archive(window.read, place.nbytes, window.where)
-                archive.refuse_big_endian()
-                if wants_tensor:
+                if expected != "anything":
+                    archive.refuse_big_endian()
+                if expected == "a tensor":
                     found[place] = _tensor_item(archive, place, window, known)
                 else:
-                    values = _values(archive, window.where)
+                    is_read = expected == "a value"
+                    values = _values(archive, window.where) if is_read else Unread("")
                     found[place] = StoredValue(values, window.path, _digest(archive))
     return found
 
 
-def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple[str, bool]]:
+def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple[str, Expected]]:
     """What is expected at each place. Raises CorruptError for a tensor and another value at the same."""
-    places: dict[ItemPlace, tuple[str, bool]] = {}
-    for place, what, wants_tensor in wanted:
-        other, is_other_tensor = places.setdefault(place, (what, wants_tensor))
-        if is_other_tensor != wants_tensor:
+    places: dict[ItemPlace, tuple[str, Expected]] = {}
+    for place, what, expected in wanted:
+        other, other_expected = places.setdefault(place, (what, expected))
+        if other_expected != expected:
             raise CorruptError(
                 f"{root / place.file}: the metadata has {other} and {what} at the same place; restore it from a copy"
             )

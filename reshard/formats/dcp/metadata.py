@@ -6,6 +6,7 @@
       state_dict_metadata  NAME → TensorStorageMetadata(properties, size, chunks) or BytesStorageMetadata()
       planner_data         NAME → the keys of the saved tree; numbers are positions of lists; None where torch kept no tree
       storage_data         MetadataIndex(fqn, offset) → _StorageInfo(relative_path, offset, length)
+  mcore_data           NAME → what Megatron Core up to 0.13 adds to a tensor
 
 Fields that are not set are left out (``MetadataIndex.offset`` of a value, ``_StorageInfo.transform_descriptors``). What torch 2.2 to
 2.14 write is read; ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py`` declare it.
@@ -36,8 +37,13 @@ from reshard.geometry.box import Box
 _RECORDS = "torch.distributed.checkpoint.metadata."
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata."
 _FILES = "torch.distributed.checkpoint.filesystem."
+_PLANNER = "torch.distributed.checkpoint.planner."
+_MEGATRON = "megatron.core.dist_checkpointing.strategies.torch."
+_FLATTENED = "nd_reformulated_orig_global_shape"
 _LAYOUT = "_get_layout"
 _STRIDED = "torch.strided"
+
+_OF_PLANS = ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")
 
 NAMES = {
     f"{_RECORDS}Metadata": "Metadata",
@@ -59,6 +65,10 @@ NAMES = {
     "pathlib.WindowsPath": "Path",
     "pathlib._local.PosixPath": "Path",
     "pathlib._local.WindowsPath": "Path",
+    # Megatron also keeps the plan of each rank, which says nothing that the rest does not.
+    **{f"{_PLANNER}{name}": name for name in _OF_PLANS},
+    f"{_MEGATRON}MCoreSavePlan": "SavePlan",
+    f"{_MEGATRON}MCoreMetadata": "Metadata",
     **DTYPE_NAMES,
 }
 """Every name in such a file, and what its nodes call it."""
@@ -94,7 +104,7 @@ def parse_metadata(files: Sequence[MetadataFile]) -> Entries:
         )
     entries = {name: _entry(name, nodes, places) for name, nodes in named.items()}
     paths = {name: path for one in reversed(parsed) for name, path in one.paths.items()}
-    return Entries(entries, paths)
+    return Entries(entries, paths, frozenset().union(*(one.flattened for one in parsed)))
 
 
 class _Parsed(Struct, frozen=True):
@@ -104,6 +114,7 @@ class _Parsed(Struct, frozen=True):
     listed: list[tuple[str, Any]]
     places: list[tuple[_Key, ItemPlace]]
     paths: dict[str, tuple[PathKey, ...]]
+    flattened: frozenset[str]
 
 
 def _parsed(file: MetadataFile) -> _Parsed:
@@ -119,6 +130,17 @@ def _parsed(file: MetadataFile) -> _Parsed:
         [(_name(name, where), node) for name, node in listed.pairs()],
         [_place(index, info, where) for index, info in stored.pairs()],
         {_name(name, where): _path(path, name, where) for name, path in paths},
+        _flattened(fields.get("mcore_data"), where),
+    )
+
+
+def _flattened(more: Any, where: str) -> frozenset[str]:
+    """The tensors that Megatron stored in another shape than they have."""
+    found = [] if more is None else expect_node(more, Table, "mcore_data", where).pairs()
+    return frozenset(
+        _name(name, where)
+        for name, of in found
+        if _FLATTENED in expect_node(of, Table, f"mcore_data of {name!r}", where).entries[::2]
     )
 
 

@@ -6,10 +6,12 @@ so that the engine reads them in ranges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError
@@ -34,6 +36,7 @@ from reshard.formats.slices.described import check_described, described_entry, r
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
+from reshard.formats.torch.plain_value import Unread
 from reshard.formats.torch.record_crcs import crcs_of_number
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
@@ -43,13 +46,34 @@ from reshard.storage.location import Location
 FORMAT = "dcp"
 
 
-def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reader:
+class Conventions(Struct, frozen=True):
+    """What a program adds to the form.
+
+    Attributes:
+        format: the name by which that is known.
+        entries_of: the entries of a folder, from what its metadata lists.
+    """
+
+    format: str
+    entries_of: Callable[[Location, Entries], Entries]
+
+
+PLAIN = Conventions(FORMAT, lambda _, entries: entries)
+
+
+def open_dcp(
+    root: Location,
+    record: Record = "checked",
+    uri: str = "",
+    conventions: Conventions = PLAIN,
+) -> Reader:
     """Opens the checkpoint in a folder.
 
     Args:
         root: viewed as one checkpoint, so that its files are in it.
         record: how to use its slices.json, if it has one.
         uri: the folder as the user named it.
+        conventions: of the program that saved it.
 
     Raises:
         IncompleteCheckpointError: the save did not finish.
@@ -61,7 +85,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
     files = read_metadata_files(root)
     known = recorded(lambda: _read_record(root, files, record), record)
     where = files[0].where
-    entries = parse_metadata(files)
+    entries = conventions.entries_of(root, parse_metadata(files))
     found = read_items(root, _wanted(entries))
     tensors = {place: item for place, item in found.items() if isinstance(item, StoredItem)}
     cuts = {
@@ -77,7 +101,7 @@ def open_dcp(root: Location, record: Record = "checked", uri: str = "") -> Reade
         check_described(known, {n: (t.spec.dtype, t.spec.shape) for n, t in stored.items()}, uri)
     return Reader(
         uri=uri,
-        format=FORMAT,
+        format=conventions.format,
         container=Container(None, (Item("", "", is_tree=True),)),
         tensors=MappingProxyType(stored),
         leaves=tuple(one.leaf for one in leaves),
@@ -130,11 +154,11 @@ def _wanted(entries: Entries) -> Iterator[Wanted]:
     for entry in entries.entries.values():
         if isinstance(entry, ValueEntry):
             for place in entry.places:
-                yield place, f"the value {entry.name!r}", False
+                yield place, f"the value {entry.name!r}", "anything" if entry.unread else "a value"
             continue
         for piece in filled(entry):
             for place in piece.places:
-                yield place, f"the piece {piece.box} of {entry.name!r}", True
+                yield place, f"the piece {piece.box} of {entry.name!r}", "a tensor"
 
 
 def _values(
@@ -143,7 +167,15 @@ def _values(
     """What each rank has of each entry that is no tensor."""
     for entry in entries.entries.values():
         if isinstance(entry, ValueEntry):
-            yield entry.name, tuple(cast("StoredValue", found[place]) for place in entry.places)
+            of_places = tuple(cast("StoredValue", found[place]) for place in entry.places)
+            yield entry.name, (_unread(entry, of_places),) if entry.unread else of_places
+
+
+def _unread(entry: ValueEntry, parts: Sequence[StoredValue]) -> StoredValue:
+    """A value that is not looked into; its digest is of those of its parts, if all have one."""
+    digests = [part.digest for part in parts]
+    digest = f"{zlib.crc32(repr(digests).encode()):08x}" if digests and all(digests) else ""
+    return StoredValue(Unread(entry.unread), parts[0].path if parts else "", digest)
 
 
 def _rank_warnings(values: Mapping[str, tuple[StoredValue, ...]]) -> Iterator[str]:

@@ -102,6 +102,6 @@ def unread_warnings(leaves: list[TreeLeaf]) -> Iterator[str]:
     if found:
         more = f", and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
         yield (
-            f"{', '.join(found[:_MOST_SHOWN])}{more}: such values of a pickle are not read; leave them out (drop) where the checkpoint is "
+            f"{', '.join(found[:_MOST_SHOWN])}{more}: such values are not read; leave them out (drop) where the checkpoint is "
             "converted, or save them as tensors, numbers and text"
         )

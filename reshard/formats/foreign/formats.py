@@ -51,8 +51,8 @@ SAVED_MODEL = Foreign(
     "its variables are a checkpoint, which the prefix DIR/variables/variables names",
 )
 MEGATRON = Foreign(
-    "a checkpoint of Megatron",
-    "AutoBridge.export_ckpt of Megatron Bridge writes the model as Hugging Face safetensors",
+    "a checkpoint of Megatron in its format torch",
+    "load it with Megatron and save it with --ckpt-format torch_dist, which is read",
 )
 DEEPSPEED = Foreign(
     "a checkpoint of DeepSpeed",

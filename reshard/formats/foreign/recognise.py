@@ -31,7 +31,6 @@ _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
 """A file by its name and its first bytes."""
 
 _FOLDERS: tuple[tuple[tuple[str, ...], Foreign], ...] = (
-    ((r"\.metadata", r"common\.pt|metadata\.json"), formats.MEGATRON),
     ((r"latest_checkpointed_iteration\.txt|mp_rank_\d.*",), formats.MEGATRON),
     ((r"metadata\.pkl",), formats.TORCH_CHECKPOINTING),
     ((r"zero_to_fp32\.py",), formats.DEEPSPEED),

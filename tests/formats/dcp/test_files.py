@@ -75,14 +75,6 @@ def test_without_its_metadata_the_save_did_not_finish(tmp_path: Path) -> None:
     )
 
 
-def test_checkpoints_of_megatron_are_another_format(tmp_path: Path) -> None:
-    folder = write_dcp(tmp_path / "x", {"w": W})
-    (folder / "metadata.json").write_text("{}")
-    assert "it is a checkpoint of Megatron, which reshard does not read" in refusal(
-        folder, NotACheckpointError
-    )
-
-
 def test_nothing_overwrites_it(tmp_path: Path) -> None:
     folder = write_dcp(tmp_path / "x", {"w": W})
     reshard.save(tmp_path / "orbax", {"w": W})

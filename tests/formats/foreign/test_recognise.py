@@ -91,8 +91,6 @@ FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
     "SavedModel": (put("saved_model.pb", "variables/variables.index"), formats.SAVED_MODEL),
-    "Megatron to 0.16": (put(".metadata", "__0_0.distcp", "common.pt", "metadata.json"), formats.MEGATRON),
-    "Megatron": (put(".metadata", "__0_0.distcp", "metadata.json"), formats.MEGATRON),
     "old Megatron": (put("mp_rank_00/model_optim_rng.pt"), formats.MEGATRON),
     "a run of Megatron": (put("latest_checkpointed_iteration.txt", data=b"100"), formats.MEGATRON),
     "DeepSpeed": (put("zero_to_fp32.py", "latest", "global_step1/mp_rank_00_model_states.pt"), formats.DEEPSPEED),

@@ -12,6 +12,7 @@ import pytest
 import reshard
 from reshard.errors import ReshardError
 from tests.dcp_files import Item, archive, entry, rebuilt, tensor_entry, write_items
+from tests.megatron.saved import unpack
 from tests.pickled import Ordered, pickled
 from tests.robustness.hostile.damage_ocdbt import damage_bytes
 from tests.robustness.hostile.damage_pickle import damage_pickle
@@ -58,6 +59,17 @@ def test_metadata_that_lies_is_refused_or_harmless(specimens, tmp_path):
         (folder / ".metadata").write_bytes(damage_pickle(rng, data))
         refused += assert_harmless(folder)
     assert len(SEEDS) // 2 < refused < len(SEEDS)
+
+
+def test_damage_of_megatrons_files_is_refused_or_harmless(tmp_path):
+    """They are refused by restore in any case, for what only Megatron reads; here it is the error that counts."""
+    step = unpack(tmp_path / "saved") / "0.13.1" / "flattened"
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        folder = Path(shutil.copytree(step, tmp_path / str(seed)))
+        file = folder / rng.choice((".metadata", ".metadata", "metadata.json", "common.pt"))
+        file.write_bytes(damage_bytes(rng, file.read_bytes(), rng.choice((1, 1, 3))))
+        assert assert_harmless(folder)
 
 
 def test_items_that_lie_are_refused_or_harmless(tmp_path):
