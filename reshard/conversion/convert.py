@@ -122,7 +122,7 @@ def run_conversion(run: Run) -> None:
     _find_finished(run)
     if run.is_unfinished:
         planned = _open_and_plan(run)
-        jobs = target_jobs(planned, run.targets, run.identities, run.finished)
+        jobs = target_jobs(planned, run.chosen.root, run.targets, run.identities, run.finished)
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
         with locked_targets(run, planned, jobs) as targets:

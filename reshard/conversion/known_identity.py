@@ -15,7 +15,7 @@ from reshard.identity.identity_file import read_identity
 from reshard.identity.leaf_blocks import check_leaves_fit
 from reshard.identity.weights_identity import WeightsIdentity, identity_dtypes
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.storage.location import locate
+from reshard.storage.location import Location
 
 
 class KnownIdentity(Struct, frozen=True):
@@ -30,15 +30,17 @@ class KnownIdentity(Struct, frozen=True):
     of_source: WeightsIdentity | None = None
 
 
-def known_identity(asked: IdentityMode | None, plan: Plan, reader: Reader) -> KnownIdentity:
-    """What is done about the identity of a target, before anything is written.
+def known_identity(
+    asked: IdentityMode | None, plan: Plan, reader: Reader, source: Location
+) -> KnownIdentity:
+    """What is done about the identity of a target, before anything is written; ``source`` answers from the listing of the call.
 
     Raises PlanError where an identity must be carried or checked and the source has none, or tensors get other bits; CorruptError
     where the source's does not fit its tensors.
     """
     if asked in ("none", "compute") or (asked is None and not is_installed()):
         return KnownIdentity(asked or "none")
-    of_source = read_identity(locate(reader.uri), with_tree=True)
+    of_source = read_identity(source.view(), with_tree=True)
     other = next((tensor.name for tensor in plan.tensors if not _keeps_bits(tensor)), None)
     if asked is None and (of_source is None or other is not None):
         return KnownIdentity("none")

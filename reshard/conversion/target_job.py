@@ -81,26 +81,32 @@ class TargetJob(Struct, frozen=True):
 
 def target_jobs(
     planned: Planned,
+    source: Location,
     targets: Sequence[CheckedTarget],
     identities: Sequence[Identity],
     finished: Container[int],
 ) -> list[TargetJob]:
-    """A job for each target that is not ``finished``."""
+    """A job for each target that is not ``finished``; ``source`` is where the source is."""
     return [
-        _target_job(planned, number, error_name(target, targets), target, identity)
+        _target_job(planned, source, number, error_name(target, targets), target, identity)
         for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
         if number not in finished
     ]
 
 
 def _target_job(
-    planned: Planned, number: int, name: str | None, target: CheckedTarget, identity: Identity
+    planned: Planned,
+    source: Location,
+    number: int,
+    name: str | None,
+    target: CheckedTarget,
+    identity: Identity,
 ) -> TargetJob:
     """With the plan in the identity, and the identity in what will be written."""
     summary = planned.summary.plans[number]
     checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
     with about_target(name):
-        weights = known_identity(target.options.identity, summary.plan, planned.reader)
+        weights = known_identity(target.options.identity, summary.plan, planned.reader, source)
     return TargetJob(
         number,
         name,
