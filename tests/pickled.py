@@ -52,7 +52,7 @@ def _code(value: Any) -> bytes:
     if isinstance(value, float):
         return b"G" + struct.pack(">d", value)
     if isinstance(value, str):
-        text = value.encode()
+        text = value.encode("utf-8", "surrogatepass")
         return b"X" + struct.pack("<I", len(text)) + text
     return _made(value)
 
