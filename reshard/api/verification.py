@@ -64,7 +64,7 @@ def verify(
             take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
             stores every chunk, and else warns.
         identity: the root that the weights of ``a`` must have, 64 hex digits, or an ``identity.json`` or a folder with one. The root
-            is computed anew; nothing that is recorded beside the weights is believed.
+            is computed anew; what is recorded beside the weights proves nothing.
         key: a PEM file with the public key that signed the root (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
         max_memory, workers, progress: as for ``diff``.

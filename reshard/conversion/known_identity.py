@@ -10,7 +10,7 @@ from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import StoredTensor
 from reshard.formats.record_names import IDENTITY_NAME
-from reshard.identity.hashes import hash_of, is_installed
+from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity
 from reshard.identity.leaf_blocks import check_leaves_fit
 from reshard.identity.weights_identity import WeightsIdentity, identity_dtypes
@@ -64,7 +64,7 @@ _DONE = {"carry": "carried", "check": "checked"}
 def check_identity_fits(known: KnownIdentity, target: TargetCheckpoint, limits: Limits) -> None:
     """Raises, before anything is written, MemoryBudgetError where hashing needs more memory, and MissingPackageError."""
     if known.mode in ("compute", "check"):
-        hash_of("leaf", b"")  # a missing package is told here
+        check_installed()
         written = target.tensors.values()
         tensors = [StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in written]
         check_leaves_fit(tensors, limits.max_memory)

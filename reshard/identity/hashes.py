@@ -57,6 +57,11 @@ def is_installed() -> bool:
     return find_spec("blake3") is not None
 
 
+def check_installed() -> None:
+    """Raises MissingPackageError where the package that hashes is missing, before anything is read."""
+    _blake3()
+
+
 def hash_of(kind: str, data: Bytes) -> bytes:
     """The hash of some bytes as one of the kinds."""
     found: bytes = _blake3()(data, key=_key(kind)).digest()

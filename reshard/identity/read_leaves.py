@@ -20,8 +20,8 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
-from reshard.identity.hashes import HASH_BYTES, folded, hash_of, keyed
-from reshard.identity.leaf_blocks import LeafBlock, check_leaves_fit, leaf_batches, leaf_tree_of
+from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
+from reshard.identity.leaf_blocks import LeafBlock, check_leaves_fit, leaf_batches
 from reshard.identity.leaf_tree import LeafTree
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def tensor_hashes(
     another digest than the checkpoint records; MemoryBudgetError, before anything is read, where ``max_memory`` is too small.
     """
     tensors = list(reader.tensors.values())
-    hash_of("leaf", b"")  # a missing package is told before anything is read
+    check_installed()
     check_leaves_fit(tensors, limits.max_memory)
     tell = tell_bytes(sum(t.spec.nbytes for t in tensors), stage, progress)
     open_tensors: dict[str, _Leaves] = {}
@@ -241,8 +241,3 @@ def _bytes_of(elements: Array, part: Box, band: Box) -> npt.NDArray[np.uint8]:
     return (
         np.ascontiguousarray(elements[part.relative_to(band.start).slices]).reshape(-1).view("u1")
     )
-
-
-def hashes_of_tree(stored: StoredTensor) -> int:
-    """How many hashes are kept of a stored tensor's tree."""
-    return 1 << leaf_tree_of(stored).kept_level(KEPT_BYTES)
