@@ -14,6 +14,7 @@ of the halvings is the tree: the first cuts the whole tensor in two, the next ea
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import product
@@ -21,13 +22,28 @@ from itertools import product
 from msgspec import Struct
 
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Grid
 
 LEAF_BYTES = 64 << 10
 """A leaf is halved no more once the largest has so many bytes, or fewer."""
 
 LEAST_ROW_BYTES = 512
 """Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
+
+
+class LeafSpan(Struct, frozen=True):
+    """What leaves and a band share along one dimension.
+
+    Attributes:
+        place: what it adds to the number of a leaf.
+        part: where the elements are in the band.
+        begins, ends: whether the leaves begin, and end, within the band.
+    """
+
+    place: int
+    part: slice
+    begins: bool
+    ends: bool
 
 
 class LeafTree(Struct, frozen=True, dict=True):
@@ -58,10 +74,6 @@ class LeafTree(Struct, frozen=True, dict=True):
         """How many leaves there are."""
         return 1 << self.depth
 
-    def number(self, index: Index) -> int:
-        """The number of the leaf at an index of the grid, counted from the left of the tree."""
-        return sum([places[i] for places, i in zip(self._places, index, strict=True)])
-
     def node_box(self, level: int, number: int) -> Box:
         """The box of a node; the top is level 0."""
         if not self.order:
@@ -88,13 +100,24 @@ class LeafTree(Struct, frozen=True, dict=True):
         nbytes = math.prod(self.shape) * self.itemsize
         return min(self.depth, max(0, (nbytes // least_bytes).bit_length() - 1))
 
-    def in_box(self, box: Box) -> Iterator[tuple[int, Box]]:
-        """Number and box of each leaf that a box touches, row-major."""
-        if not self.order:
-            yield 0, Box.full(self.shape)
-            return
-        for index in product(*self.grid.overlapping(box)):
-            yield self.number(index), self.grid.box(index)
+    def in_band(self, band: Box) -> Iterator[tuple[LeafSpan, ...]]:
+        """What each leaf that a band touches has of it, row-major; the places of the spans add up to the leaf's number."""
+        return product(*map(self._spans, range(len(self.shape)), band.start, band.stop))
+
+    def _spans(self, dim: int, start: int, stop: int) -> list[LeafSpan]:
+        cuts, places = self.grid.cuts[dim], self._places[dim]
+        if len(cuts) == 1:  # an empty tensor is one empty leaf
+            return [LeafSpan(0, slice(0, 0), begins=True, ends=True)]
+        first, behind = bisect_right(cuts, start) - 1, bisect_left(cuts, stop)
+        return [
+            LeafSpan(
+                places[i],
+                slice(max(cuts[i], start) - start, min(cuts[i + 1], stop) - start),
+                begins=cuts[i] >= start,
+                ends=cuts[i + 1] <= stop,
+            )
+            for i in range(first, behind)
+        ]
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
