@@ -94,7 +94,8 @@ if TYPE_CHECKING:
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.identity.identification import Identification
-    from reshard.identity.weights_identity import TensorIdentity
+    from reshard.identity.recorded_proof import SliceProof
+    from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
@@ -191,6 +192,7 @@ __all__ = [
     "SaveSliceInfo",
     "ShardStream",
     "ShardedVariable",
+    "SliceProof",
     "SourceChangedError",
     "Stage",
     "StepInfo",
@@ -218,6 +220,7 @@ __all__ = [
     "VariableTypeError",
     "Verification",
     "VerificationError",
+    "WeightsIdentity",
     "__version__",
     "check_arguments",
     "checkpoint_format",
@@ -295,6 +298,7 @@ _LAZY = {
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardStream": "reshard.streaming.shard_stream",
     "ShardedVariable": "reshard.variables.sharded.variable",
+    "SliceProof": "reshard.identity.recorded_proof",
     "Stage": "reshard.engine.progress",
     "StepInfo": "reshard.inspection.run_steps",
     "Style": "reshard.formats.contents",
@@ -308,6 +312,7 @@ _LAZY = {
     "TimePlan": "reshard.planning.time_plan",
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
+    "WeightsIdentity": "reshard.identity.weights_identity",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",
