@@ -21,7 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
-from reshard.api.identity import identify, sign
+from reshard.api.identity import identify, prove, sign
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from reshard.planning.request_plan import RequestPlan
     from reshard.planning.time_plan import TimePlan
     from reshard.restoring.report import RestoreReport
+    from reshard.saving.array_proofs import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
     from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 __all__ = [
+    "ArrayProof",
     "Box",
     "BucketCheck",
     "BucketReport",
@@ -181,6 +183,7 @@ __all__ = [
     "PlanError",
     "PlannedTensor",
     "Progress",
+    "ProofReport",
     "RequestPlan",
     "RequestReport",
     "Requests",
@@ -246,6 +249,7 @@ __all__ = [
     "plan_all",
     "preview_layout",
     "progress_bar",
+    "prove",
     "restore",
     "save",
     "sign",
@@ -255,6 +259,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ArrayProof": "reshard.saving.array_proofs",
     "Box": "reshard.geometry.box",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
@@ -290,6 +295,7 @@ _LAZY = {
     "PartReport": "reshard.conversion.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
+    "ProofReport": "reshard.saving.array_proofs",
     "RequestPlan": "reshard.planning.request_plan",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",

@@ -22,7 +22,7 @@ from reshard.identity.hashes import HASH_BYTES, folded
 from reshard.identity.leaf_tree import LeafTree, kept_level_of
 from reshard.identity.read_leaves import KEPT_BYTES
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-from reshard.storage.location import Location
+from reshard.storage.location import Location, locate
 
 FORMAT = "reshard weights identity"
 VERSION = 1
@@ -67,6 +67,12 @@ def render_identity(found: WeightsIdentity) -> bytes:
 def render_tree(found: WeightsIdentity) -> bytes:
     """``identity.tree``."""
     return _TREE_HEAD + b"".join([found.nodes[name] for name in found.tensors])
+
+
+def folder_of_identity(given: str) -> Location:
+    """The folder that is meant by its path, or by that of the ``identity.json`` in it."""
+    place = locate(given)
+    return place.parent if place.name == IDENTITY_NAME else place
 
 
 def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdentity | None:

@@ -94,12 +94,13 @@ def identity_dtypes(reader: Reader) -> dict[str, str]:
     """The dtype of each tensor as an identity has it: of a PRNG key its implementation."""
     keys = {leaf.name: leaf for leaf in reader.leaves if leaf.tensor}
     return {
-        name: _implementation(keys[name]) if stored.is_key else stored.spec.dtype
+        name: key_implementation(keys[name]) if stored.is_key else stored.spec.dtype
         for name, stored in reader.tensors.items()
     }
 
 
-def _implementation(leaf: Leaf) -> str:
+def key_implementation(leaf: Leaf) -> str:
+    """The implementation of PRNG keys, which is their dtype in an identity."""
     metadata = leaf.meta.get("ext_metadata") or {}
     return str(metadata.get(_KEY_IMPLEMENTATION, "key"))
 
