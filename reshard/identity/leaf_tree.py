@@ -97,8 +97,26 @@ class LeafTree(Struct, frozen=True, dict=True):
 
     def kept_level(self, least_bytes: int) -> int:
         """The deepest level whose nodes have, on average, ``least_bytes`` or more; 0 where the whole tensor has fewer."""
-        nbytes = math.prod(self.shape) * self.itemsize
-        return min(self.depth, max(0, (nbytes // least_bytes).bit_length() - 1))
+        return _level_of(math.prod(self.shape) * self.itemsize, least_bytes, self.depth)
+
+    def level_grid(self, level: int) -> Grid:
+        """The boxes of the nodes of a level, as a grid."""
+        return Grid(
+            self.shape,
+            tuple([c[:: 1 << k] for c, k in zip(self.grid.cuts, self._left(level), strict=True)]),
+        )
+
+    def node_at(self, level: int, index: Index) -> int:
+        """The number of the node at an index of ``level_grid``."""
+        if not self.order:
+            return 0
+        first = tuple([i << k for i, k in zip(index, self._left(level), strict=True)])
+        return self.number(first) >> (self.depth - level)
+
+    def _left(self, level: int) -> list[int]:
+        """How often each dimension is halved below a level."""
+        below = self.order[level:]
+        return [below.count(dim) for dim in range(len(self.shape))]
 
     def in_band(self, band: Box) -> Iterator[tuple[LeafSpan, ...]]:
         """What each leaf that a band touches has of it, row-major; the places of the spans add up to the leaf's number."""
@@ -140,6 +158,16 @@ def _bits(number: int, count: int) -> Iterator[int]:
     return ((number >> at) & 1 for at in reversed(range(count)))
 
 
+def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
+    """``LeafTree.kept_level`` without the tree, whose cuts would take as much memory as a file's shape asks for."""
+    depth = len(tuple(_order(shape, itemsize)))
+    return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
+
+
+def _level_of(nbytes: int, least_bytes: int, depth: int) -> int:
+    return min(depth, max(0, (nbytes // least_bytes).bit_length() - 1))
+
+
 @lru_cache(maxsize=256)  # layers of a model repeat their shapes
 def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
     order = tuple(_order(shape, itemsize))
@@ -153,7 +181,7 @@ def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
     return LeafTree(shape, itemsize, order, Grid(shape, cuts))
 
 
-def _order(shape: tuple[int, ...], itemsize: int) -> Iterator[int]:
+def _order(shape: Sequence[int], itemsize: int) -> Iterator[int]:
     halvings = [0] * len(shape)
     while _largest_bytes(shape, halvings, itemsize) > LEAF_BYTES:
         dims = [d for d in range(len(shape)) if _may_halve(shape, halvings, itemsize, d)]

@@ -21,7 +21,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
-from reshard.identity.leaf_blocks import LeafBlock, check_leaves_fit, leaf_batches
+from reshard.identity.leaf_blocks import LeafBlock, block_of, check_leaves_fit, leaf_batches
 from reshard.identity.leaf_tree import LeafTree
 
 if TYPE_CHECKING:
@@ -117,6 +117,15 @@ def tensor_hashes(
             tell(name, result.block.nbytes)
     _check_recorded(reader, found)
     return {name: found[name] for name in reader.tensors}
+
+
+def leaves_of_box(
+    reader: Reader, stored: StoredTensor, box: Box, max_memory: int
+) -> dict[int, bytes]:
+    """The hash of each leaf of a box that ends at edges of leaves, by number; errors as for ``tensor_hashes``."""
+    block = block_of(stored, box, max_memory)
+    (found,) = _hash_blocks([block], reader, ArenaPool(max_memory, 1))
+    return dict(found.leaves)
 
 
 def _results(
