@@ -108,8 +108,7 @@ if TYPE_CHECKING:
     )
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
-    from reshard.planning.request_plan import RequestPlan
-    from reshard.planning.time_plan import TimePlan
+    from reshard.planning.time_plan import RequestPlan, TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
@@ -287,7 +286,7 @@ _LAZY = {
     "PartReport": "reshard.conversion.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
-    "RequestPlan": "reshard.planning.request_plan",
+    "RequestPlan": "reshard.planning.time_plan",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",
