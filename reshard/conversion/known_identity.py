@@ -9,7 +9,7 @@ from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import StoredTensor
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity
 from reshard.identity.leaf_blocks import check_leaves_fit

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.target_tensors import request_of, target_tensor
 from reshard.errors import PlanError
-from reshard.formats.base import Form, Reader, TargetTensor
+from reshard.formats.base import Form, Made, Reader, TargetTensor
 from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.slices.origin import Made
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.foreign.formats import refuse_stand_in
+from reshard.formats.foreign import refuse_stand_in
 from reshard.formats.state_dict.files import (
     ARCHIVE,
     LEGACY,
