@@ -10,8 +10,8 @@ from msgspec import UNSET, field
 
 from reshard.conversion.map_summary import MapSummary
 from reshard.documents import plans as documents
-from reshard.documents.maps import Change
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
+from reshard.documents.shared import Change
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text

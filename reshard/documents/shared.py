@@ -1,4 +1,4 @@
-"""What several documents have: meshes, numbers and names with one meaning."""
+"""What several documents have: meshes, maps, numbers and names with one meaning."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ class MeshDocument(Struct, frozen=True):
 def document_of(record: Struct, kind: type[D], **more: Any) -> D:
     """The document of a record that has the same fields, besides ``more``. Raises TypeError if it has others."""
     return kind(**structs.asdict(record), **more)
+
+
+Change = Literal["exact", "rounded", "cast"]
+"""Whether every bit of a tensor is the source's; or arithmetic rounded it; or it was cast."""
+
+
+class MapAnswer(Struct, frozen=True):
+    """What a map makes of a source. Every element of ``sources`` is used, and every element of ``targets`` is written once."""
+
+    sources: Annotated[int, Meta(description="Tensors of the source that are taken.")]
+    targets: Annotated[int, Meta(description="Tensors that are made of them.")]
+    exact: int
+    rounded: int
+    cast: int
+    tied: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(description="Pairs of source tensors that must be equal; the first is not written."),
+    ]
+    cropped: Annotated[
+        tuple[str, ...], Meta(description="Source tensors of which the map takes a part.")
+    ]

@@ -14,7 +14,7 @@ from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:  # it takes numpy, which help does without
     from reshard.checksums.crc import Crc
-    from reshard.checksums.piece_crcs import PieceCrcs
+    from reshard.checksums.tensor_digest import PieceCrcs
 
 
 Gathered = Literal["no", "in ranges", "at once"]

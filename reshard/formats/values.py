@@ -41,7 +41,7 @@ class Values(Protocol):
 
 def read_extents(extents: Sequence[Extent]) -> dict[Extent, bytes]:
     """The bytes of values in a bucket, many at once; those that cannot be read are left out."""
-    from reshard.storage.buckets.read_many import ByteRange, read_many
+    from reshard.storage.parallel_calls import ByteRange, read_many
 
     parts = {
         e: ByteRange(e.path, e.version, e.offset, e.length) for e in extents if e.inline is None
