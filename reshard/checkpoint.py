@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from reshard.arguments import MissingChunks, changes_of, check_missing_chunks
+from reshard.arguments import MissingChunks, changes_of, check_missing_chunks, takes_options
 from reshard.engine.limits import limits_of
 from reshard.errors import MissingChunksWarning, StorageError, TreeError
 from reshard.formats.base import Reader
@@ -21,7 +21,6 @@ from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore_checkpoint
-from reshard.signatures import takes_options
 from reshard.storage.location import Location, identity, locate
 from reshard.streaming.shard_stream import ShardStream, shard_parts
 from reshard.streaming.tensor_stream import TensorStream, slice_box

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from reshard.documents.buckets import PlannedRequests
 from reshard.documents.shared import (
     ONLY_COMMANDS,
     Axes,
@@ -15,6 +14,7 @@ from reshard.documents.shared import (
     MapAnswer,
     MeshDocument,
     MissingNumbers,
+    PlannedRequests,
     Shape,
     Strategy,
 )

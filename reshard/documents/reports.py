@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from reshard.documents.buckets import RequestComparison
 from reshard.documents.plans import PlannedTime
 from reshard.documents.shared import (
     ONLY_COMMANDS,
@@ -14,6 +13,7 @@ from reshard.documents.shared import (
     Digest,
     MapAnswer,
     MissingNumbers,
+    RequestComparison,
     Shape,
     Strategy,
 )

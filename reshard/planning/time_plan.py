@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from reshard.arguments import check_positive
-from reshard.documents.buckets import PlannedRequests
 from reshard.documents.plans import PlannedTime
-from reshard.documents.shared import document_of
+from reshard.documents.shared import PlannedRequests, document_of
 from reshard.errors import PlanError
 from reshard.record import Record
 from reshard.storage.requests import NONE, Requests

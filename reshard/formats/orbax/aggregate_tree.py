@@ -36,7 +36,7 @@ from reshard.formats.orbax.tree_metadata import (
     refuse_odd,
     refuse_unsafe,
 )
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes

@@ -34,7 +34,7 @@ from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.orbax.aggregate_file import is_aggregate
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.step_names import is_step_name
 from reshard.formats.zarr.metadata import ZARR2_FILE
 from reshard.storage.base import Entry

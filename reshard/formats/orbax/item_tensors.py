@@ -27,7 +27,7 @@ from reshard.formats.orbax.tree_metadata import (
     read_ext_metadata,
     read_strings,
 )
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes

@@ -25,7 +25,7 @@ from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.values import PlainFiles
 from reshard.formats.zarr.metadata import ZarrArray
