@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from reshard.arguments import MissingChunks, changes_of, check_missing_chunks
+from reshard.arguments import MissingChunks, changes_of, check_missing_chunks, takes_options
 from reshard.engine.limits import limits_of
 from reshard.errors import MissingChunksWarning, MissingError, StorageError, TreeError
 from reshard.formats.base import Reader
@@ -27,7 +27,6 @@ from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore_checkpoint
-from reshard.signatures import takes_options
 from reshard.storage.location import Location, identity, locate
 from reshard.streaming.shard_stream import ShardStream, shard_parts
 from reshard.streaming.tensor_stream import TensorStream, slice_box

@@ -26,8 +26,7 @@ LIBRARY = {
     "formats": "what is on disk: Orbax, zarr, OCDBT, safetensors",
     "storage": "staging, syncing, locks, publishing by one rename",
     "variables": "live arrays in pieces",
-    "arguments": "checks of arguments",
-    "signatures": "options as keywords",
+    "arguments": "checks of arguments, options as keywords",
     "options": "how an option is checked and shown",
     "layout": "meshes, layouts, layout files",
     "patterns": "regular expressions, in linear time",
@@ -72,7 +71,7 @@ COLOURS = {
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
     DEVICES[3]: "engine maps planning worker",
     DEVICES[2]: "formats storage db",
-    DEVICES[5]: "variables options arguments signatures layout patterns observability auth drain",
+    DEVICES[5]: "variables options arguments layout patterns observability auth drain",
 }
 """Rooms of one kind have one colour: entrances, use cases, what works, what stores, what describes; the others are ground."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from reshard.arguments import takes_options
 from reshard.restoring.options import RestoreArguments
-from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, Path, Rules, Unlisted

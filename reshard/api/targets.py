@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
-from reshard.arguments import path_of
+from reshard.arguments import path_of, takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
-from reshard.signatures import takes_options
 
 if TYPE_CHECKING:
     from reshard.arguments import Path, Unlisted

@@ -17,8 +17,7 @@ from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
-from reshard.maps.read_map import load_map
-from reshard.maps.recipes import recipe_names
+from reshard.maps.read_map import load_map, recipe_names
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
-"""Small pieces of text: names made safe for a terminal, shapes, chunks, encodings, meshes."""
+"""Small pieces of text: names made safe for a terminal, shapes, chunks, encodings, meshes; names that differ only in numbers as one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from reshard import DeviceMesh, Grid, TensorLayout
 from reshard.documents.checkpoints import InspectedTensor
-from reshard.documents.maps import MapAnswer
-from reshard.documents.shared import Axes, Shape
+from reshard.documents.shared import Axes, MapAnswer, Shape
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
 from reshard.record import duration_text as duration_text
@@ -132,3 +134,64 @@ def rule_words(changes: Changes) -> list[str]:
         for kind, rules in pairs
         for rule in rules
     ]
+
+
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
+
+
+class TensorGroup(Struct, Generic[T], frozen=True):
+    """Members that are alike; ``name`` stands for all of their names."""
+
+    name: str
+    members: tuple[T, ...]
+
+    @property
+    def first(self) -> T:
+        return self.members[0]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+
+def grouped(
+    items: Iterable[T], name_of: Callable[[T], str], alike: Callable[[T], Hashable]
+) -> list[TensorGroup[T]]:
+    """Groups in the order of their first members."""
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        key = (_NUMBER.sub("0", name_of(item)), alike(item))
+        found.setdefault(key, []).append(item)
+    return [TensorGroup(common_name(list(map(name_of, m))), tuple(m)) for m in found.values()]
+
+
+def single(items: Iterable[T], name_of: Callable[[T], str]) -> list[TensorGroup[T]]:
+    """A group for each item."""
+    return [TensorGroup(name_of(item), (item,)) for item in items]
+
+
+def common_name(names: Sequence[str]) -> str:
+    """One name for names that differ in numbers only.
+
+    >>> common_name(["a/0/w", "a/1/w", "a/2/w"])
+    'a/{0…2}/w'
+    """
+    if len(names) == 1:
+        return names[0]
+    split = list(map(_NUMBER.split, names))
+    return "".join(map(_common_piece, zip(*split, strict=True)))
+
+
+def _common_piece(pieces: tuple[str, ...]) -> str:
+    unlike = sorted(set(pieces), key=_numeric_order)
+    if len(unlike) == 1:
+        return unlike[0]
+    return f"{{{unlike[0]}{'…' if len(unlike) > 2 else ','}{unlike[-1]}}}"
+
+
+def _numeric_order(digits: str) -> tuple[int, str, str]:
+    """Sorts digits by value without converting them to numbers, however many digits there are."""
+    significant = digits.lstrip("0")
+    return len(significant), significant, digits

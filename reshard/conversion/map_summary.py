@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from reshard.documents.maps import Change, MapAnswer
+from reshard.documents.shared import Change, MapAnswer
 from reshard.maps.mapped import Mapped
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.record import Record, counted

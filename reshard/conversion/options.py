@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from msgspec import Struct
 
-from reshard.signatures import OptionsMeta
+from reshard.arguments import OptionsMeta
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

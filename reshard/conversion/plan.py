@@ -10,15 +10,14 @@ from msgspec import UNSET, field
 
 from reshard.conversion.map_summary import MapSummary
 from reshard.documents import plans as documents
-from reshard.documents.maps import Change
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
+from reshard.documents.shared import Change
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, TimePlan
+from reshard.planning.time_plan import Hosts, RequestPlan, TimePlan
 from reshard.record import Record, counted, origins_text, several, warned
 
 
@@ -100,7 +99,7 @@ class PlannedTensor(Record, frozen=True):
 
 
 def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
-    from reshard.planning.shares import shares
+    from reshard.planning.target_layouts import shares
 
     return tuple((share.target, share.source, share.share) for share in shares(plan))
 

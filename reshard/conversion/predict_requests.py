@@ -1,6 +1,6 @@
 """Predicts the requests of a conversion from or to buckets: those that its opening made, and those that are still to come.
 
-The formulas in ``planning/source_requests.py`` and ``planning/target_requests.py`` take facts of the open source, of the file map of a
+The formulas in ``planning/requests.py`` and ``planning/requests.py`` take facts of the open source, of the file map of a
 target, and of buckets, which are found here.
 """
 
@@ -20,20 +20,23 @@ from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import Read
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.source_requests import ChunkReads, Ranges, reading_of, reads
-from reshard.planning.target_requests import (
+from reshard.planning.requests import (
+    ChunkReads,
+    Ranges,
     Writing,
     carried,
     copied,
     deleted,
     metadata,
     of_transaction,
+    reading_of,
+    reads,
     requests_of_read_back,
     uploaded,
     writing_of,
 )
 from reshard.planning.tensor_plan import Fill
+from reshard.planning.time_plan import RequestPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT

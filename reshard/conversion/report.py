@@ -9,10 +9,8 @@ from msgspec import UNSET, field, structs
 
 from reshard.conversion.map_summary import MapSummary
 from reshard.documents import reports as documents
-from reshard.documents.buckets import RequestComparison
-from reshard.documents.maps import Change
 from reshard.documents.reports import IdentityOutcome, TimeComparison
-from reshard.documents.shared import document_of
+from reshard.documents.shared import Change, RequestComparison, document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Strategy

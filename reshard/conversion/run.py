@@ -1,10 +1,11 @@
-"""Run: what a run of a conversion was asked, what its steps have found, and what they report."""
+"""Run: what a run of a conversion was asked, what its steps have found and report; TotalProgress: the progress of its targets, added up."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -13,11 +14,9 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.parts.request import Scope
 from reshard.conversion.report import ConversionReport, PartReport
 from reshard.conversion.resume.identity import Identity
-from reshard.conversion.total_progress import TotalProgress
-from reshard.engine.progress import Progress
+from reshard.engine.progress import Progress, Stage
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.time_plan import TimePlan
+from reshard.planning.time_plan import RequestPlan, TimePlan
 from reshard.storage.location import locate
 
 
@@ -79,3 +78,67 @@ def start_run(
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return Run(chosen, targets, scope, executor, total, before_publish, time.monotonic())
+
+
+Tell = Callable[[Progress], None]
+
+
+class TotalProgress:
+    """Adds up the progress of several targets while bytes are copied.
+
+    A target reports at the latest when its first task is done; until then its bytes are known from
+    ``expect``.
+
+    Attributes:
+        listener: gets the sums; None where nobody listens.
+    """
+
+    def __init__(self, listener: Tell | None) -> None:
+        self.listener = listener
+        self._latest: dict[int, Progress] = {}
+
+    def of(self, number: int) -> Tell | None:
+        """What target ``number`` calls with its own progress."""
+        return None if self.listener is None else partial(self._add, self.listener, number)
+
+    def expect(self, number: int, total_bytes: int, tasks: int) -> None:
+        """Counts a target of which nothing is done yet."""
+        self._latest[number] = Progress(0, total_bytes, 0, tasks, "")
+
+    def end(self, stage: Stage) -> None:
+        """Reports that everything is copied, and the stage that comes now."""
+        if self.listener is None:
+            return
+        total = self._sum("")
+        self.listener(
+            replace(total, moved_bytes=total.total_bytes, tasks_done=total.tasks, stage=stage)
+        )
+
+    def _add(self, listener: Tell, number: int, progress: Progress) -> None:
+        if progress.stage != "copying":
+            listener(progress)
+            return
+        self._latest[number] = progress
+        listener(self._sum(progress.tensor))
+
+    def _sum(self, tensor: str) -> Progress:
+        every = self._latest.values()
+        return Progress(
+            sum(p.moved_bytes for p in every),
+            sum(p.total_bytes for p in every),
+            sum(p.tasks_done for p in every),
+            sum(p.tasks for p in every),
+            tensor,
+            resumed_bytes=sum(p.resumed_bytes for p in every),
+            hosts=_by_host(every),
+        )
+
+
+def _by_host(every: Collection[Progress]) -> Mapping[str, int]:
+    if len(every) == 1:
+        return next(iter(every)).hosts
+    found: dict[str, int] = {}
+    for progress in every:
+        for host, nbytes in progress.hosts.items():
+            found[host] = found.get(host, 0) + nbytes
+    return found

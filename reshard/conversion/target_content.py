@@ -1,21 +1,24 @@
-"""TargetContent: the tensors and leaves of a target, and what the planner is asked for them."""
+"""TargetContent: the tensors and leaves of a target, which rules or a map make, and what the planner is asked for them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.growth import check_growth
 from reshard.conversion.target_tensors import request_of, target_tensor
-from reshard.formats.base import Form, Reader, TargetTensor
-from reshard.formats.contents import Leaf
+from reshard.errors import PlanError
+from reshard.formats.base import Form, Made, Reader, TargetTensor
+from reshard.formats.contents import Encoding, Leaf, StoredTensor
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.slices.origin import Made
-from reshard.maps.mapped import Mapped
-from reshard.planning.pairing import made_of
+from reshard.geometry.grid import Grid
+from reshard.geometry.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
+from reshard.planning.pairing import made_of, tree_digest
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request
 from reshard.planning.rules import Rewrite, rewrites
@@ -90,3 +93,91 @@ def _without_place(leaf: Leaf) -> Leaf:
     if not _PLACE & leaf.meta.keys():
         return leaf
     return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
+
+
+FREE_BYTES = 1 << 30
+"""A target may always be so much larger, so that a small source may become a padded model."""
+
+
+def check_growth(reader: Reader, options: CheckedOptions, specs: Iterable[TensorSpec]) -> None:
+    """Raises PlanError if the tensors of a target have more bytes than ``max_growth`` allows."""
+    if options.max_growth is None:
+        return
+    source = sum(tensor.spec.nbytes for tensor in reader.tensors.values())
+    most = int(options.max_growth * source) + FREE_BYTES
+    target = sum(spec.nbytes for spec in specs)
+    if target > most:
+        raise PlanError(
+            f"the target would have {format_bytes(target)}, but the source has {format_bytes(source)}, and a target may have at most "
+            f"{options.max_growth:g} times as much and {format_bytes(FREE_BYTES)} more (max_growth); make pad, repeated dimensions, fill "
+            "and casts smaller, or raise max_growth"
+        )
+
+
+def mapped_content(
+    reader: Reader, options: CheckedOptions, form: Form, traits: Traits
+) -> TargetContent:
+    """What the map of the options makes of the checkpoint; PlanError for what it leaves open."""
+    given = options.given_map
+    if given is None:
+        raise PlanError("no map is given")
+    mapping, dropped = mapped_tensors(reader, given, options.changes)
+    check_growth(reader, options, (made.spec for made in mapping.tensors))
+    look_up(options.layout, [made.spec.name for made in mapping.tensors])
+    making = _Making(reader, options, form, traits)
+    for made in mapping.tensors:
+        making.add(made)
+    return TargetContent(
+        making.tensors,
+        making.leaves,
+        tuple(making.requests),
+        dropped,
+        _warnings(mapping),
+        Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
+        mapping,
+    )
+
+
+def _warnings(mapping: Mapped) -> tuple[str, ...]:
+    if not mapping.cropped:
+        return ()
+    some = ", ".join(map(repr, mapping.cropped[:3])) + (", …" if len(mapping.cropped) > 3 else "")
+    return (f"the map takes only a part of {some} (crop)",)
+
+
+class _Making(Struct):
+    """The target in the making."""
+
+    reader: Reader
+    options: CheckedOptions
+    form: Form
+    traits: Traits
+    tensors: dict[str, TargetTensor] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+    def add(self, made: MappedTensor) -> None:
+        """A target tensor, with a request for each of its pieces."""
+        first = next((p.source for p in made.pieces if p.fill is None), None)
+        leaf = leaf_of(self.reader, made)
+        like = self._like(made.spec, None if first is None else self.reader.tensors[first])
+        tensor = target_tensor(like, leaf, made.spec.dtype, self.options.layout, self.form)
+        self.tensors[leaf.name] = tensor
+        self.leaves.append(leaf)
+        sides: dict[str, Request] = {}
+        for piece in made.pieces:
+            stored = like if piece.fill is not None else self.reader.tensors[piece.source]
+            known = sides.get(piece.source)
+            if known is None:
+                known = request_of(piece, stored, tensor, self.form, self.traits)
+                sides[piece.source] = known
+            self.requests.append(replace(known, piece=piece))
+
+    def _like(self, spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
+        """The target tensor as if it were stored whole, encoded as its source is."""
+        whole = replace(spec, storage=Grid.whole(spec.shape))
+        if source is None:
+            return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
+        return StoredTensor(
+            whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
+        )

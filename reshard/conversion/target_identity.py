@@ -16,8 +16,8 @@ from reshard.engine.progress import Progress
 from reshard.engine.tensor_book import TensorResult
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.contents import Leaf
-from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import known_format, open_written
+from reshard.formats.slices.slice_file import IDENTITY_NAME, TREE_NAME
 from reshard.identity.identity_file import render_identity, render_tree
 from reshard.identity.weights_identity import (
     TensorIdentity,

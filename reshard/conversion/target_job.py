@@ -11,11 +11,14 @@ from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.known_identity import KnownIdentity, check_identity_fits, known_identity
 from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
-from reshard.conversion.read_back import check_read_back
+from reshard.conversion.proof import check_read_back, check_unseen_memory
 from reshard.conversion.resume.identity import Identity, plan_digest
-from reshard.conversion.resume.journal import read_results, record_of
-from reshard.conversion.resume.journaled_chunks import JournaledChunk, journaled_chunks
-from reshard.conversion.source_digests import check_unseen_memory
+from reshard.conversion.resume.journal import (
+    JournaledChunk,
+    journaled_chunks,
+    read_results,
+    record_of,
+)
 from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target

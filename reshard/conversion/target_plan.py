@@ -9,10 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedOptions, parsed_options
-from reshard.conversion.mapped_content import mapped_content
 from reshard.conversion.options import Target
 from reshard.conversion.plan import MultiConversionPlan
-from reshard.conversion.target_content import renamed_content
+from reshard.conversion.target_content import mapped_content, renamed_content
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from reshard.documents.buckets import PlannedRequests
-from reshard.documents.maps import Change, MapAnswer
 from reshard.documents.shared import (
     ONLY_COMMANDS,
     Axes,
+    Change,
+    MapAnswer,
     MeshDocument,
     MissingNumbers,
+    PlannedRequests,
     Shape,
     Strategy,
 )

@@ -6,10 +6,17 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from reshard.documents.buckets import RequestComparison
-from reshard.documents.maps import Change, MapAnswer
 from reshard.documents.plans import PlannedTime
-from reshard.documents.shared import ONLY_COMMANDS, Digest, MissingNumbers, Shape, Strategy
+from reshard.documents.shared import (
+    ONLY_COMMANDS,
+    Change,
+    Digest,
+    MapAnswer,
+    MissingNumbers,
+    RequestComparison,
+    Shape,
+    Strategy,
+)
 
 
 class CastReport(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.task import CastStats
-from reshard.planning.arithmetic import Arithmetic
+from reshard.planning.piece import Arithmetic
 
 if TYPE_CHECKING:
     import numpy as np

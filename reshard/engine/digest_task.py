@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import sum_of_box
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
 from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks

@@ -15,9 +15,9 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.checksums.sums import digest_text
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.copies import bytes_of_copies, compared_copies
 from reshard.engine.decode.chunk_reader import StoredChunks
 from reshard.engine.decode.read_chunk import quickest_memory, stream_memory
 from reshard.engine.digest_task import DigestResult, DigestTask, digest_chunks, digest_or_damage
@@ -29,11 +29,11 @@ from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unli
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.compression import codec_name
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import Encoding, Extent, StoredTensor, codec_name
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.task_memory import CAST_SCRATCH_BYTES
+from reshard.storage.location import open_file
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
@@ -232,3 +232,76 @@ def check_decodable(
             f"but {limits.max_memory / (1 << 20):.4g} MiB are allowed; allow max_memory of {mib}MiB",
             smallest_bytes=mib << 20,
         )
+
+
+class _Copies(Struct, frozen=True):
+    """The places of one slice."""
+
+    name: str
+    extents: tuple[Extent, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(extent.length for extent in self.extents)
+
+
+class ComparedCopies(Struct, frozen=True):
+    """The copies of one slice of a tensor.
+
+    Attributes:
+        nbytes: of all copies together.
+        difference: why some copy is not what the first one is, or cannot be read; "" where all are equal.
+    """
+
+    name: str
+    nbytes: int
+    difference: str
+
+
+def bytes_of_copies(reader: Reader, names: Collection[str]) -> int:
+    """The bytes that ``compared_copies`` reads."""
+    return sum(copies.nbytes for copies in _listed(reader, names))
+
+
+def compared_copies(
+    reader: Reader, names: Collection[str], limits: Limits
+) -> Iterator[ComparedCopies]:
+    """Compares all copies of each slice with the first one, which is also read and checked as the tensor."""
+    results = run_tasks(
+        _listed(reader, names),
+        _compared,
+        lambda _: READ_BYTES,
+        limits.max_memory,
+        limits.workers,
+        limits.executor,
+    )
+    with closing(results):
+        yield from results
+
+
+def _listed(reader: Reader, names: Collection[str]) -> Iterator[_Copies]:
+    return (_Copies(name, extents) for name in names for extents in reader.copies(name))
+
+
+def _compared(copies: _Copies) -> ComparedCopies:
+    return ComparedCopies(copies.name, copies.nbytes, _difference(copies))
+
+
+def _difference(copies: _Copies) -> str:
+    first, *others = copies.extents
+    try:
+        expected = _crc32c(first)
+        other = next((extent for extent in others if _crc32c(extent) != expected), None)
+    except StorageError as error:
+        return str(error)
+    if other is None:
+        return ""
+    return (
+        f"tensor {copies.name!r}: {other.path} holds other bytes at {other.offset:,} than {first.path} at "
+        f"{first.offset:,}, but both should hold the same slice; restore the damaged file from a copy"
+    )
+
+
+def _crc32c(extent: Extent) -> int | None:
+    with closing(open_file(extent.path, extent.version)) as file:
+        return range_crc32c(file.read, extent.offset, extent.length)

@@ -1,6 +1,6 @@
 """Checks ranges of files whose CRC the format recorded, and tells which range of a damaged tensor is wrong.
 
-What is stored of a tensor alone is summed up while it is read (``checksums/piece_crcs.py``). A record of an archive that several tensors
+What is stored of a tensor alone is summed up while it is read (``checksums/tensor_digest.py``). A record of an archive that several tensors
 share, or that has a tensor's elements in another order, is read as it is, once.
 """
 

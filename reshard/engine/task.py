@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import Sums
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
 from reshard.geometry.box import Box

@@ -24,7 +24,7 @@ from reshard.formats.contents import Item
 from reshard.formats.dcp.format import DCP
 from reshard.formats.dcp.torch_dist import TORCH_DIST
 from reshard.formats.file_map import FileMap
-from reshard.formats.foreign.recognise import foreign_text
+from reshard.formats.foreign import foreign_text
 from reshard.formats.format import Format, Recognised
 from reshard.formats.keras.files import weights_text
 from reshard.formats.keras.format import KERAS

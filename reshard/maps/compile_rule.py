@@ -18,7 +18,7 @@ from reshard.maps.rule import MAX_SIZE, Lengths, MapRule
 from reshard.maps.shape import Shape, names_of, shape_text
 from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
 from reshard.maps.strand import Strand, strands
-from reshard.planning.arithmetic import Arithmetic
+from reshard.planning.piece import Arithmetic
 
 T = TypeVar("T")
 

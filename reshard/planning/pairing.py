@@ -10,9 +10,8 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.formats.base import Reader
+from reshard.formats.base import Made, Origin, Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.slices.origin import Made, Origin
 from reshard.layout.changes import Cast, Changes, kind_of
 from reshard.planning.rules import Rewrite, rewrites
 

@@ -6,6 +6,7 @@ of a tensor tile it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -17,7 +18,6 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.tiling import tiling_fault
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.arithmetic import Arithmetic
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -284,3 +284,20 @@ def _boxes(piece: Piece) -> list[Box]:
 def _is_aligned(spec: TensorSpec, box: Box) -> bool:
     ends = zip(spec.storage.cuts, box.start, box.stop, strict=True)
     return all(start in cuts and stop in cuts for cuts, start, stop in ends)
+
+
+_HALF = 0.5
+
+
+class Arithmetic(Struct, frozen=True, gc=False):
+    """``element * multiply / divide + add`` in float32 (float64 for float64), rounded once to the target's dtype."""
+
+    multiply: float = 1.0
+    divide: float = 1.0
+    add: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it only moves exponents: factors that are powers of two. Subnormals may still lose bits."""
+        factors = (abs(self.multiply), abs(self.divide))
+        return not self.add and all(math.frexp(factor)[0] == _HALF for factor in factors)

@@ -14,11 +14,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from reshard.errors import MemoryBudgetError
 from reshard.planning.joint import joint_choice
-from reshard.planning.memory import PROCESS_BYTES, counted_bytes
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import check_tiled, spans_chunks
 from reshard.planning.shared_reads import Room, SharedRead, shared_reads
 from reshard.planning.strategies import COPY_BYTES, Choice, Request, smallest_memory
+from reshard.planning.task_memory import PROCESS_BYTES, counted_bytes
 from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
 
 __all__ = [

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from reshard.formats.compression import CHECKSUM
+from reshard.formats.contents import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import READ_BYTES_PER_SECOND, is_turned

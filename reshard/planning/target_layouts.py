@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -9,7 +10,8 @@ from typing import Any, get_args
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.geometry.grid import Grid
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
@@ -21,6 +23,7 @@ from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.layout_tree import LayoutTree, is_layout_tree, layout_tree
+from reshard.planning.tensor_plan import TensorPlan
 
 
 class SameAxes(Struct, frozen=True):
@@ -238,3 +241,45 @@ def replicated_warnings(mesh: DeviceMesh | None, lacking: Sequence[str]) -> Iter
         named = ", ".join(map(repr, lacking))
         which = f"axis {named}; what it" if len(lacking) == 1 else f"axes {named}; what they"
         yield f"{mesh or 'the mesh'} has no {which} split is replicated instead"
+
+
+class Share(Struct, frozen=True):
+    """The part of a target shard's elements that one source shard had.
+
+    Attributes:
+        target, source: shards, numbered row-major over the grid of the layout.
+        share: above 0, at most 1.
+    """
+
+    target: int
+    source: int
+    share: float
+
+
+def shares(tensor: TensorPlan) -> Iterator[Share]:
+    """Every share of every target shard, target shards in order; empty tensors have none.
+
+    Sources are those of its first piece; elements of a target shard that it does not fill belong to none of them.
+    """
+    piece = tensor.piece
+    sources, targets = tensor.source.spec.slices, tensor.target.spec.slices
+    for number, index in enumerate(targets.indices()):
+        shard = targets.box(index)
+        for part in piece.of_target(shard):
+            for source, size in _overlaps(sources, piece.to_source(part)):
+                yield Share(number, source, size / shard.size)
+
+
+def _overlaps(grid: Grid, box: Box) -> Iterator[tuple[int, int]]:
+    """Number of each part that ``box`` touches, and how many elements they share."""
+    for index in itertools.product(*grid.overlapping(box)):
+        common = grid.box(index).intersect(box) if box.rank else box
+        if common is not None:
+            yield _number(grid, index), common.size
+
+
+def _number(grid: Grid, index: Index) -> int:
+    number = 0
+    for place, parts in zip(index, grid.parts, strict=True):
+        number = number * parts + place
+    return number

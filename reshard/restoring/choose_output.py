@@ -25,8 +25,8 @@ from reshard.restoring.outputs import (
 )
 from reshard.restoring.partitions import Partitions, in_shards, recorded_strategy
 from reshard.restoring.request import RestoreRequest
+from reshard.restoring.shardings import TensorSharding, ToShard, real_sharding
 from reshard.restoring.target_tree import TargetLeaf
-from reshard.restoring.tensor_sharding import TensorSharding, ToShard, real_sharding
 from reshard.variables.sharded.shards import are_numpy, narrowed_by_jax
 
 

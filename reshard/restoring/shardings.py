@@ -1,4 +1,4 @@
-"""The sharding of each tensor, from a ``layout`` argument in any of its forms.
+"""The sharding of each tensor, from a ``layout`` argument in any of its forms, checked against its shape.
 
 A LayoutMap or layout file names tensors by rules. A tree of TensorLayouts or jax shardings names tensors by its
 structure; a leaf applies to every tensor below it. A mesh alone keeps the axes that the checkpoint records.
@@ -14,10 +14,12 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.live_trees import named_leaves
+from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import is_from_jax
+from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike
+from reshard.layout.devices import on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout
@@ -40,13 +42,7 @@ from reshard.planning.target_layouts import (
     over_mesh,
     replicated_warnings,
 )
-from reshard.restoring.tensor_sharding import (
-    TensorSharding,
-    ToShard,
-    checked_sharding,
-    real_sharding,
-    unsplit,
-)
+from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     import jax
@@ -272,3 +268,74 @@ def _place(
         return layout_over(place, mesh, missing_axes, lacking)
     except LayoutError as error:
         raise LayoutError(f"the layout of {name!r}: {error}" if name else str(error)) from None
+
+
+class TensorSharding(Struct, frozen=True):
+    """The sharding that a layout gives one tensor.
+
+    Attributes:
+        sharding: None for jax's default device.
+        is_named: whether the layout names this tensor; False for its default.
+        rows: axis and number of shards, if a layout file partitions the tensor.
+    """
+
+    sharding: jax.sharding.Sharding | None = None
+    is_named: bool = False
+    rows: tuple[int, int] | None = None
+
+
+class ToShard(Struct, frozen=True):
+    """A tensor to be restored.
+
+    Attributes:
+        shape: that of the keys, for PRNG keys.
+        recorded: the axes that split it when it was saved; None if none are recorded.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    recorded: tuple[Axis, ...] | None = None
+
+
+def checked_sharding(layout: TensorLayout, tensor: ToShard) -> jax.sharding.Sharding:
+    """The sharding of a tensor that has this layout; LayoutError, naming it, if it does not split it evenly."""
+    layout = layout if tensor.shape else unsplit(layout)
+    layout.shard_shape(tensor.shape, tensor.name)
+    return real_sharding(layout, tensor.name)
+
+
+def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
+    """The sharding over devices; a mesh without devices uses all of jax's, in order.
+
+    Raises LayoutError, naming the tensor, if the mesh needs more or fewer devices than there are.
+    """
+    try:
+        return _real(sharding)
+    except LayoutError as error:
+        raise LayoutError(f"{name!r}: {error}") from None
+
+
+def _real(sharding: Any) -> jax.sharding.Sharding:
+    from jax.sharding import AbstractMesh, NamedSharding
+
+    if isinstance(sharding, TensorLayout):
+        return on_devices(sharding).backend_layout
+    found: jax.sharding.Sharding = sharding
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        mesh = mesh_from_jax(sharding.mesh)
+        placed = mesh_to_jax(mesh, on_all_devices(mesh.shape, str(mesh)))
+        found = NamedSharding(placed, sharding.spec, memory_kind=sharding.memory_kind)
+    return found
+
+
+def unsplit(sharding: Any) -> Any:
+    """On the same devices, but whole: a scalar has no other layout, and jax refuses a spec that names an axis."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if isinstance(sharding, TensorLayout):
+        return TensorLayout((), sharding.device_mesh)
+    if isinstance(sharding, NamedSharding):
+        kind = sharding.memory_kind
+        return NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=kind)
+    return sharding

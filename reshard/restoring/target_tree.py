@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from reshard.errors import TreeError
 from reshard.formats.contents import PathKey
+from reshard.formats.leaf_paths import is_list
 from reshard.formats.live_trees import named_leaves
-from reshard.formats.sequences import is_list
 from reshard.variables.sharded.variable import ShardedVariable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import digest_text
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded, crc_text
 from reshard.engine.decode.read_chunk import (
     ChunkMemory,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, VerificationError
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.formats.orbax.write.sharding import sharding_value
+from reshard.formats.orbax.write.metadata import sharding_value
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.bridges.jax_sharding import layout_from_sharding

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from reshard.documents.buckets import BucketRequests
-from reshard.documents.shared import document_of
+from reshard.documents.shared import BucketRequests, document_of
 from reshard.record import Record
 
 

@@ -33,10 +33,9 @@ from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
 from reshard.planning.rules import rewrites
 from reshard.planning.shared_reads import open_files_per_task
+from reshard.verification.compare import AllLeaves, compare_others
 from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
-from reshard.verification.differences import Differences
-from reshard.verification.elements import Comparing
-from reshard.verification.other_leaves import AllLeaves, compare_others
+from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_blocks import Matched, PairBlock, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 

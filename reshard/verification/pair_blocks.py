@@ -17,8 +17,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.grid import Cuts, Grid
-from reshard.verification.differences import Differences
-from reshard.verification.elements import Comparing
+from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_plan import Pair, PairPlan
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from reshard.errors import (
     PlanError,
     ReshardError,
 )
-from reshard.formats.base import Reader
+from reshard.formats.base import Made, Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
 from reshard.formats.contents import Stored
@@ -38,7 +38,6 @@ from reshard.formats.missing_chunks import (
 from reshard.formats.registry import open_reader
 from reshard.formats.slices.file_digests import FileVerdict, size_or_zero
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
-from reshard.formats.slices.origin import Made
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.pairing import (

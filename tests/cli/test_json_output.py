@@ -21,7 +21,6 @@ from reshard import (
 )
 from reshard.cli.console import print_json
 from reshard.conversion.plan import MultiConversionPlan
-from reshard.documents.buckets import DoctorAnswer
 from reshard.documents.checkpoints import (
     FingerprintAnswer,
     IdentityAnswer,
@@ -31,7 +30,7 @@ from reshard.documents.checkpoints import (
 from reshard.documents.comparisons import DiffAnswer, VerificationAnswer, VerifiedTensor
 from reshard.documents.plans import PlanAnswer
 from reshard.documents.reports import TargetReport
-from reshard.documents.shared import document_of
+from reshard.documents.shared import DoctorAnswer, document_of
 from reshard.engine.task import CastStats
 from reshard.formats.slices.file_digests import FileVerdict
 from reshard.identity.identification import Identification

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.formats.contents import PathKey
-from reshard.formats.sequences import is_list, lost_lists, settle_sequences, tree_order
+from reshard.formats.leaf_paths import is_list, lost_lists, settle_sequences, tree_order
 from reshard.restoring.target_tree import nested
 
 TREES = st.recursive(

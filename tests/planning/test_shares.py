@@ -11,7 +11,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import Request, make_plan
-from reshard.planning.shares import Share, shares
+from reshard.planning.target_layouts import Share, shares
 from reshard.planning.tensor_plan import Side
 from tests.planning.strategies import requests
 

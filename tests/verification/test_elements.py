@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.verification import elements
-from reshard.verification.differences import Differences
-from reshard.verification.elements import COMPARE_BYTES, Comparing
+from reshard.verification.elements import COMPARE_BYTES, Comparing, Differences
 from tests.orbax_trees import random_array
 
 ODD = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e308, -1e308, 5e-324, 3.4e38, 2.0**63)

@@ -10,7 +10,7 @@ from rich.text import Text
 from reshard import RequestReport, Requests, TimePlan, TimeReport
 from reshard.cli.tables import table
 from reshard.cli.text import count_text, duration_text
-from reshard.documents.buckets import PlannedRequests
+from reshard.documents.shared import PlannedRequests
 from reshard.geometry.sizes import format_bytes
 
 

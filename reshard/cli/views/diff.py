@@ -10,10 +10,18 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import DiffReport, TensorDiff
-from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, table, warning
-from reshard.cli.text import count_text, dtype_text, duration_text, safe, shape_text
-from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
+from reshard.cli.text import (
+    TensorGroup,
+    count_text,
+    dtype_text,
+    duration_text,
+    grouped,
+    safe,
+    shape_text,
+    single,
+)
+from reshard.cli.views.verification import compared_leaves, leaves_view, others_text
 
 
 def diff_view(found: DiffReport, show_all: bool, most: int = MOST_ROWS) -> Iterator[RenderableType]:

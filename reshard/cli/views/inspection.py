@@ -10,16 +10,18 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import StepInfo
-from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
+    TensorGroup,
     axes_text,
     chunks_text,
     count_text,
     encoding_text,
+    grouped,
     partition_text,
     safe,
     shape_text,
+    single,
     sizes_text,
     some_text,
 )

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from reshard import DeviceMesh, LayoutPreview, TensorPreview, TensorSpec
 from reshard.cli.console import UNLIMITED, show
-from reshard.cli.grouping import grouped
 from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
 from reshard.cli.tables import cap_note, names_text, warning
 from reshard.cli.text import (
     count_text,
+    grouped,
     layout_text,
     mesh_text,
     partition_text,

@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import DeviceMesh, Grid, TensorLayout
-from reshard.cli.grouping import TensorGroup, grouped, single
 from reshard.cli.tables import (
     MOST_ROWS,
     Cell,
@@ -23,17 +22,20 @@ from reshard.cli.tables import (
     warnings_of,
 )
 from reshard.cli.text import (
+    TensorGroup,
     axes_text,
     chunks_text,
     count_of_parts,
     count_text,
     dtype_text,
+    grouped,
     map_text,
     partition_text,
     parts_text,
     ratio_text,
     safe,
     shape_text,
+    single,
     sizes_text,
     some_text,
 )

@@ -1,4 +1,4 @@
-"""What ``verify`` shows: differences first, then tensors without a record, then the verdict; and what ``fingerprint`` recorded."""
+"""What ``verify`` shows: differences first, then tensors without a record, then leaves that are no tensors, then the verdict; and what ``fingerprint`` recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import FileVerdict, Fingerprint, IdentityVerdict, TensorVerdict, Verification
+from reshard import FileVerdict, Fingerprint, IdentityVerdict, LeafDiff, TensorVerdict, Verification
 from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, names_text, table, warning
 from reshard.cli.text import (
     and_text,
@@ -20,7 +20,6 @@ from reshard.cli.text import (
     safe,
     some_text,
 )
-from reshard.cli.views.other_leaves import compared_leaves, leaves_view, others_text
 from reshard.geometry.sizes import format_bytes
 from reshard.verification.verify_report import AGREEING
 
@@ -202,3 +201,50 @@ def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableT
         yield Text(note, style="dim")
     yield from (Text(f"written: {safe(path)}") for path in found.written)
     yield from map(warning, found.warnings)
+
+
+MOST_TEXT = 24
+"""Characters of a string that a table shows."""
+
+
+def leaves_view(
+    leaves: Sequence[LeafDiff], show_all: bool, most: int = MOST_ROWS
+) -> Iterator[RenderableType]:
+    """Those that differ."""
+    unlike = [x for x in leaves if x.is_difference]
+    shown = capped(unlike, show_all, most)
+    if shown:
+        titles = ("other leaf", "in A", "in B")
+        yield table("", titles, map(_leaf_row, shown), whole=show_all)
+    if note := cap_note(len(shown), len(unlike), "leaves"):
+        yield Text(note, style="dim")
+
+
+def compared_leaves(leaves: Sequence[LeafDiff]) -> int:
+    """How many were compared."""
+    return sum(not x.status.startswith("no place") for x in leaves)
+
+
+def others_text(count: int) -> str:
+    """Such as ``3 other leaves``."""
+    return f"{count:,} other {'leaf' if count == 1 else 'leaves'}"
+
+
+def _leaf_row(leaf: LeafDiff) -> tuple[Cell, ...]:
+    renamed = leaf.source not in (None, leaf.name)
+    name = f"{leaf.name} ({leaf.source} in A)" if renamed else leaf.name
+    pairs = zip(leaf.a or "", leaf.b or "", strict=False)
+    alike = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+    start = alike - 4 if alike > MOST_TEXT // 2 else 0
+    return name, _brief(leaf.a, start), _brief(leaf.b, start)
+
+
+def _brief(text: str | None, start: int) -> str:
+    """The text, cut to the part where the two sides differ."""
+    if text is None:
+        return "–"
+    found = safe(text)
+    if len(found) <= MOST_TEXT:
+        return found
+    found = f"…{found[start:]}" if start else found
+    return found if len(found) <= MOST_TEXT else f"{found[: MOST_TEXT - 1]}…"

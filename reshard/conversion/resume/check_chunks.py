@@ -16,7 +16,7 @@ from contextlib import closing
 from functools import partial
 
 from reshard.checksums.crc import READ_BYTES, range_crc32c
-from reshard.conversion.resume.journaled_chunks import (
+from reshard.conversion.resume.journal import (
     ChunkKey,
     Journaled,
     JournaledChunk,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.completeness import check_complete
+from reshard.conversion.finish import check_complete
 from reshard.conversion.resume.identity import Identity
 from reshard.conversion.resume.journal import identity_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError

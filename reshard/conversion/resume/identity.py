@@ -17,8 +17,8 @@ from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.registry import files_of, format_options
+from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh
@@ -47,7 +47,7 @@ class Identity(Struct, frozen=True):
 
     Attributes:
         source: its path, links resolved.
-        files: digest of the name, size and time of change of every file in it, but those of ``formats.record_names``.
+        files: digest of the name, size and time of change of every file in it, but those of ``formats.slices.slice_file``.
         settings: the options, as a person reads them; other options have other texts.
         plan: digest of what is moved where and in which units; "" before it was planned.
     """

@@ -22,8 +22,7 @@ from reshard.conversion.resume.check_chunks import (
     missing_in_files,
 )
 from reshard.conversion.resume.identity import Identity, differences
-from reshard.conversion.resume.journal import identity_left, record_of
-from reshard.conversion.resume.journaled_chunks import ChunkKey
+from reshard.conversion.resume.journal import ChunkKey, identity_left, record_of
 from reshard.conversion.target_job import OpenTarget
 from reshard.engine.books import DoneUnits
 from reshard.engine.task import Result

@@ -16,8 +16,8 @@ from reshard.checksums.runs import row_major
 from reshard.engine.task import SourceChunk, SourceRead
 from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
-from reshard.formats.codecs.raw import RawStream
 from reshard.formats.codecs.source import REMEDY, Source
+from reshard.formats.codecs.stream import RawStream
 from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.bands import Band
 from reshard.geometry.box import Box

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import sum_of_box
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.buffers import ALIGNMENT, Arena
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.checksums.piece_crcs import PieceCrcs
 from reshard.checksums.sums import Sums, coverage, sum_of_box
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.task import Result, Take, Task, Unit, source_element_type

@@ -8,6 +8,10 @@ the same (then that is compared in the end); a target's from the bytes that are 
 they are written to, after they were. What a cast or another order of axes must give is
 made a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
 ``coverage``).
+
+A small chunk that holds the same elements on all sides is decoded, encoded and written at once. Checkpoints have thousands of
+small tensors of one chunk each, and cutting bands into pieces and summing pieces up row by row takes longer than moving so few
+bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.checksums.sums import NOTHING, sum_of_box
+from reshard.checksums.sums import NOTHING, Sums, coverage_of, sum_of_box
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
+from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.decode.source_bands import (
     DecoderMemory,
@@ -33,11 +38,10 @@ from reshard.engine.decode.source_bands import (
     groups,
     is_interleaved,
 )
-from reshard.engine.error_context import about_tensor
+from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.movers.filling import Filling, Taker
 from reshard.engine.movers.passthrough import pass_to_all
-from reshard.engine.movers.share_blocks import on_shared_blocks
-from reshard.engine.movers.single_chunk import move_whole
+from reshard.engine.movers.stored_bytes import on_shared_blocks
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import ReadTurns, reading, turns_between
 from reshard.engine.task import (
@@ -45,8 +49,10 @@ from reshard.engine.task import (
     SourceRead,
     Task,
     Unit,
+    source_element_type,
     target_element_type,
 )
+from reshard.engine.write.chunk_files import store_chunk
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import CorruptError, StorageError, VerificationError
@@ -272,3 +278,43 @@ def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -
     takes_all = any(part.is_band for taker in takers for part in taker.parts)
     whole = sum_of_box(band, box, read.shape) if takes_all else None
     return [taker.summed(read.shape, whole) for taker in takers]
+
+
+def move_whole(
+    task: Task, outputs: Sequence[TaskOutput], memory: Bytes, encoded: Bytes
+) -> list[Result]:
+    """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
+
+    ``encoded`` is memory for the encoded bytes, where they are decoded at once. The source's digest is taken
+    after decoding, and a target's after writing, of the memory that was written.
+    """
+    (read,) = task.reads
+    (source,) = read.chunks
+    dtype = source_element_type(task.units[0].pieces[0])
+    memory = memory[: chunk_bytes(source, read.dtype)]
+    decode_into(memory, StoredChunks.of_read(read), source, encoded)
+    elements: Array = memory.view(dtype).reshape(source.stored_shape)
+    found = sum_of_box(elements, source.box, read.shape)
+    stored = 0 if read.crcs is None else read.crcs.sum_of_box(elements, source.box, read.shape)
+    sums = Sums(found, found, read=coverage_of(source.box), stored=stored)
+    return [_written(unit, read, outputs[unit.target], memory, sums) for unit in task.units]
+
+
+def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, sums: Sums) -> Result:
+    (target,), (piece,) = unit.chunks, unit.pieces
+    with about_target(output.target), about_tensor(unit.name, source=read.name):
+        encoded = store_chunk(unit, target, memory, output)
+    target = encoded.target
+    elements: Array = encoded.data.view(source_element_type(piece)).reshape(target.box.shape)
+    written = Sums(
+        target=sum_of_box(elements, target.box, unit.shape), written=coverage_of(target.box)
+    )
+    return Result(
+        unit.tensor,
+        unit.number,
+        (sums.merge(written),),
+        elements.nbytes,
+        read.stored_bytes,
+        (encoded.stored,),
+        target=unit.target,
+    )

@@ -104,7 +104,7 @@ class _Slots:
 class PieceSink(_Slots):
     """Writes each slot straight to its place in a raw target chunk.
 
-    ``is_stored``: the bytes are there already, from where they were read (``movers.share_blocks``). ``keep``: takes each slot
+    ``is_stored``: the bytes are there already, from where they were read (``movers.stored_bytes``). ``keep``: takes each slot
     where the target is no files.
     """
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from reshard.formats.codecs.array import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
 from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
-from reshard.formats.codecs.raw import AtOnceStream, FillStream, RawStream
 from reshard.formats.codecs.source import Source
-from reshard.formats.codecs.stream import DecodeStream
+from reshard.formats.codecs.stream import AtOnceStream, DecodeStream, FillStream, RawStream
+from reshard.formats.codecs.tensorstore import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.turned import TurnedStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
 from reshard.formats.contents import Encoding, Extent

@@ -1,15 +1,19 @@
-"""TensorStore, where its threads are about to work. It ends a process that was forked after they had begun to.
+"""TensorStore, where its threads are about to work, and chunks that only it decodes. It ends a process that was forked after that.
 
-They end where they have nothing to do, so that those of this project's own calls are remembered. Those of others (Orbax)
+Threads end where they have nothing to do, so that those of this project's own calls are remembered. Those of others (Orbax)
 are looked for when the process forks.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
 
+import numpy as np
+
+from reshard.formats.codecs.source import Source
 from reshard.storage.host import forked_error, thread_names
 
 _THREAD = "ts_pool_worker"
@@ -45,3 +49,94 @@ def _in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+
+
+_SLACK_BYTES = 1 << 20
+
+
+def array_decoder_bytes(decoded_bytes: int) -> int:
+    """Memory of one stream: its encoded bytes twice, and four times its decoded ones.
+
+    Those are what the codec gives, the same in one piece, its elements in this machine's byte order, and the result in
+    row-major order; measured with blosc, order F and big-endian elements.
+    """
+    return 2 * _most_encoded_bytes(decoded_bytes) + 4 * decoded_bytes + _SLACK_BYTES
+
+
+def _most_encoded_bytes(decoded_bytes: int) -> int:
+    """What a chunk can take that its codecs made larger, and that has the index of a shard."""
+    return decoded_bytes + decoded_bytes // 16 + _SLACK_BYTES
+
+
+class ArrayStream:
+    """The elements of a chunk in row-major order, zeros beyond the tensor's edge.
+
+    Args:
+        source: the chunk's encoded bytes; closed here.
+        spec: of an array of this one chunk; see ``formats.zarr.codec_chains``.
+        inside: the shape of the part that is inside of the tensor. The rest of a shard may lack its chunks.
+
+    Raises CorruptError if TensorStore cannot decode them.
+    """
+
+    def __init__(
+        self, source: Source, spec: str, inside: tuple[int, ...], dtype: str, decoded_bytes: int
+    ) -> None:
+        most = _most_encoded_bytes(decoded_bytes)
+        if source.length > most:
+            raise source.corrupt(
+                f"{source.length:,} bytes should decode to {decoded_bytes:,}, but a chunk of that size "
+                f"takes at most {most:,}"
+            )
+        encoded = source.read()
+        try:
+            chunk = _decode(spec, encoded, inside)
+        except (ValueError, OSError) as error:
+            raise source.corrupt(f"TensorStore cannot decode it: {error}") from error
+        source.close()
+        if (chunk.dtype.name, chunk.nbytes) != (dtype, decoded_bytes):
+            raise source.corrupt(
+                f"TensorStore decodes {chunk.nbytes:,} bytes of {chunk.dtype.name}, but "
+                f"{decoded_bytes:,} of {dtype} are expected"
+            )
+        self._octets = chunk.reshape(-1).view(np.uint8)
+        self._position = 0
+
+    def readinto(self, out: memoryview) -> None:
+        octets = np.frombuffer(out, np.uint8)
+        start = self._position
+        self.skip(len(octets))
+        octets[:] = self._octets[start : self._position]
+
+    def skip(self, nbytes: int) -> None:
+        if not 0 <= nbytes <= len(self._octets) - self._position:
+            raise ValueError(
+                f"{nbytes} bytes are requested, but {len(self._octets) - self._position} are left"
+            )
+        self._position += nbytes
+
+    def close_checked(self) -> bool:
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Let go of the chunk."""
+        self._octets = self._octets[:0]
+        self._position = 0
+
+
+def _decode(spec: str, encoded: bytes, inside: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    ts = tensorstore("decode a chunk")
+    known = json.loads(spec)
+    context = ts.Context()  # has the memory, and lets go of it
+    array = ts.open(known, context=context, open=True, read=True, assume_metadata=True).result()
+    key = ".".join("0" * array.rank) or "0"
+    ts.KvStore.open(known["kvstore"], context=context).result().write(key, encoded).result()
+    del encoded  # TensorStore has a copy
+    part = tuple(slice(0, n) for n in inside)
+    decoded: np.ndarray[Any, Any] = array[part].read(order="C").result()
+    if inside == array.shape:
+        return np.ascontiguousarray(decoded)
+    chunk = np.zeros(array.shape, decoded.dtype)
+    chunk[part] = decoded
+    return chunk

@@ -16,9 +16,9 @@ from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.dcp.entries import Entries, TensorEntry, ValueEntry
 from reshard.formats.dcp.items import StoredValue
 from reshard.formats.limits import MAX_LEAVES
-from reshard.formats.python_numbers import element_of
 from reshard.formats.torch.leaves import leaf_at, tensor_leaf, value_leaf
 from reshard.formats.torch.plain_value import Unread
+from reshard.geometry.dtypes import element_of
 
 _MOST_SHOWN = 3
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location

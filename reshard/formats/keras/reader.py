@@ -2,11 +2,15 @@
 
 Opening reads the metadata with h5py. A tensor's bytes lie in one piece of the file, row-major, without checksums, so that the engine
 reads them in ranges. Names are the paths in the file, such as ``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
+
+This project records the text that is ``slices.json`` in a folder as a dataset of that name: an array of bytes at the top of the
+file. Keras loads by name, and does not look at it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 
 from reshard.errors import FormatError, ReshardError
@@ -24,10 +28,17 @@ from reshard.formats.contents import (
 from reshard.formats.keras.datasets import Dataset, read_datasets, walk
 from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
-from reshard.formats.keras.record import is_record, read_record
+from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.slices.described import check_described, described_entry
-from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
+from reshard.formats.slices.described import check_described, described_entry, recorded
+from reshard.formats.slices.parse import parse_slices
+from reshard.formats.slices.slice_file import (
+    FILE_NAME,
+    NOTHING,
+    SliceEntry,
+    SliceFile,
+    recorded_path,
+)
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
@@ -136,3 +147,31 @@ def _warnings(root: Location, known: SliceFile) -> Iterator[str]:
         yield (
             f"{root.name!r} has the name of one of several files of a model, which Keras lists in a .weights.json; the others are not read"
         )
+
+
+NAME = FILE_NAME
+
+
+def is_record(dataset: Dataset) -> bool:
+    """Whether a dataset is the record, and no tensor."""
+    return dataset.name == NAME and dataset.dtype == "uint8" and len(dataset.shape) == 1
+
+
+def read_record(
+    datasets: Sequence[Dataset], file: Location, version: str, record: Record
+) -> SliceFile:
+    """What was recorded in a file; an empty record where there is none, or none is wanted.
+
+    Raises CorruptError for one that is damaged, where it is to be checked.
+    """
+    found = next(filter(is_record, datasets), None)
+
+    def read() -> SliceFile | None:
+        if found is None:
+            return None
+        if found.offset is None or found.nbytes > MAX_JSON_BYTES:
+            raise FormatError(f"{file}: {NAME!r} has {found.nbytes:,} bytes, which is no record")
+        with closing(file.open(version)) as opened:
+            return parse_slices(opened.read(found.offset, found.nbytes), f"{NAME} in {file}")
+
+    return recorded(read, record)

@@ -23,7 +23,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.codecs.tensorstore import tensorstore
 from reshard.formats.contents import Extent
-from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import expect, read_bytes
 from reshard.formats.limits import MAX_MANIFEST_BYTES
 from reshard.formats.ocdbt.block import Body, IndexBlock, data_files

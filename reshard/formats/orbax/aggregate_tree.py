@@ -3,6 +3,9 @@
 As stock Orbax 0.12 restores them (``PyTreeCheckpointHandler._get_internal_metadata``), a value that the file keeps counts more than
 what ``_METADATA`` says of the leaf: it comes back as a numpy array, a Python number or text. A leaf that has a value, but
 neither there nor in an array of its own, is an error here; stock Orbax gives its metadata in its place.
+
+Values are arrays that the rest of the project reads like any other. The bytes of arrays stay in the file, and are read from
+there. Numbers are kept in memory as the bytes of an element.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
 from reshard.formats.msgpack.arrays import ArrayBytes
 from reshard.formats.msgpack.tree import Path, Value
 from reshard.formats.orbax.aggregate_file import (
@@ -23,6 +27,7 @@ from reshard.formats.orbax.aggregate_file import (
     read_aggregate,
 )
 from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     TreeMetadata,
@@ -31,7 +36,11 @@ from reshard.formats.orbax.tree_metadata import (
     refuse_odd,
     refuse_unsafe,
 )
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
+from reshard.formats.zarr.metadata import ZarrArray
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import element_of, storage_bytes
+from reshard.geometry.row_major import run_boxes
 
 EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})
 """The types of leaves without a value, as in Orbax (``_src/metadata/empty_values.py``)."""
@@ -159,3 +168,79 @@ def _nowhere(leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | No
         f"that its value should be in the msgpack file {file}, but {found}; restore that file from a copy, or save the "
         "checkpoint again"
     )
+
+
+_EXTENT_BYTES = 220
+"""Memory of an extent with its key, besides the key's text (measured)."""
+
+_RAW = Encoding()
+_GATHERED = Encoding(gathered="in ranges")
+
+
+class KeptValues:
+    """The extents of kept values by their keys; implements ``formats.values.Values``."""
+
+    def __init__(self) -> None:
+        self.extents: dict[str, Extent] = {}
+        self.chunks: dict[str, str] = {}
+
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(_EXTENT_BYTES + len(key) for key in self.extents)
+
+    def find(self, key: str, what: str) -> Extent | None:  # noqa: ARG002  the file was compared when it was opened
+        """The extent of a value within the file."""
+        return self.extents.get(key)
+
+    def below(self, prefix: str) -> Iterator[str]:
+        """The one chunk of the array whose keys begin so."""
+        yield from (self.chunks[prefix],) if prefix in self.chunks else ()
+
+
+def kept_arrays(kept: Mapping[str, Value], aggregate: Aggregate) -> dict[str, ArrayFiles]:
+    """The kept arrays and numbers, by param name, each as an array of one chunk."""
+    values = KeptValues()
+    found = {}
+    for name, value in kept.items():
+        if isinstance(value, str):
+            continue
+        array = ArrayFiles(name, _as_zarr(value), values)
+        key = array.key(array.zarr.value_key((0,) * len(array.zarr.shape)))
+        values.extents[key] = _extent(value, aggregate)
+        values.chunks[array.prefix] = key.removeprefix(array.prefix)
+        found[name] = array
+    return found
+
+
+def _as_zarr(value: Value) -> ZarrArray:
+    if isinstance(value, ArrayBytes):
+        dtype, shape = value.dtype, value.shape
+        encoding = _GATHERED if len(value.parts) > 1 else _RAW
+    else:
+        (dtype, _), shape, encoding = element_of(value), (), _RAW
+    chunk = tuple(max(1, n) for n in shape)
+    fill = bytes(storage_bytes(dtype))
+    return ZarrArray(shape, dtype, chunk, chunk, encoding, fill, separator=".", prefixed=False)
+
+
+def _extent(value: Value, aggregate: Aggregate) -> Extent:
+    if not isinstance(value, ArrayBytes):
+        data = element_of(value)[1]
+        return Extent(aggregate.file, 0, len(data), inline=data, version=aggregate.version)
+    start = value.parts[0][0] if value.parts else 0
+    pieces = None
+    if len(value.parts) > 1:
+        box = Box((0,) * len(value.shape), value.shape)
+        pieces = Pieces(box, storage_bytes(value.dtype), tuple(_pieces(value, aggregate)))
+    return Extent(aggregate.file, start, value.nbytes, pieces=pieces, version=aggregate.version)
+
+
+def _pieces(value: ArrayBytes, aggregate: Aggregate) -> Iterator[RawPiece]:
+    """The flat pieces of an array as boxes of it."""
+    itemsize, first = storage_bytes(value.dtype), 0
+    for offset, nbytes in value.parts:
+        last = first + nbytes // itemsize
+        for box in run_boxes(value.shape, first, last):
+            yield RawPiece(box, aggregate.file, offset, version=aggregate.version)
+            offset += box.size * itemsize
+        first = last

@@ -17,6 +17,12 @@ not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
 refuses a v1 marker without ``_CHECKPOINT_METADATA``, and cannot restore an item whose handler stores a tree but that has no
 ``_METADATA``. Both are incomplete here as well. So is an item left in a temporary folder, and a checkpoint with the
 record of an unfinished deletion (``_CHECKPOINT_DELETION``).
+
+An item may be one array, saved with ``ArraySave`` by a version of Orbax that wrote no ``_METADATA`` for it::
+
+    <item>/checkpoint/.zarray     and the chunks; ArrayCheckpointHandler may be given another name for the folder
+
+Newer versions write ``_METADATA`` with one leaf of that name, so that both are read alike.
 """
 
 from __future__ import annotations
@@ -28,9 +34,9 @@ from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
 from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.orbax.aggregate_file import is_aggregate
-from reshard.formats.orbax.array_item import array_name, has_array, is_array_handler
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.step_names import is_step_name
+from reshard.formats.zarr.metadata import ZARR2_FILE
 from reshard.storage.base import Entry
 from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.location import Location
@@ -233,3 +239,29 @@ def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
 
 def _subdirectories(entries: Sequence[Entry]) -> list[str]:
     return [entry.name for entry in entries if entry.is_folder]
+
+
+HANDLER = "ArrayCheckpointHandler"
+
+USUAL_NAME = "checkpoint"
+
+
+def has_array(folder: Location) -> bool:
+    """Whether a folder holds an array under the usual name."""
+    array = folder / USUAL_NAME
+    # The listing of a bucket's folder tells that it has none of that name, without another request.
+    return array.is_folder() and (array / ZARR2_FILE).exists()
+
+
+def array_name(folder: Location) -> str | None:
+    """The name of the array that a folder holds; None for no array, or several."""
+    if has_array(folder):
+        return USUAL_NAME
+    names = folder.folders() if folder.is_folder() else []
+    found = [name for name in names if (folder / name / ZARR2_FILE).exists()]
+    return found[0] if len(found) == 1 else None
+
+
+def is_array_handler(handler: str) -> bool:
+    """Whether an item was saved by the handler of single arrays."""
+    return handler.rpartition(".")[2] == HANDLER

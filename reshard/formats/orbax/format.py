@@ -14,8 +14,7 @@ from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.aggregate_file import AGGREGATE
-from reshard.formats.orbax.aggregate_values import KeptValues
-from reshard.formats.orbax.chunk_files import ChunkFiles
+from reshard.formats.orbax.aggregate_tree import KeptValues
 from reshard.formats.orbax.container import (
     MARKERS,
     is_finished,
@@ -24,14 +23,12 @@ from reshard.formats.orbax.container import (
 )
 from reshard.formats.orbax.folder_record import is_data_file
 from reshard.formats.orbax.form import OrbaxForm, arrange
-from reshard.formats.orbax.item_tensors import OpenItem
-from reshard.formats.orbax.metadata_price import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, OpenItem, leaf_count
 from reshard.formats.orbax.options import OPTIONS
-from reshard.formats.orbax.reader import OrbaxChunks, open_orbax
-from reshard.formats.record_names import OF_RECORDS
-from reshard.formats.slices.file_digests import files_below
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.orbax.reader import ChunkFiles, OrbaxChunks, open_orbax
+from reshard.formats.slices.file_digests import MetadataFiles, files_below
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
+from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.geometry.grid import Grid
 from reshard.storage.location import Location
 

@@ -1,4 +1,8 @@
-"""The tensors of one Orbax item: its tree joined with the zarr metadata of each array."""
+"""The tensors of one Orbax item: its tree joined with the zarr metadata of each array.
+
+Before that the memory of opening them is estimated: the leaves are counted in ``_METADATA``, read piece by piece, where each has
+one list of keys. Where there is none, they are counted in the file ``checkpoint``, whose arrays are passed over.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
-from reshard.formats.limits import MAX_CUTS, MAX_LAYOUT_CUTS
-from reshard.formats.orbax.aggregate_tree import OpenTree, read_tree
-from reshard.formats.orbax.aggregate_values import KeptValues, kept_arrays
+from reshard.formats.limits import MAX_CUTS, MAX_JSON_BYTES, MAX_LAYOUT_CUTS
+from reshard.formats.orbax.aggregate_file import count_values
+from reshard.formats.orbax.aggregate_tree import KeptValues, OpenTree, kept_arrays, read_tree
+from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
-from reshard.formats.orbax.metadata_price import LEAF_BYTES, TENSOR_BYTES
 from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
@@ -23,16 +27,18 @@ from reshard.formats.orbax.tree_metadata import (
     read_ext_metadata,
     read_strings,
 )
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
+from reshard.storage.recent_reads import read_part
 
 if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile
+
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 
@@ -237,3 +243,48 @@ class _TensorAssembly:
                 f"the stored array is {zarr.dtype} of shape {list(zarr.shape)}; remove slices.json if the "
                 "checkpoint was changed on purpose"
             )
+
+
+LEAF_BYTES = 300
+TENSOR_BYTES = 650
+"""Objects of a leaf and of a tensor, and the text they were read from (measured)."""
+
+OPENED_LEAF_BYTES = LEAF_BYTES + TENSOR_BYTES + 250
+"""Memory of a tensor of one chunk, with names and index entries of common length; an overestimate, so that the
+budget in an error message is enough."""
+
+_KEYS = b'"key_metadata":'
+_PIECE_BYTES = 1 << 20
+
+
+def leaf_count(root: Location) -> int:
+    """How many leaves the trees of a checkpoint have; 0 if it has none.
+
+    Files that cannot be read or are too large are not counted: opening them raises the error.
+    """
+    try:
+        folders = [root, *(root / entry.name for entry in root.entries() if entry.is_folder)]
+        return sum(map(_count_tree, folders))
+    except ReshardError:
+        return 0
+
+
+def _count_tree(folder: Location) -> int:
+    metadata = folder / TREE_METADATA
+    return _count(metadata) if metadata.exists() else count_values(folder)
+
+
+def _count(file: Location) -> int:
+    status = file.status()
+    if status is None or status.kind != "file" or status.nbytes > MAX_JSON_BYTES:
+        return 0
+    found, done, rest = 0, 0, b""
+    piece_bytes = max(_PIECE_BYTES, file.traits.range_bytes)
+    while done < status.nbytes:
+        # A file of one piece is read as it is when it is opened, so that it is requested once.
+        piece = read_part(file, status, done, min(piece_bytes, status.nbytes - done))
+        text = rest + piece
+        found += text.count(_KEYS)
+        rest = text[1 - len(_KEYS) :]
+        done += len(piece) or status.nbytes
+    return found

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, get_args
 
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
-from reshard.formats.compression import codec_name, parse_compression
-from reshard.formats.contents import Style
+from reshard.formats.contents import Style, codec_name, parse_compression
 from reshard.geometry.sizes import exact_bytes
 from reshard.options import Option
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.orbax.array_item import USUAL_NAME
+from reshard.formats.orbax.container import USUAL_NAME
 
 MAX_COMPONENT_BYTES = 255
 """Longest file name that Linux and macOS file systems take."""

@@ -1,4 +1,4 @@
-"""Reading Orbax checkpoints: v0 and v1, zarr 2 and 3, OCDBT and plain files.
+"""Reading Orbax checkpoints: v0 and v1, zarr 2 and 3, OCDBT and plain files; and which files of a checkpoint are chunks.
 
 Opening reads metadata only: the container, each item's tree, the databases' B-trees and each
 array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT) or one ``stat``
@@ -7,8 +7,11 @@ array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT)
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,21 +20,21 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
-from reshard.formats.orbax.chunk_files import ChunkFiles, stored_values
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
-from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import read_slices
+from reshard.formats.values import PlainFiles
+from reshard.formats.zarr.metadata import ZarrArray
 from reshard.formats.zarr.shard_index import ShardIndexes
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location
 
 if TYPE_CHECKING:
-    from reshard.formats.slices.origin import Made
+    from reshard.formats.base import Made
     from reshard.formats.slices.slice_file import SliceFile
 
 
@@ -270,3 +273,57 @@ def _number(index: Index, parts: Sequence[int]) -> int:
     for i, n in zip(index, parts, strict=True):
         number = number * n + i % n
     return number
+
+
+_NUMBER = r"(0|[1-9][0-9]{0,18})"
+
+
+def is_value(key: str, zarr: ZarrArray) -> bool:
+    """Whether a key, below the array's own, is that of a value within the array's bounds."""
+    match = _pattern(len(zarr.shape), zarr.separator, zarr.prefixed).fullmatch(key)
+    return match is not None and all(
+        int(position) * value < size
+        for position, value, size in zip(match.groups(), zarr.value_shape, zarr.shape, strict=True)
+    )
+
+
+def value_count(zarr: ZarrArray) -> int:
+    """How many values the array has where all are stored."""
+    return math.prod(-(-n // v) for n, v in zip(zarr.shape, zarr.value_shape, strict=True))
+
+
+def stored_values(array: ArrayFiles) -> Stored:
+    """How many values an array should have, and how many are not stored, by one look at all of its keys."""
+    found = sum(is_value(key, array.zarr) for key in array.values.below(array.prefix))
+    count = value_count(array.zarr)
+    return Stored(count - found, count)
+
+
+@lru_cache(maxsize=64)
+def _pattern(rank: int, separator: str, prefixed: bool) -> re.Pattern[str]:
+    """The form of a key; of a scalar it is fixed (see ``ZarrArray.value_key``)."""
+    if not rank:
+        return re.compile("c" if prefixed else "0")
+    numbers = re.escape(separator).join([_NUMBER] * rank)
+    return re.compile(f"c{re.escape(separator)}{numbers}" if prefixed else numbers)
+
+
+class ChunkFiles:
+    """Tells chunks from other files, without a list of them: there may be millions."""
+
+    def __init__(self, items: Mapping[str, OpenItem]) -> None:
+        self._arrays: dict[str, ArrayFiles] = {}
+        for item in items.values():
+            top = f"{item.item.directory}/" if item.item.directory else ""
+            for array in item.arrays.values():
+                if isinstance(array.values, PlainFiles):
+                    self._arrays[f"{top}{array.param_name}".rstrip("/")] = array
+
+    def __contains__(self, path: str) -> bool:
+        """Whether a path below the checkpoint is a chunk within its tensor's bounds."""
+        steps = path.split("/")
+        for depth in range(len(steps) - 1, -1, -1):
+            array = self._arrays.get("/".join(steps[:depth]))
+            if array is not None and is_value("/".join(steps[depth:]), array.zarr):
+                return True
+        return False

@@ -25,7 +25,7 @@ from msgspec import Struct
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

@@ -20,8 +20,8 @@ from reshard.formats.contents import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import expect, json_value, shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.orbax.array_item import array_name
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.orbax.container import array_name
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.storage.location import Location
 
 STRINGS = "_strings.json"

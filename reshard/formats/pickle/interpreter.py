@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reshard.errors import FormatError
-from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import (
     MAX_PICKLE_BYTES,

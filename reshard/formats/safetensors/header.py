@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, ReshardError
-from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import (
     checked_text,
     expect,
@@ -33,9 +33,13 @@ from reshard.formats.json.safe_json import (
     shorten,
 )
 from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.safetensors.dtypes import dtype_of, element_shape
-from reshard.formats.safetensors.record import check_header
-from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES
+from reshard.formats.safetensors.write.header import (
+    METADATA,
+    MOST_HEADER_BYTES,
+    check_header,
+    dtype_of,
+    element_shape,
+)
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location

@@ -14,7 +14,7 @@ the files of torch's distributed checkpoint, which hold each slice once."""
 
 def _pattern(value: Any) -> str | None:
     # The parser knows the names of models, whose files take their time to import; help needs none of that.
-    from reshard.formats.safetensors.write.file_names import parse_pattern
+    from reshard.formats.safetensors.model_name import parse_pattern
 
     return parse_pattern(value)
 

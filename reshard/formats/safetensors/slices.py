@@ -6,7 +6,7 @@ Two writers cut tensors over files, and both say in ``__metadata__`` where a pie
   it is;
 - torch's distributed checkpoint (``HuggingFaceStorageWriter(save_distributed=True)``): ``DCP_SHARDING_INFO``, JSON with
   ``saved_offsets``, and in later versions ``global_shape``, the full shape. Without that the full shape is where the last
-  piece ends, so that a lost last file cannot be noticed (``read_record.lost_file_warnings`` says so).
+  piece ends, so that a lost last file cannot be noticed (``reader.lost_file_warnings`` says so).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent, RawPiece
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.safetensors.dtypes import element_shape
 from reshard.formats.safetensors.header import FileHeader, StoredPiece
+from reshard.formats.safetensors.write.header import element_shape
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
 

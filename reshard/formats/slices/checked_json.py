@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.foreign.formats import refuse_stand_in
+from reshard.formats.foreign import refuse_stand_in
 from reshard.formats.json.safe_json import checked_text, refuse_many_values
 from reshard.formats.limits import MAX_SLICE_VALUES
 from reshard.formats.slices.slice_file import FILE_NAME

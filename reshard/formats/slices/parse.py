@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.errors import FormatError, LayoutError
+from reshard.formats.base import Made, Origin
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.slices.checked_json import MAX_ELEMENTS, CheckedJson
-from reshard.formats.slices.origin import Made, Origin
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     FORMAT,

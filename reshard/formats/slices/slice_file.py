@@ -48,9 +48,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.base import Made, Origin, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.slices.origin import Made, Origin
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -326,3 +325,16 @@ def split_of_shards(target: TargetTensor) -> dict[str, Any]:
     """
     shards = target.shards
     return {"slices": shards} if isinstance(shards, tuple) else split_of(shards)
+
+
+IDENTITY_NAME = "identity.json"
+TREE_NAME = "identity.tree"
+SIGNATURE_NAME = "identity.dsse.json"
+RECEIPT_NAME = "identity.receipt.json"
+SHA256_NAME = "sha256.json"
+
+OF_IDENTITY = (IDENTITY_NAME, TREE_NAME, SIGNATURE_NAME, RECEIPT_NAME, SHA256_NAME)
+"""The files of an identity, at the top of a checkpoint."""
+
+OF_RECORDS = frozenset({FILE_NAME, PARTIAL_NAME, *OF_IDENTITY})
+"""Names that do not count for the state of a checkpoint, and are not carried into another."""

@@ -19,7 +19,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
-from reshard.formats.foreign.formats import START_BYTES, refuse_stand_in
+from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.model_index import ModelIndex, read_model_index
 from reshard.storage.location import Location
 from reshard.storage.recent_reads import read_part

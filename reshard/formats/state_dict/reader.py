@@ -29,14 +29,13 @@ from reshard.formats.contents import (
 )
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.model_index import ModelIndex
-from reshard.formats.python_numbers import element_of
 from reshard.formats.state_dict.files import state_files
 from reshard.formats.state_dict.state import StateFile, StateTensor, count_leaves, read_state
 from reshard.formats.torch.leaves import tensor_leaf, value_leaf
 from reshard.formats.torch.plain_value import Empty, Path, Plain
 from reshard.formats.torch.record_crcs import RecordCrcs, crcs_of_number
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.dtypes import element_of, storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location

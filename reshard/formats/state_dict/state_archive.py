@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.foreign.formats import refuse_stand_in
+from reshard.formats.foreign import refuse_stand_in
 from reshard.formats.state_dict.files import (
     ARCHIVE,
     LEGACY,
@@ -16,8 +16,8 @@ from reshard.formats.state_dict.files import (
 )
 from reshard.formats.torch.archive import LOCAL_BYTES, OF_STATE, Archive, open_archive
 from reshard.storage.base import FileStatus, OpenFile
-from reshard.storage.buckets.read_many import ByteRange, read_many
 from reshard.storage.location import Location
+from reshard.storage.parallel_calls import ByteRange, read_many
 from reshard.storage.recent_reads import read_part
 
 PICKLE = "data.pkl"

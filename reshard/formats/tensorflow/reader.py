@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from reshard.checksums.piece_crcs import PieceCrcs
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.errors import CorruptError, LayoutError, ReshardError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32
-from reshard.checksums.piece_crcs import PieceCrcs
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.formats.contents import Extent, RawPiece, RecordedRange
 from reshard.formats.loose_pieces import is_reordered
 from reshard.geometry.box import Box

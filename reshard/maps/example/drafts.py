@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.maps.example.copies import Named, TargetCopies, split_at, split_name
+from reshard.maps.example.copies import Named, TargetCopies, nests, split_at, split_name
 from reshard.maps.example.fit import Fit, UnexplainedError
-from reshard.maps.example.nests import nests
 
 Key = str
 """A loop of a draft: those over targets begin with ``t``."""

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct, structs
 
-from reshard.documents.buckets import DoctorAnswer, TriedOperation
-from reshard.documents.shared import document_of
+from reshard.documents.shared import DoctorAnswer, TriedOperation, document_of
 from reshard.errors import (
     MissingPackageError,
     ReshardError,

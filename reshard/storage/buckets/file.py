@@ -1,9 +1,11 @@
-"""An object in a bucket, open for reading: ranges of one version, several requests at once for a large read."""
+"""An object in a bucket, open for reading: ranges of one version, several requests at once for a large read, on threads that wait."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +14,10 @@ from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import bucket_errors, client_errors
 from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.reasons import status_of
-from reshard.storage.buckets.threads import request_threads
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
 
 RANGE_BYTES = 8 << 20
 """One request asks for at most so much. At 30 ms and 90 MB/s a range of 8 MiB takes 0.12 s, three quarters of it data."""
@@ -144,3 +146,27 @@ def equal_ranges(nbytes: int) -> list[tuple[int, int]]:
 
 def _results(futures: list[Future[int]]) -> list[int]:
     return [future.result() for future in futures]
+
+
+REQUESTS_AT_ONCE = 32
+"""For large reads and for reading ahead; threads that read small ranges make their requests themselves."""
+
+_threads: ThreadPoolExecutor | None = None
+_lock = threading.Lock()
+
+
+def request_threads() -> ThreadPoolExecutor:
+    """Made on first use in each process. What runs here must not wait for others that do."""
+    global _threads
+    with _lock:
+        if _threads is None:
+            _threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, "reshard.requests")
+        return _threads
+
+
+def _forget() -> None:
+    global _threads, _lock
+    _threads, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from msgspec import Struct
 
 from reshard.storage.base import OpenFile
-from reshard.storage.buckets.threads import request_threads
+from reshard.storage.buckets.file import request_threads
 
 GAP_SHARE = 8
 """A reader who skips no more than this part of a request still reads in order: asking again would take longer."""

@@ -19,14 +19,14 @@ import os
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.outputs import (
+from reshard.surface.places import (
     FILES_OF_PREFIX,
     BucketStore,
+    Location,
     delete,
     held_target,
     remove_files,
 )
-from reshard.surface.places import Location
 from reshard_server.auth.path_rules import REMOVED_PREFIX
 from reshard_server.schedules.hard_links import remove_tree
 

@@ -16,7 +16,7 @@ from reshard.formats.codecs import (
     open_stream,
 )
 from reshard.formats.contents import Encoding, Extent
-from reshard.formats.zarr.tensorstore_array import tensorstore_encoding
+from reshard.formats.orbax.find_arrays import tensorstore_encoding
 from tests.formats.codecs.chunk_cases import (
     WHERE,
     bf16_array,

@@ -19,7 +19,7 @@ import pytest
 import reshard
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, NotACheckpointError
 from reshard.formats.orbax.aggregate_file import count_values, is_aggregate
-from reshard.formats.orbax.metadata_price import leaf_count
+from reshard.formats.orbax.item_tensors import leaf_count
 from reshard.formats.orbax.reader import open_orbax
 from reshard.storage.location import locate
 from tests.equal import assert_same, assert_same_trees

@@ -13,7 +13,7 @@ from orbax.checkpoint import v1
 
 from reshard.formats.contents import PathKey
 from reshard.formats.orbax.container import is_orbax
-from reshard.formats.orbax.reader import open_orbax
+from reshard.formats.orbax.reader import ChunkFiles, open_orbax
 from reshard.formats.registry import open_reader
 from reshard.storage.location import locate
 from tests.equal import assert_same
@@ -243,3 +243,34 @@ def test_axis_types_are_kept(tmp_path):
     layout = open_orbax(locate(tmp_path / "c").view()).tensors["a"].spec.layout
     assert layout.device_mesh.axis_types == ("Explicit", "Explicit")
     assert mesh().axis_types != explicit.axis_types
+
+
+def chunks_of(path):
+    return ChunkFiles(open_orbax(locate(path).view()).chunks.items)
+
+
+@pytest.mark.parametrize("zarr3", [False, True])
+def test_exactly_the_chunks_of_a_checkpoint(tmp_path, zarr3):
+    path = save_pytree(tmp_path / "c", small_tree(), use_ocdbt=False, use_zarr3=zarr3)
+    chunks = chunks_of(path)
+    names = [str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()]
+    others = [n for n in names if n not in chunks]
+    assert {n.rpartition("/")[2] for n in others} <= {
+        ".zarray", "zarr.json", "_METADATA", "_sharding", "_CHECKPOINT_METADATA",
+        "commit_success.txt", "process_0",
+    }  # fmt: skip
+    assert len(others) < len(names)
+
+
+@pytest.mark.parametrize("name", ["w/1.0", "w/00.0", "w/0", "w/0.0.0", "w/c/0/0", "x/0.0", "w", ""])
+def test_what_only_looks_like_a_chunk_is_none(tmp_path, name):
+    save_pytree(tmp_path / "c", {"w": np.zeros((3, 4))}, use_ocdbt=False)
+    chunks = chunks_of(tmp_path / "c")
+    assert "w/0.0" in chunks
+    assert name not in chunks
+
+
+def test_a_database_has_none(tmp_path):
+    path = save_manager_items(tmp_path / "run", small_tree())
+    chunks = chunks_of(path)
+    assert not any(str(p.relative_to(path)) in chunks for p in path.rglob("*"))

@@ -18,8 +18,8 @@ from reshard.errors import (
 )
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.local import transaction as local_transaction
-from reshard.storage.local.journal_file import read_records
 from reshard.storage.local.staging import staging_for
+from reshard.storage.local.transaction import read_records
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.interrupted import (
     CASE,

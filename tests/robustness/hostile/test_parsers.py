@@ -28,7 +28,7 @@ from reshard.formats.orbax.aggregate_tree import read_tree
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.sharding_file import read_shardings
 from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
-from reshard.formats.slices.metadata_files import MetadataFiles
+from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
 from reshard.formats.zarr.shard_index import read_shard_index

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.conversion.source_digests import check_sources
+from reshard.conversion.proof import check_sources
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.tensor_book import TensorResult

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.movers import single_chunk, stream
+from reshard.engine.movers import stream
 from reshard.engine.output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
@@ -105,7 +105,7 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
     output = TargetOutput(Folder(), {"w": target}, str(tmp_path / "t"))
     tasks = [t for b in batches(plan, store, output) for t in b]
     swap = (1, 3) if wrong == "zeros" else (0, 3)
-    original = single_chunk.store_chunk
+    original = stream.store_chunk
 
     def store_wrongly(task, chunk, data, output_):
         if chunk.index[0] in swap:
@@ -116,7 +116,7 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
                 chunk = other
         return original(task, chunk, data, output_)
 
-    monkeypatch.setattr(single_chunk, "store_chunk", store_wrongly)
+    monkeypatch.setattr(stream, "store_chunk", store_wrongly)
     with pytest.raises(VerificationError, match=r"^'w': "):
         run(plan, [tuple(tasks)], output)
 

@@ -81,7 +81,7 @@ SABOTAGES = (
     Sabotage(
         "copies-uncompared",
         "copies of a slice that differ are not noticed",
-        "reshard/engine/copies.py",
+        "reshard/engine/read_digests.py",
         "        other = next((extent for extent in others if _crc32c(extent) != expected), None)",
         "        other = None",
         (

@@ -114,10 +114,10 @@ SABOTAGES = (
     Sabotage(
         "recorded-digest-uncompared",
         "what was read is not compared with the digest that the source recorded",
-        "reshard/conversion/source_digests.py",
+        "reshard/conversion/proof.py",
         "        if recorded and recorded != digest:",
         "        if False:",
-        ("tests/conversion/test_source_digests.py::test_a_source_that_changed_since",),
+        ("tests/conversion/test_proof.py::test_a_source_that_changed_since",),
     ),
     Sabotage(
         "stored-chunks-unchecked",
@@ -132,7 +132,7 @@ SABOTAGES = (
     Sabotage(
         "read-back-uncompared",
         "readback reads everything and compares nothing",
-        "reshard/conversion/read_back.py",
+        "reshard/conversion/proof.py",
         "    if found.get(name) != expected:",
         "    if False:",
         ("tests/robustness/sabotage/test_read_back.py::test_a_chunk_is_encoded_wrongly",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import obstore
 
-from reshard.storage.buckets.read_many import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from reshard.storage.location import locate
+from reshard.storage.parallel_calls import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse

@@ -27,13 +27,13 @@ from reshard.formats.dcp.write.metadata import PlacedEntry, PlacedItem, metadata
 from reshard.formats.dcp.write.state import StateEntry, entry_value, python_numbers, state_entries
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.pickle.encode import encode_pickle
-from reshard.formats.python_numbers import number_of
 from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     digest_of,
     target_record,
 )
+from reshard.geometry.dtypes import number_of
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.location import Location
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.python_numbers import NUMBER_DTYPES
-from reshard.formats.sequences import settle_sequences
+from reshard.formats.leaf_paths import settle_sequences
 from reshard.formats.slices.slice_file import leaf_path
+from reshard.geometry.dtypes import NUMBER_DTYPES
 
 TUPLES = frozenset({"betas", "eps", "etas", "step_sizes"})
 """Options of torch's optimizers that are tuples: of Adam and its kin, Adafactor and Rprop (``torch/optim``)."""

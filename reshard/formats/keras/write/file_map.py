@@ -13,7 +13,7 @@ from reshard.formats.carry_out import write_head
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.keras.datasets import Dataset
 from reshard.formats.keras.files import ONLY_FILE
-from reshard.formats.keras.record import NAME
+from reshard.formats.keras.reader import NAME
 from reshard.formats.keras.write.skeleton import hdf5_skeleton
 from reshard.formats.limits import MAX_NAME_CHARACTERS
 from reshard.formats.slice_places import SlicePlaces

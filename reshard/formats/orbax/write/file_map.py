@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
-from reshard.formats.orbax.array_item import is_array_handler
+from reshard.formats.orbax.container import is_array_handler
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
 from reshard.formats.orbax.tree_metadata import refuse_odd, refuse_unsafe

@@ -10,8 +10,8 @@ from msgspec import Struct
 from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item, Leaf, PathKey
+from reshard.formats.leaf_paths import settle_sequences, tree_order
 from reshard.formats.orbax.param_names import check_leaves, check_path, has_bytes, param_name
-from reshard.formats.sequences import settle_sequences, tree_order
 
 V1_ITEM = "state"
 """Where a v1 container keeps a tree that has no name of its own."""

@@ -4,19 +4,28 @@ Written as stock Orbax 0.12 writes them. ``array_metadatas`` is always written: 
 restored as uint32. Orbax looks for ``.zarray`` files (zarr2) or an OCDBT manifest to
 tell whether there is data, and warns if it finds neither, as in every plain zarr3 checkpoint, also its own.
 ``array_metadatas/.zarray``, an array without elements, prevents the warning.
+
+Orbax wants an entry in ``_sharding`` for every jax.Array leaf and fails on the first that has none. It is what stock Orbax gives each
+array when it restores without a target. Device ids are written if the mesh has them (a source's mesh, or one given with devices).
+Without ids Orbax uses all of ``jax.devices()``, whose number must then equal the size of the mesh; else it raises "Topology
+mismatch".
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import TargetTensor
 from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
-from reshard.formats.orbax.write.sharding import sharding_key, sharding_value
+from reshard.layout.axes import Axis
+from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.tensor_layout import TensorLayout
 
 Keys = tuple[str, ...]
 _LEAF = "ValueMetadataEntry"
@@ -220,3 +229,59 @@ def _insert(document: dict[str, Any], leaf: WrittenLeaf) -> None:
             f"string's name, and Orbax keeps strings by path; rename it"
         )
     node[last] = leaf.leaf.meta["string"]
+
+
+_ONE_DEVICE = {
+    "sharding_type": "NamedSharding",
+    "shape": [1],
+    "axis_names": ["device"],
+    "axis_types": ["AxisType.Auto"],
+    "partition_spec": [],
+    "device_mesh": {"mesh": [{"id": 0}]},
+}
+"""For arrays without a known layout: whole, on device 0. A SingleDeviceSharding would need the name of a
+device that the restoring process has, which differs between CPU, GPU and TPU; the id does not."""
+
+
+def sharding_key(param: str) -> str:
+    """The entry's key: a JSON pointer cannot express every name, so Orbax encodes it as base64."""
+    return base64.urlsafe_b64encode(param.encode()).decode()
+
+
+def sharding_value(layout: TensorLayout | None, rank: int) -> str:
+    """The entry's value, JSON in a string.
+
+    Args:
+        rank: dimensions of the array; for PRNG keys those of the keys, whose data has one more.
+    """
+    if layout is None or layout.device_mesh is None:
+        return json.dumps(_ONE_DEVICE)
+    axes = list(layout.axes)
+    while len(axes) > rank and axes[-1] is None:
+        axes.pop()
+    return _render(tuple(axes), layout.device_mesh.recorded)
+
+
+@lru_cache(maxsize=256)
+def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
+    document: dict[str, Any] = {
+        "sharding_type": "NamedSharding",
+        "shape": list(mesh.shape),
+        "axis_names": list(mesh.axis_names),
+        "axis_types": _axis_types(mesh),
+        "partition_spec": [list(a) if isinstance(a, tuple) else a for a in axes],
+    }
+    if mesh.device_ids is not None:
+        devices = [{"id": number} for number in mesh.device_ids]
+        document["device_mesh"] = {"mesh": _nested(devices, mesh.shape)}
+    return json.dumps(document)
+
+
+def _nested(devices: list[Any], shape: Sequence[int]) -> list[Any]:
+    for size in reversed(shape[1:]):
+        devices = [devices[at : at + size] for at in range(0, len(devices), size)]
+    return devices
+
+
+def _axis_types(mesh: DeviceMesh) -> list[str]:
+    return [f"AxisType.{kind}" for kind in mesh.axis_types or ("Auto",) * len(mesh.axis_names)]

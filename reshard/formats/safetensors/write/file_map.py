@@ -15,16 +15,20 @@ from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
-from reshard.formats.safetensors.model_name import index_of_pattern
-from reshard.formats.safetensors.record import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
+from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
-from reshard.formats.safetensors.write.file_names import ONLY_FILE
 from reshard.formats.safetensors.write.file_plan import (
     FileSlice,
     PlannedFile,
     listed_files,
 )
-from reshard.formats.safetensors.write.header import safetensors_header
+from reshard.formats.safetensors.write.header import (
+    HEADER_DIGEST,
+    NO_DIGEST,
+    RECORD,
+    safetensors_header,
+    with_digest,
+)
 from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.file_digests import digests_of_files
 from reshard.formats.slices.slice_file import (

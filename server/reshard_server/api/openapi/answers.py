@@ -14,12 +14,11 @@ from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from reshard.documents.buckets import PlannedRequests
 from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
 from reshard.documents.comparisons import VerificationAnswer
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.documents.reports import TargetReport
-from reshard.documents.shared import ONLY_COMMANDS
+from reshard.documents.shared import ONLY_COMMANDS, PlannedRequests
 from reshard_server.schemas.base import RootedPath, one
 
 Part = Callable[[type[Struct]], Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reshard.formats.orbax import metadata_price
-from reshard.formats.orbax.metadata_price import leaf_count
+from reshard.formats.orbax import item_tensors
+from reshard.formats.orbax.item_tensors import leaf_count
 from reshard.storage.location import locate
 from tests.formats.orbax.by_hand import write_tree
 
@@ -21,7 +21,7 @@ def test_leaves_of_all_trees_are_counted_in_any_read_size(tmp_path, monkeypatch)
         (tmp_path / name).mkdir()
         write_tree(tmp_path / name, [["key_metadata", f"w{i}"] for i in range(count)])
     for piece in (1 << 20, 50, 16):
-        monkeypatch.setattr(metadata_price, "_PIECE_BYTES", piece)
+        monkeypatch.setattr(item_tensors, "_PIECE_BYTES", piece)
         assert leaf_count(locate(tmp_path / "a")) == 3
         assert leaf_count(locate(tmp_path)) == 43
 

@@ -10,8 +10,8 @@ import pytest
 
 import reshard
 from reshard.errors import StorageError
-from reshard.formats.orbax.plain_files import PlainFiles
 from reshard.formats.orbax.reader import open_orbax
+from reshard.formats.values import PlainFiles
 from reshard.storage.location import locate
 from tests.orbax_trees import save_pytree
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError
-from reshard.formats.zarr.fill_value import fill_bytes
+from reshard.formats.zarr.metadata import fill_bytes
 
 
 @pytest.mark.parametrize(

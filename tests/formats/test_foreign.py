@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 import reshard
 from reshard.errors import MissingError, NotACheckpointError, ReshardError
-from reshard.formats.foreign import formats
-from reshard.formats.foreign.formats import Foreign
+from reshard.formats import foreign
+from reshard.formats.foreign import Foreign
 from tests.emulators.buckets import Bucket
 from tests.orbax_trees import save_pytree
 
@@ -70,44 +70,44 @@ MSGPACK = msgpack_serialize(ARRAYS)
 ZIP = b"PK\x03\x04" + bytes(30)
 
 FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
-    "checkpoint_100": (put("checkpoint_100", data=MSGPACK), formats.MSGPACK),
-    "flax_model.msgpack": (put("flax_model.msgpack", data=MSGPACK), formats.MSGPACK),
-    "checkpoint.npz": (npz, formats.NPZ),
-    "w.npy": (npy, formats.NPY),
-    "model.keras": (put("model.keras", data=ZIP), formats.KERAS),
+    "checkpoint_100": (put("checkpoint_100", data=MSGPACK), foreign.MSGPACK),
+    "flax_model.msgpack": (put("flax_model.msgpack", data=MSGPACK), foreign.MSGPACK),
+    "checkpoint.npz": (npz, foreign.NPZ),
+    "w.npy": (npy, foreign.NPY),
+    "model.keras": (put("model.keras", data=ZIP), foreign.KERAS),
     "model.weights.json": (
         put("model.weights.json", data=b'{"metadata": {}}'),
-        formats.KERAS_SHARDS,
+        foreign.KERAS_SHARDS,
     ),
-    "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), formats.GGUF),
-    "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), formats.PICKLE),
+    "m.gguf": (put("m.gguf", data=b"GGUF\3\0\0\0"), foreign.GGUF),
+    "old.pth": (put("old.pth", data=b"\x80\x02}q\0."), foreign.PICKLE),
     "checkpoint_best": (
         put("checkpoint_best", data=ZIP[:4] + bytes(26) + b"archive/data.pkl"),
-        formats.TORCH_ELSEWHERE,
+        foreign.TORCH_ELSEWHERE,
     ),
-    "saved_model.pb": (put("saved_model.pb"), formats.SAVED_MODEL),
+    "saved_model.pb": (put("saved_model.pb"), foreign.SAVED_MODEL),
 }
 """A file, or a prefix of files, by its name."""
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
-    "SavedModel": (put("saved_model.pb", "variables/variables.index"), formats.SAVED_MODEL),
-    "old Megatron": (put("mp_rank_00/model_optim_rng.pt"), formats.MEGATRON),
-    "a run of Megatron": (put("latest_checkpointed_iteration.txt", data=b"100"), formats.MEGATRON),
-    "DeepSpeed": (put("zero_to_fp32.py", "latest", "global_step1/mp_rank_00_model_states.pt"), formats.DEEPSPEED),
-    "torch_checkpointing": (put("metadata.pkl", "state_0.pt"), formats.TORCH_CHECKPOINTING),
-    "Levanter": (both(zarr("model/wte/weight"), put("metadata.json", data=b'{"step": 10}')), formats.LEVANTER),
-    "zarr": (zarr("params/dense/kernel"), formats.ZARR),
-    "a deep tree of zarr": (both(put("a/x"), zarr("b/c/d/e/f/g/kernel")), formats.ZARR),
-    "OCDBT": (database, formats.OCDBT),
-    "diffusers": (put("model_index.json", "unet/diffusion_pytorch_model.safetensors"), formats.DIFFUSERS),
+    "SavedModel": (put("saved_model.pb", "variables/variables.index"), foreign.SAVED_MODEL),
+    "old Megatron": (put("mp_rank_00/model_optim_rng.pt"), foreign.MEGATRON),
+    "a run of Megatron": (put("latest_checkpointed_iteration.txt", data=b"100"), foreign.MEGATRON),
+    "DeepSpeed": (put("zero_to_fp32.py", "latest", "global_step1/mp_rank_00_model_states.pt"), foreign.DEEPSPEED),
+    "torch_checkpointing": (put("metadata.pkl", "state_0.pt"), foreign.TORCH_CHECKPOINTING),
+    "Levanter": (both(zarr("model/wte/weight"), put("metadata.json", data=b'{"step": 10}')), foreign.LEVANTER),
+    "zarr": (zarr("params/dense/kernel"), foreign.ZARR),
+    "a deep tree of zarr": (both(put("a/x"), zarr("b/c/d/e/f/g/kernel")), foreign.ZARR),
+    "OCDBT": (database, foreign.OCDBT),
+    "diffusers": (put("model_index.json", "unet/diffusion_pytorch_model.safetensors"), foreign.DIFFUSERS),
 }  # fmt: skip
 
 HELD: dict[str, Foreign] = {
-    "model-Q4_K_M.gguf": formats.GGUF,
-    "model.weights.json": formats.KERAS_SHARDS,
-    "model.keras": formats.KERAS,
-    "flax_model.msgpack": formats.MSGPACK,
-    "ViT-B_16.npz": formats.NPZ,
+    "model-Q4_K_M.gguf": foreign.GGUF,
+    "model.weights.json": foreign.KERAS_SHARDS,
+    "model.keras": foreign.KERAS,
+    "flax_model.msgpack": foreign.MSGPACK,
+    "ViT-B_16.npz": foreign.NPZ,
 }
 """Files that a folder holds, by their names."""
 

@@ -48,7 +48,7 @@ def test_the_bound_is_a_multiple_and_a_gibibyte(source: Path, tmp_path: Path) ->
 
 
 def test_casts_count(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reshard.conversion.growth.FREE_BYTES", 0)
+    monkeypatch.setattr("reshard.conversion.target_content.FREE_BYTES", 0)
     assert reshard.plan(source, max_growth=4, cast={"w": "float64"}).tensors
     with pytest.raises(PlanError, match=r"at most 1\.5 times as much and 0 B more"):
         reshard.plan(source, max_growth=1.5, cast={"w": "float64"})

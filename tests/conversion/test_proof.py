@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.checksums.crc import CRC32C
-from reshard.checksums.piece_crcs import PieceCrcs
-from reshard.conversion.source_digests import check_sources
+from reshard.checksums.tensor_digest import PieceCrcs
+from reshard.conversion.proof import check_sources
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Task
