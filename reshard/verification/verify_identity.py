@@ -50,7 +50,8 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     the errors of reading the files.
     """
     is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
-    folder = locate(chosen.path) if is_root or given is None else folder_of_identity(given)
+    beside = is_root or given is None
+    folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
     recorded = read_identity(folder)
     if is_root:
         root = str(given).lower()
