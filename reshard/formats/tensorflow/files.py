@@ -12,6 +12,7 @@ from reshard.formats.tensorflow.table import MAGIC
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 
+FORMAT = "tensorflow"
 INDEX = ".index"
 
 RECORD = ".slices.json"

@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard.errors import FormatError
-from tests.oracles.oracle import Oracle
+from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = [
     pytest.mark.xdist_group("tensorflow"),
@@ -118,6 +118,33 @@ def test_shards_become_other_shards(shards: int, saved: Saved) -> None:
     ]
     whole = np.concatenate([np.asarray(v) for v in table.variables])
     assert whole.tobytes() == values[f"model/table{VALUE}"][2]
+
+
+def test_variables_of_parameter_servers(tmp_path: Path, tensorflow: Oracle) -> None:
+    """TensorFlow does not put its own shards of float16 together; what this project makes of them it reads."""
+    prefix = tensorflow.ask("save_servers", folder=str(tmp_path))
+    assert (
+        len(list(tmp_path.glob("ckpt-1.data-*"))) == 3
+    )  # one of each server, and one of the coordinator
+    table = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)
+    half = np.arange(14, dtype=np.float16)
+    found = reshard.restore(prefix, select=["table", "half", "step"])
+    assert found["table"].tobytes() == table.tobytes()
+    assert found["half"].tobytes() == half.tobytes()
+    assert found["step"] == 3
+    assert reshard.inspect(prefix).tensors["table"].partition == {
+        "strategy": "fixed_shards", "axis": 0, "shards": 3,
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match="Dtype half not supported"):
+        tensorflow.ask("checkpoint_values", prefix=prefix)
+    layout = {"partitions": [{"match": "table|half", "fixed_shards": 2}]}
+    report = reshard.convert(prefix, tmp_path / "two", layout=layout)
+    assert report.warnings == (
+        "'half' (float16) is stored whole: TensorFlow cannot put slices of this dtype together",
+    )
+    values = tensorflow.ask("checkpoint_values", prefix=str(tmp_path / "two"))
+    assert values[f"table{VALUE}"] == ["float32", [10, 6], table.tobytes()]
+    assert values[f"half{VALUE}"] == ["float16", [14], half.tobytes()]
 
 
 def test_what_is_not_read_is_named(saved: Saved, tmp_path: Path) -> None:
