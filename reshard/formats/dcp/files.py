@@ -27,6 +27,7 @@ from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.parse import read_slices
 from reshard.storage.location import Location
 
+FORMAT = "dcp"
 METADATA = ".metadata"
 ENDING = ".distcp"
 
