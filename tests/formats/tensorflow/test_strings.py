@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reshard
@@ -18,6 +18,7 @@ from reshard.formats.tensorflow.other_leaves import MOST_READ_BYTES, MOST_STRING
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strings, stored_strings
 from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from tests.oracles.oracle import Oracle, RefusedError
 
@@ -230,3 +231,25 @@ def test_texts_of_one_place_are_read_up_to_a_limit(tmp_path: Path) -> None:
     leaves = reshard.inspect(write(tmp_path, index, stored)).leaves
     assert sum(leaf.text is not None for leaf in leaves) == MOST_READ_BYTES // len(stored)
     assert [leaf.kind for leaf in leaves if leaf.text is None] == ["bytes", "bytes"]
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_damage_is_an_error_or_the_same_strings(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    values = data.draw(st.lists(st.binary(max_size=200), max_size=5))
+    stored, crc = stored_strings(strings_of(values))
+    damaged = bytearray(stored)
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))
+    file = tmp_path_factory.mktemp("damaged") / "data"
+    file.write_bytes(damaged[:cut])
+    part = CarriedPart(Extent(str(file), 0, cut), Box((0,), (len(values),)), crc)
+    try:
+        found = read_strings(Carried("tensorflow", (part,), (len(values),)), "'w'")
+    except CorruptError as error:
+        assert "the strings of 'w' are damaged" in str(error)
+    else:
+        assert (found.lengths.tolist(), found.data) == ([len(v) for v in values], b"".join(values))
