@@ -120,6 +120,38 @@ def test_shards_become_other_shards(shards: int, saved: Saved) -> None:
     assert whole.tobytes() == values[f"model/table{VALUE}"][2]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "shape"),
+    [("three shards", "model/table", (8, 6)), ("columns", "dense/kernel", (4, 10))],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("shards", [1, 2, 3, 4])
+def test_slices_become_shards_along_any_axis(
+    kind: str,
+    name: str,
+    shape: tuple[int, int],
+    axis: int,
+    strategy: str,
+    shards: int,
+    saved: Saved,
+) -> None:
+    prefix, values = saved[kind]
+    key = name if name in values else f"{name}{VALUE}"
+    whole = np.frombuffer(values[key][2], np.float32).reshape(shape)
+    made = reshard.restore(
+        prefix, select=[f"^{name}$"], partition=shards, axis=axis, partition_strategy=strategy
+    )
+    for part in name.split("/"):
+        made = made[part]
+    rows = np.arange(shape[axis])
+    wanted = np.array_split(rows, shards) if strategy == "div" else [rows[n::shards] for n in range(shards)]  # fmt: skip
+    found = [np.asarray(variable) for variable in made.variables]
+    assert len(found) == shards
+    for one, places in zip(found, wanted, strict=True):
+        assert one.tobytes() == whole.take(places, axis).tobytes()
+
+
 def test_variables_of_parameter_servers(tmp_path: Path, tensorflow: Oracle) -> None:
     """TensorFlow does not put its own shards of float16 together; what this project makes of them it reads."""
     prefix = tensorflow.ask("save_servers", folder=str(tmp_path))
