@@ -27,6 +27,7 @@ from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.storage.location import Location
 
+FORMAT = "dcp"
 METADATA = ".metadata"
 ENDING = ".distcp"
 
