@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.conversion.map_summary import MapSummary
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.planned_identity import PlannedIdentity
     from reshard.conversion.report import (
         ConversionReport,
         IdentityReport,
@@ -123,7 +124,12 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
-    from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
+    from reshard.verification.verify_report import (
+        IdentityVerdict,
+        ReceiptVerdict,
+        TensorVerdict,
+        Verification,
+    )
 
 __all__ = [
     "Box",
@@ -178,8 +184,10 @@ __all__ = [
     "PartReport",
     "Partitioner",
     "PlanError",
+    "PlannedIdentity",
     "PlannedTensor",
     "Progress",
+    "ReceiptVerdict",
     "RequestPlan",
     "RequestReport",
     "Requests",
@@ -267,6 +275,7 @@ _LAZY = {
     "Identification": "reshard.identity.identification",
     "IdentityReport": "reshard.conversion.report",
     "IdentityVerdict": "reshard.verification.verify_report",
+    "ReceiptVerdict": "reshard.verification.verify_report",
     "TensorIdentity": "reshard.identity.weights_identity",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
@@ -285,6 +294,7 @@ _LAZY = {
     "OpenedCheckpoint": "reshard.checkpoint",
     "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.report",
+    "PlannedIdentity": "reshard.conversion.planned_identity",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "RequestPlan": "reshard.planning.request_plan",
