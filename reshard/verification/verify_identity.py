@@ -15,8 +15,8 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.record_names import IDENTITY_NAME
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.envelope import read_signed_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
