@@ -18,6 +18,7 @@ from reshard.geometry.box import Box
 from reshard.identity.leaf_tree import LeafTree
 from reshard.identity.slice_proof import aligned_slice, check_slice, proof_hashes
 from tests import identity_by_recursion as by_recursion
+from tests.emulators.buckets import Bucket
 
 
 def numbered(shape: tuple[int, ...], dtype: Any = np.uint32) -> Any:
@@ -208,6 +209,20 @@ def test_which_proofs_read_elements(tmp_path: Path) -> None:
     ]
     with pytest.raises(LayoutError, match=r"and has one is \[0:93, 0:1100\]$"):
         opened.needs_elements("w", "0:7")
+
+
+def test_a_checkpoint_in_a_bucket(s3_bucket: Bucket) -> None:
+    path = f"{s3_bucket.url}/ckpt"
+    reshard.save(path, {"w": numbered(LARGE)})
+    assert reshard.open_checkpoint(path).identity is None
+    root = reshard.identify(path, write=True).root
+    opened = reshard.open_checkpoint(path)
+    for start, stop in (((0, 0), (750, 1100)), ((0, 0), (93, 1100))):
+        proof = opened.prove_slice("w", Box(start, stop))
+        assert (proof.root, proof.hashes) == (
+            root,
+            by_recursion.proof(numbered(LARGE), start, stop),
+        )
 
 
 def test_what_cannot_be_proved(tmp_path: Path) -> None:

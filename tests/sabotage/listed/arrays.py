@@ -88,4 +88,20 @@ SABOTAGES = (
             "tests/robustness/sabotage/test_read_back.py::test_one_of_several_copies_is_written_wrongly",
         ),
     ),
+    Sabotage(
+        "slice-proof-believed",
+        "a slice is taken whatever its proof gives",
+        "reshard/identity/slice_proof.py",
+        "    if found != top:\n",
+        '    if found == b"":\n',
+        ("tests/identity/test_slice_proofs.py::test_another_proof_fails",),
+    ),
+    Sabotage(
+        "live-node-uncompared",
+        "nodes of live arrays are not compared with the identity",
+        "reshard/saving/prove_arrays.py",
+        "        elif not _is_equal(tensor, tree, level, node, kept):\n",
+        "        elif not _is_equal(tensor, tree, level, node, kept) and not kept:\n",
+        ("tests/saving/test_prove.py::test_one_flipped_bit_is_found_and_named[rows]",),
+    ),
 )
