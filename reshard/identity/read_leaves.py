@@ -25,7 +25,7 @@ from reshard.identity.leaf_blocks import (
     KEPT_BYTES,
     LeafBlock,
     check_leaves_fit,
-    kept_bytes,
+    kept_hash_bytes,
     leaf_batches,
 )
 from reshard.identity.leaf_tree import LeafTree
@@ -131,7 +131,7 @@ def tensor_hashes(
 def _results(
     reader: Reader, tensors: Sequence[StoredTensor], limits: Limits
 ) -> Generator[_BlockHashes, None, None]:
-    max_memory = limits.max_memory - kept_bytes(tensors)
+    max_memory = limits.max_memory - kept_hash_bytes(tensors)
     pool = ArenaPool(max_memory, limits.workers)
     work = partial(_hash_blocks, reader=reader, pool=pool)
     batches = leaf_batches(tensors, max_memory, limits.workers)
