@@ -66,7 +66,7 @@ def verify(
             stores every chunk, and else warns.
         identity: the root that the weights of ``a`` must have, 64 hex digits, or an ``identity.json`` or a folder with one. The root
             is computed anew; what is recorded beside the weights proves nothing.
-        key: a PEM file with the public key that signed the root (``reshard.sign``); the signature is in the folder that
+        key: a PEM file with the public key that signed the root, or its text (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
         receipt: an ``identity.receipt.json``, or a folder with one, such as B: the roots of A and B must be those that it names, and B
             what its rules make of A. Both roots are computed anew.
@@ -128,11 +128,15 @@ def _verify_identity(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> Verification:
-    from reshard.identity.keys import read_public_key
+    from reshard.identity.keys import PublicKey, public_key_of, read_public_key
     from reshard.storage.location import locate
     from reshard.verification.verify_identity import expected_identity, verify_identity
 
-    public = None if key is None else read_public_key(locate(path_of("key", key)))
+    public: PublicKey | None = None
+    if isinstance(key, str) and key.lstrip().startswith("-----BEGIN"):
+        public = public_key_of(key.encode(errors="replace"), "the key")
+    elif key is not None:
+        public = read_public_key(locate(path_of("key", key)))
     given = None if identity is None else path_of("identity", identity)
     return verify_identity(chosen, expected_identity(chosen, given, public), limits, progress)
 

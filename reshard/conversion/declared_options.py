@@ -218,7 +218,6 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
     "identity": Option(
         kind="choice",
         choices=(None, *get_args(IdentityMode)),
-        is_planned=False,
         metavar="HOW",
         help=(
             "The identity of the weights (reshard identify), by one of four words: carry copies the source's where every digest is the recorded one; compute "

@@ -94,15 +94,29 @@ def read_signed_root(folder: Location, key: PublicKey) -> str:
     return _signed_root(read_bytes(place, MAX_ENVELOPE_BYTES), str(place), key)
 
 
+def recorded_signers(folder: Location) -> tuple[str, ...]:
+    """The ids of the keys that signed, as the envelope in a folder says; nothing is verified. Empty where there is none.
+
+    Raises CorruptError where it is damaged.
+    """
+    place = folder / SIGNATURE_NAME
+    if not place.exists():
+        return ()
+    data = read_bytes(place, MAX_ENVELOPE_BYTES)
+    try:
+        envelope = msgspec.json.decode(checked_text(data, str(place)), type=_Envelope)
+    except msgspec.DecodeError as error:
+        raise _no_envelope(str(place), error) from None
+    return tuple(signature.keyid for signature in envelope.signatures)
+
+
 def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
     try:
         envelope = msgspec.json.decode(checked_text(data, where), type=_Envelope)
         payload = base64.b64decode(envelope.payload, validate=True)
         signatures = [base64.b64decode(s.sig, validate=True) for s in envelope.signatures]
     except (msgspec.DecodeError, binascii.Error, ValueError) as error:
-        raise CorruptError(
-            f"{where} is damaged: it is no DSSE envelope ({error}); restore it from a copy, or sign anew"
-        ) from None
+        raise _no_envelope(where, error) from None
     signed = _signed_bytes(envelope.payloadType, payload)
     if not any(key.has_signed(signed, signature) for signature in signatures):
         raise VerificationError(
@@ -116,6 +130,12 @@ def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
             "wrote"
         )
     return _root_of_statement(payload, where)
+
+
+def _no_envelope(where: str, error: Exception) -> CorruptError:
+    return CorruptError(
+        f"{where} is damaged: it is no DSSE envelope ({error}); restore it from a copy, or sign anew"
+    )
 
 
 def _root_of_statement(payload: bytes, where: str) -> str:

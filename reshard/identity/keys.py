@@ -87,8 +87,12 @@ def read_private_key(place: Location) -> PrivateKey:
 
 def read_public_key(place: Location) -> PublicKey:
     """The public key in a PEM file; FormatError for a private one, and for one of another kind."""
+    return public_key_of(read_bytes(place, MAX_KEY_BYTES), str(place))
+
+
+def public_key_of(data: bytes, place: str) -> PublicKey:
+    """The public key in the content of a PEM file; ``place`` names it in errors, which are those of ``read_public_key``."""
     serialization = _serialization()
-    data = read_bytes(place, MAX_KEY_BYTES)
     if b"PRIVATE KEY-----" in data:
         raise FormatError(
             f"{place} holds a private key; checking needs the public one (openssl pkey -in KEY -pubout -out PUB)"
@@ -116,7 +120,7 @@ def _unsupported() -> type[Exception]:
     return UnsupportedAlgorithm
 
 
-def _checked(key: Any, place: Location) -> Any:
+def _checked(key: Any, place: Location | str) -> Any:
     """A public key, if it is of a kind that is taken."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
@@ -141,7 +145,7 @@ def _id_of(key: Any) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def _no_key(place: Location, what: str, error: Exception) -> FormatError:
+def _no_key(place: Location | str, what: str, error: Exception) -> FormatError:
     return FormatError(
         f"{place} does not hold {what} in PEM ({str(error)[:100] or type(error).__name__}); {_KINDS}"
     )

@@ -89,14 +89,14 @@ def leaf_batches(
         yield tuple(batch)
 
 
-def kept_node_bytes(tensors: Iterable[StoredTensor]) -> int:
+def kept_hash_bytes(tensors: Iterable[StoredTensor]) -> int:
     """The memory of the nodes that are kept of every tensor."""
     return HASH_BYTES * sum(1 << leaf_tree_of(t).kept_level(KEPT_BYTES) for t in tensors)
 
 
 def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
     """Raises MemoryBudgetError, before anything is read, where a tensor cannot be hashed within the budget."""
-    kept = kept_node_bytes(tensors)
+    kept = kept_hash_bytes(tensors)
     for stored in tensors:
         tree = leaf_tree_of(stored)
         for box in _largest_boxes(stored, tree):
@@ -106,7 +106,7 @@ def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
 def hashing_memory(tensors: Sequence[StoredTensor], max_memory: int, workers: int) -> int:
     """The memory that hashing takes at its worst moment; MemoryBudgetError as for ``check_leaves_fit``."""
     check_leaves_fit(tensors, max_memory)
-    left = max_memory - kept_node_bytes(tensors)
+    left = max_memory - kept_hash_bytes(tensors)
     largest = max((_largest_block(stored, left, workers) for stored in tensors), default=0)
     return min(max_memory, max_memory - left + workers * largest)
 

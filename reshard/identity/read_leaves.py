@@ -26,7 +26,7 @@ from reshard.identity.leaf_blocks import (
     LeafBlock,
     block_of,
     check_leaves_fit,
-    kept_node_bytes,
+    kept_hash_bytes,
     leaf_batches,
 )
 from reshard.identity.leaf_tree import LeafTree
@@ -140,7 +140,7 @@ def leaves_of_box(
 def _results(
     reader: Reader, tensors: Sequence[StoredTensor], limits: Limits
 ) -> Generator[_BlockHashes, None, None]:
-    max_memory = limits.max_memory - kept_node_bytes(tensors)
+    max_memory = limits.max_memory - kept_hash_bytes(tensors)
     pool = ArenaPool(max_memory, limits.workers)
     work = partial(_hash_blocks, reader=reader, pool=pool)
     batches = leaf_batches(tensors, max_memory, limits.workers)

@@ -45,6 +45,7 @@ __all__ = [
     "layout_document",
     "plan_document",
     "plans_document",
+    "recorded_identity",
     "run_steps",
     "sign",
     "starter_document",
@@ -156,6 +157,26 @@ def fingerprint(found: Fingerprint) -> Document:
 def identify(found: Identification) -> Document:
     """The object of ``identify``."""
     return {"command": "identify", **found.to_dict()}
+
+
+def recorded_identity(path: str) -> Document | None:
+    """The root and the signers that lie beside weights, for pages: recorded, and not verified. None where there is no identity.
+
+    ``root`` is null where the files cannot be read.
+    """
+    from reshard.errors import ReshardError
+    from reshard.identity.envelope import recorded_signers
+    from reshard.identity.identity_file import read_identity
+    from reshard.storage.location import locate
+
+    folder = locate(path).view()
+    try:
+        found = read_identity(folder)
+        if found is None:
+            return None
+        return {"root": found.root, "signers": recorded_signers(folder)}
+    except ReshardError:
+        return {"root": None, "signers": ()}
 
 
 def sign(found: Identification) -> Document:

@@ -246,10 +246,13 @@ class Settings(BaseSettings):
     )
     looks_per_token: int = Field(3, ge=1, description="Looks of one token at once.")
     reads: int = Field(
-        2, ge=1, le=64, description="Verifications and fingerprints at once; each reads every byte."
+        2,
+        ge=1,
+        le=64,
+        description="Verifications, identities and fingerprints at once; each reads every byte.",
     )
     reads_per_token: int = Field(
-        1, ge=1, description="Verifications and fingerprints of one token at once."
+        1, ge=1, description="Verifications, identities and fingerprints of one token at once."
     )
     metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(

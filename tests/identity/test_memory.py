@@ -16,7 +16,7 @@ from reshard.identity.leaf_blocks import (
     LeafBlock,
     check_leaves_fit,
     hashing_memory,
-    kept_node_bytes,
+    kept_hash_bytes,
     leaf_batches,
 )
 from reshard.layout.tensor_spec import TensorSpec
@@ -39,7 +39,7 @@ def test_hashes_of_leaves_count() -> None:
         check_leaves_fit([tensor], 512 * MIB)
     assert caught.value.smallest_bytes is not None
     check_leaves_fit([tensor], caught.value.smallest_bytes)
-    assert kept_node_bytes([tensor]) == 32 * MIB
+    assert kept_hash_bytes([tensor]) == 32 * MIB
     batch = next(leaf_batches([tensor], 700 * MIB, 1))
     assert batch[0].memory_bytes - batch[0].plan.memory_bytes > 512 * MIB
 

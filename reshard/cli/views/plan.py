@@ -28,6 +28,7 @@ from reshard.cli.text import (
     count_of_parts,
     count_text,
     dtype_text,
+    duration_text,
     grouped,
     map_text,
     partition_text,
@@ -39,7 +40,13 @@ from reshard.cli.text import (
     sizes_text,
     some_text,
 )
-from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlannedTensor, PlanTotals
+from reshard.documents.plans import (
+    MultiPlanAnswer,
+    PlanAnswer,
+    PlannedIdentity,
+    PlannedTensor,
+    PlanTotals,
+)
 from reshard.documents.shared import Axes, MeshDocument, Shape
 from reshard.geometry.sizes import format_bytes
 
@@ -214,6 +221,8 @@ def _totals(planned: PlanAnswer) -> Iterator[str]:
         f"amplification {ratio_text(plan.amplification)}"
     )
     yield _memory(plan)
+    if not isinstance(planned.identity, UnsetType):
+        yield _identity(planned.identity)
     if planned.free_bytes is not None:
         yield f"space: {format_bytes(planned.free_bytes)} free at the target"
     if planned.target is None:
@@ -232,6 +241,17 @@ def _memory(plan: PlanTotals) -> str:
     return (
         f"memory: {format_bytes(plan.peak_bytes)} of buffers at the worst moment{metadata}, "
         f"{format_bytes(plan.max_memory)} allowed; {count_text(plan.workers, 'worker')}{processes}"
+    )
+
+
+def _identity(found: PlannedIdentity) -> str:
+    if found.how == "carry":
+        return "identity: carried from the source; nothing is read again"
+    decoded = f", {format_bytes(found.decoded_bytes)} of it decoded" if found.decoded_bytes else ""
+    done = "computed" if found.how == "compute" else "checked"
+    return (
+        f"identity: {done} in one pass; reads {format_bytes(found.read_bytes)} of the target again{decoded}, about "
+        f"{duration_text(found.core_s)} of a core"
     )
 
 

@@ -1,4 +1,4 @@
-"""Routes that list, inspect, verify and fingerprint checkpoints below the roots."""
+"""Routes that list, inspect, verify, identify and fingerprint checkpoints below the roots."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
-from reshard_server.api.openapi.answers import FINGERPRINT, INSPECTION, VERIFICATION
+from reshard_server.api.openapi.answers import FINGERPRINT, IDENTITY, INSPECTION, VERIFICATION
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.openapi.examples import FINGERPRINTS, INSPECTIONS, VERIFICATIONS
+from reshard_server.api.openapi.examples import (
+    FINGERPRINTS,
+    IDENTITIES,
+    INSPECTIONS,
+    VERIFICATIONS,
+)
 from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
@@ -33,6 +38,7 @@ from reshard_server.schemas.checkpoint import (
     CheckpointQuery,
     CheckpointRequest,
     FingerprintRequest,
+    IdentifyRequest,
     VerifyRequest,
 )
 
@@ -89,9 +95,30 @@ async def verify_checkpoint(
 
     If ``other`` was made from ``checkpoint`` with select, drop, rename or cast, it records these rules. Then each tensor
     is compared with its source; casts are repeated, and every bit is compared. The answer lists any damage. With
+    ``identity`` or ``key`` the root of the weights is computed, and compared with that root or with the one that the key signed. With
     ``Accept: text/event-stream`` progress comes before the answer. The work stops when the client disconnects.
     """
     question = await questions.verification(serving, caller, body)
+    return await answered_or_watched(request, serving, question)
+
+
+@ROUTER.post(
+    ":identify",
+    response_model=IDENTITY,
+    responses={200: {"content": EVENTS}, **problems(*_UNUSABLE, BUDGET)},
+)
+async def identify_checkpoint(
+    body: Annotated[IdentifyRequest, Body(openapi_examples=IDENTITIES)],
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Response:
+    """Computes the identity of a checkpoint's weights: a root that is equal for every mesh, chunking, codec and format of them.
+
+    Reads every byte and writes nothing. The answer has each tensor's hash. With ``Accept: text/event-stream`` progress comes before the
+    answer. The work stops when the client disconnects.
+    """
+    question = await questions.identity(serving, caller, body)
     return await answered_or_watched(request, serving, question)
 
 

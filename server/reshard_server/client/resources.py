@@ -8,7 +8,12 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from reshard import LayoutMap, MissingAxes
-from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
+from reshard.documents.checkpoints import (
+    FingerprintAnswer,
+    IdentityAnswer,
+    Inspection,
+    LayoutAnswer,
+)
 from reshard.documents.comparisons import VerificationAnswer
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.surface.words import cast_pairs, own_layout
@@ -80,12 +85,17 @@ class Checkpoints:
         return self._ask(Inspection, "inspect", checkpoint=checkpoint, **more)
 
     def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
-        """Compares with another checkpoint, or with its recorded digests; differences are an answer."""
+        """Compares with another checkpoint, with its recorded digests, with a root (``identity``) or with the root that a public key
+        signed (``key``, as PEM); differences are an answer."""
         return self._ask(VerificationAnswer, "verify", checkpoint=checkpoint, other=other, **more)
 
     def fingerprint(self, checkpoint: str, **more: Any) -> FingerprintAnswer:
         """Records digests of a checkpoint's tensors and files in it."""
         return self._ask(FingerprintAnswer, "fingerprint", checkpoint=checkpoint, **more)
+
+    def identify(self, checkpoint: str, **more: Any) -> IdentityAnswer:
+        """Computes the root of the weights, of all bytes; takes ``step``, ``item`` and ``max_memory``."""
+        return self._ask(IdentityAnswer, "identify", checkpoint=checkpoint, **more)
 
     def _ask(self, kind: type[D], verb: str, **body: Any) -> D:
         given = {k: v for k, v in body.items() if v is not None}

@@ -23,6 +23,7 @@ from reshard_server.observability.metrics import Metrics
 READ_ONLY_POSTS = frozenset(
     {
         "/v1/plans",
+        "/v1/checkpoints:identify",
         "/v1/checkpoints:inspect",
         "/v1/checkpoints:verify",
         "/v1/layouts:preview",

@@ -26,6 +26,7 @@ from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
     FingerprintRequest,
+    IdentifyRequest,
     VerifyRequest,
 )
 from reshard_server.schemas.conversion import (
@@ -147,7 +148,8 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     }
     rules = _rules(serving, body)
     limits = check_limits(serving, body.max_memory)
-    arguments = {**found, "unlisted": body.unlisted, **rules, **limits._asdict()}
+    expected = body.model_dump(include={"identity", "key"}, exclude_none=True)
+    arguments = {**found, "unlisted": body.unlisted, **rules, **expected, **limits._asdict()}
     shown = {"a": body.checkpoint, "b": body.other}
     paths = (body.checkpoint, body.other or "")
     return _question(serving, "verify", arguments, shown, paths, limits, "read")
@@ -165,6 +167,16 @@ def _rules(serving: Services, body: VerifyRequest) -> dict[str, Any]:
             beside = {"map": body.map} if kind in mapped else {}
             check_arguments(max_memory=ceiling, **{**beside, kind: given})
     return {**rules, **mapped}
+
+
+async def identity(serving: Services, caller: Caller, body: IdentifyRequest) -> Question:
+    """The root of a checkpoint's weights, computed; reads every byte and writes nothing."""
+    body = await choose_step(serving.finders, serving.roots, caller, body)
+    path = await _in_thread(serving, caller, body.checkpoint, "/checkpoint")
+    limits = check_limits(serving, body.max_memory)
+    arguments = {"path": str(path), "unlisted": body.unlisted, **limits._asdict()}
+    shown = {"uri": body.checkpoint}
+    return _question(serving, "identify", arguments, shown, (body.checkpoint,), limits, "read")
 
 
 async def fingerprint(serving: Services, caller: Caller, body: FingerprintRequest) -> Question:

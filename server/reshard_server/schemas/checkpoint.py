@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from reshard_server.schemas.base import (
     FIELDS_TEXT,
@@ -46,6 +47,38 @@ class FingerprintRequest(CheckpointChoice):
     max_memory: Size | None = None
 
 
+class IdentifyRequest(CheckpointRequest):
+    """A checkpoint whose root is computed."""
+
+    max_memory: Size | None = None
+
+
+_PRIVATE = re.compile(r"PRIVATE KEY", re.IGNORECASE)
+
+
+def _public(key: str) -> str:
+    if _PRIVATE.search(key):
+        raise ValueError(
+            "a private key was sent, and nothing of it is kept; take it as known to others from now on, and send the public key "
+            "(openssl pkey -in KEY -pubout)"
+        )
+    if not key.lstrip().startswith("-----BEGIN PUBLIC KEY-----"):
+        raise ValueError(
+            "expected a public key as the text of a PEM file, which begins with -----BEGIN PUBLIC KEY-----"
+        )
+    return key
+
+
+PublicPem = Annotated[
+    str,
+    Field(
+        max_length=4096,
+        description="The public key that signed the checkpoint's root, as PEM; the root is computed anew.",
+    ),
+    AfterValidator(_public),
+]
+
+
 class VerifyRequest(CheckpointRequest):
     """A checkpoint to compare with ``other``, or with its own recorded digests.
 
@@ -62,6 +95,12 @@ class VerifyRequest(CheckpointRequest):
     )
     sizes: Sizes | None = None
     reverse: Flag = False
+    identity: str | None = Field(
+        None,
+        pattern=r"^[0-9a-fA-F]{64}$",
+        description="The root that the weights must have, 64 hex digits; it is computed anew. Without other.",
+    )
+    key: PublicPem | None = None
     max_memory: Size | None = None
 
 

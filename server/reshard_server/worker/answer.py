@@ -14,8 +14,10 @@ from reshard.surface.answers import (
     conversion_plan,
     conversion_plans,
     fingerprint,
+    identify,
     inspection,
     layout_document,
+    recorded_identity,
     starter_document,
     verification,
 )
@@ -40,6 +42,10 @@ def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
 
 def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
     return fingerprint(reshard.fingerprint(**arguments, progress=progress))
+
+
+def _identify(arguments: Document, progress: ProgressThrottle) -> Document:
+    return identify(reshard.identify(**arguments, progress=progress))
 
 
 def _starter(arguments: Document, _: ProgressThrottle) -> Document:
@@ -79,6 +85,7 @@ def _contents(arguments: Document, _: ProgressThrottle) -> Document:
         **{name: whole[name] for name in kept},
         "tensors": whole["tensors"][:MOST_TENSORS],
         "count": len(whole["tensors"]),
+        "identity": recorded_identity(arguments["path"]),
     }
 
 
@@ -97,6 +104,7 @@ _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "inspect": _inspect,
     "verify": _verify,
     "fingerprint": _fingerprint,
+    "identify": _identify,
     "layout": _layout,
     "starter": _starter,
     "plan": _plan,

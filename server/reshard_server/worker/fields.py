@@ -72,7 +72,9 @@ def _source_of(request: dict[str, Any]) -> str | None:
     if question == "verify" and request["arguments"].get("b"):
         return None  # either of the two
     return (
-        "/checkpoint" if question in ("inspect", "verify", "fingerprint", "layout") else "/source"
+        "/checkpoint"
+        if question in ("inspect", "verify", "fingerprint", "identify", "layout")
+        else "/source"
     )
 
 

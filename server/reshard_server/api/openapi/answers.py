@@ -14,7 +14,12 @@ from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from reshard.documents.checkpoints import FingerprintAnswer, Inspection, LayoutAnswer
+from reshard.documents.checkpoints import (
+    FingerprintAnswer,
+    IdentityAnswer,
+    Inspection,
+    LayoutAnswer,
+)
 from reshard.documents.comparisons import VerificationAnswer
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.documents.reports import TargetReport
@@ -123,6 +128,7 @@ MARKED = {"TargetReport": model_of(TargetReport)}
 INSPECTION = answer_of(Inspection, "inspect", uri=RootedPath)
 VERIFICATION = answer_of(VerificationAnswer, "verify", a=RootedPath, b=RootedPath | None)
 FINGERPRINT = answer_of(FingerprintAnswer, "fingerprint", uri=RootedPath)
+IDENTITY = answer_of(IdentityAnswer, "identify", uri=RootedPath)
 LAYOUT = answer_of(LayoutAnswer, "layout", file=str, source=RootedPath)
 _REQUESTS: Any = _typed(PlannedRequests | None, model_of)
 PLAN = answer_of(PlanAnswer, "plan", source=RootedPath, target=RootedPath, requests=_REQUESTS)

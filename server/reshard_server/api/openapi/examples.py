@@ -125,6 +125,14 @@ PREVIEWS: dict[str, Example] = {
 
 INSPECTIONS: dict[str, Example] = {"one": {"summary": "A checkpoint", "value": _CHECKPOINT}}
 
+_ROOT = "d0c8a21f4e0a6f6c2b7f1f8d5c9e3b7a6d4c2b1a0f9e8d7c6b5a493827160504"
+
+_PUBLIC_KEY = (
+    "-----BEGIN PUBLIC KEY-----\n"
+    "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n"
+    "-----END PUBLIC KEY-----\n"
+)
+
 VERIFICATIONS: dict[str, Example] = {
     "itself": {"summary": "With its own recorded digests", "value": _CHECKPOINT},
     "another": {
@@ -139,6 +147,21 @@ VERIFICATIONS: dict[str, Example] = {
             "select": ["^params/"],
             "cast": [["kernel$", "bfloat16"]],
         },
+    },
+    "root": {
+        "summary": "With a root that was published",
+        "value": {**_CHECKPOINT, "identity": _ROOT},
+    },
+    "key": {
+        "summary": "With the root that a key has signed",
+        "value": {**_CHECKPOINT, "key": _PUBLIC_KEY},
+    },
+}
+
+IDENTITIES: dict[str, Example] = {
+    "one": {
+        "summary": "The root of a checkpoint's weights",
+        "value": {**_CHECKPOINT, "max_memory": "256MiB"},
     },
 }
 
