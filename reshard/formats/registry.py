@@ -227,6 +227,9 @@ def named_options(
 ) -> tuple[str | None, Mapping[str, Any]]:
     """The format that is asked for or that the target's name says, and the options of all formats, which it may change.
 
+    Args:
+        path: "" where options are checked before a target is named.
+
     Raises PlanError for options that contradict the name, and for a name without the ending that the format needs.
     """
     for about in (known.about for known in FORMATS):
@@ -234,7 +237,7 @@ def named_options(
         if to not in (None, about.name) or one is None:
             continue
         if not path.endswith(one.ending):
-            if to is not None and not one.option:
+            if path and to is not None and not one.option:
                 raise PlanError(
                     f"the target {path!r} should have a name that ends in {one.ending}, by which {about.title} knows its files; add that "
                     "ending (target)"

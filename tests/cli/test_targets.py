@@ -37,6 +37,19 @@ def test_a_layout_file_that_is_named_like_a_mesh(tmp_path, monkeypatch):
     assert targets_of(None, None, None, ["model=8=a"]) == [NamedTarget("a", layout="model=8")]
 
 
+@pytest.mark.parametrize("words", [["plan"], ["plan", "T"], ["convert", "T"]])
+def test_a_format_whose_files_need_an_ending(words, tmp_path, capsys):
+    """Options are checked before a target is named, which may have none."""
+    reshard.save(tmp_path / "c", {"w": np.ones(3)})
+    target = tmp_path / "t.weights.h5"
+    command, *named = [str(target) if word == "T" else word for word in words]
+    assert run([command, str(tmp_path / "c"), *named, "--to", "keras"]) == 0
+    assert target.exists() == (command == "convert")
+    if named:
+        assert run([command, str(tmp_path / "c"), str(tmp_path / "t"), "--to", "keras"]) == 1
+        assert f"{str(tmp_path / 't')!r} should have a name that ends in .weights.h5" in capsys.readouterr().err  # fmt: skip
+
+
 @pytest.mark.parametrize("command", ["convert", "plan"])
 @pytest.mark.parametrize(
     ("words", "text"),

@@ -59,7 +59,7 @@ def refused(source: Path, target: Path, kind: type[Exception], **options: Any) -
         ({"files": "dcp", "file_bytes": 5}, "file_bytes is the size of shards, but files is 'dcp'"),
         ({"files": "one", "carry": True}, "carry is for a folder of files, but the target is a single file"),
         ({"files": "one", "file_names": "a.safetensors"}, "file_names is for a folder of files, but the target"),
-        ({"carry": True}, "carry copies the files beside the weights of a folder of safetensors files, but"),
+        ({"carry": True}, "and copy the files yourself, or name the folder of the model, whose config and tokenizer are copied then (config)"),
         ({"file_names": "a{x}.safetensors"}, "expected the fields {number}, {rank} and {count}, each with a width"),
         ({"file_names": "a{rank:99d}.safetensors"}, "expected the fields {number}, {rank} and {count}"),
         ({"files": "ranks", "layout": LAYOUT, "file_names": "a.safetensors"}, "which gives several of the 2 files the same name"),

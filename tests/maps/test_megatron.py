@@ -98,6 +98,19 @@ def test_transformers_computes_what_megatron_computed(
         np.testing.assert_array_equal(array, padded(tensor, weight(tensor, array.shape)))
 
 
+def test_names_with_a_prefix(saved: Path, tmp_path: Path) -> None:
+    """NeMo puts ``module.`` before each; the rules of a recipe fit into a group."""
+    options: Any = {"to": "safetensors", "sizes": sizes_of("megatron-llama3")}
+    model = saved / "0.16.1/llama"
+    reshard.convert(model, tmp_path / "nemo", select=MODEL, drop=["_extra_state"], rename=[("^", "module.")])  # fmt: skip
+    reshard.convert(model, tmp_path / "wanted", select=MODEL, map="megatron-llama3", **options)
+    head, _, of_map = rules.recipe("megatron-llama3").partition("\nmap:\n")
+    of_map = "".join(f"  {line}\n" for line in of_map.splitlines())
+    (tmp_path / "nemo.yaml").write_text(f"{head}\nmap:\n- under: module.\n  map:\n{of_map}")
+    reshard.convert(tmp_path / "nemo", tmp_path / "made", map=tmp_path / "nemo.yaml", **options)
+    assert reshard.diff(tmp_path / "wanted", tmp_path / "made").differences == 0
+
+
 def source(saved: Path, kind: str) -> dict[str, np.ndarray]:
     tensors = reshard.inspect(saved / "0.16.1" / kind).tensors
     return {name: weight(name, tensor.spec.shape) for name, tensor in tensors.items()}

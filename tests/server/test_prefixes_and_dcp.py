@@ -175,6 +175,15 @@ def test_planned_and_converted(client: httpx.Client, source: str, to: str) -> No
     assert listed(client, prefix=f"made/{to}")[target]["kind"] == to
 
 
+def test_a_file_of_keras_that_is_asked_for_by_its_format(client: httpx.Client) -> None:
+    for name, state in (("made/k.weights.h5", "succeeded"), ("made/k", "failed")):
+        ended = converted(client, source="data/tf/ckpt-7", target=f"data/{name}", to="keras")
+        assert ended["state"] == state
+    assert "should have a name that ends in .weights.h5" in ended["error"]["detail"]
+    found = ask(client, "/v1/checkpoints:verify", checkpoint="data/tf/ckpt-7", other="data/made/k.weights.h5")  # fmt: skip
+    assert found["differences"] == 0
+
+
 def test_several_targets_of_which_one_is_a_prefix(client: httpx.Client) -> None:
     targets = [{"target": "data/both/ckpt-1", **TENSORFLOW}, {"target": "data/both/st", "to": "safetensors"}]  # fmt: skip
     ended = converted(client, source="data/tf/ckpt-7", targets=targets)

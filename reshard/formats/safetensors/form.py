@@ -123,6 +123,6 @@ def _carried(source: Reader) -> Beside:
     if source.format != "safetensors" or not folder.is_folder():
         raise PlanError(
             f"carry copies the files beside the weights of a folder of safetensors files, but {source.uri} is none; leave "
-            "it out (carry), and copy the files yourself"
+            "it out (carry), and copy the files yourself, or name the folder of the model, whose config and tokenizer are copied then (config)"
         )
     return beside(folder)
