@@ -21,7 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
-from reshard.api.identity import identify, sign
+from reshard.api.identity import identify, prove, sign
 from reshard.api.inspection import (
     checkpoint_format,
     inspect,
@@ -94,7 +94,8 @@ if TYPE_CHECKING:
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.identity.identification import Identification
-    from reshard.identity.weights_identity import TensorIdentity
+    from reshard.identity.recorded_proof import SliceProof
+    from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from reshard.layout.tensor_spec import TensorSpec
     from reshard.planning.time_plan import RequestPlan, TimePlan
     from reshard.restoring.report import RestoreReport
+    from reshard.saving.array_proofs import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
     from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 __all__ = [
+    "ArrayProof",
     "Box",
     "BucketCheck",
     "BucketReport",
@@ -179,6 +182,7 @@ __all__ = [
     "PlanError",
     "PlannedTensor",
     "Progress",
+    "ProofReport",
     "RequestPlan",
     "RequestReport",
     "Requests",
@@ -190,6 +194,7 @@ __all__ = [
     "SaveSliceInfo",
     "ShardStream",
     "ShardedVariable",
+    "SliceProof",
     "SourceChangedError",
     "Stage",
     "StepInfo",
@@ -217,6 +222,7 @@ __all__ = [
     "VariableTypeError",
     "Verification",
     "VerificationError",
+    "WeightsIdentity",
     "__version__",
     "check_arguments",
     "checkpoint_format",
@@ -242,6 +248,7 @@ __all__ = [
     "plan_all",
     "preview_layout",
     "progress_bar",
+    "prove",
     "restore",
     "save",
     "sign",
@@ -251,6 +258,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ArrayProof": "reshard.saving.array_proofs",
     "Box": "reshard.geometry.box",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
@@ -286,6 +294,7 @@ _LAZY = {
     "PartReport": "reshard.conversion.report",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
+    "ProofReport": "reshard.saving.array_proofs",
     "RequestPlan": "reshard.planning.time_plan",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",
@@ -294,6 +303,7 @@ _LAZY = {
     "SaveSliceInfo": "reshard.layout.slice_info",
     "ShardStream": "reshard.streaming.shard_stream",
     "ShardedVariable": "reshard.variables.sharded.variable",
+    "SliceProof": "reshard.identity.recorded_proof",
     "Stage": "reshard.engine.progress",
     "StepInfo": "reshard.inspection.run_steps",
     "Style": "reshard.formats.contents",
@@ -307,6 +317,7 @@ _LAZY = {
     "TimePlan": "reshard.planning.time_plan",
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
+    "WeightsIdentity": "reshard.identity.weights_identity",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from reshard.arguments import MissingChunks, changes_of, check_missing_chunks, takes_options
 from reshard.engine.limits import limits_of
-from reshard.errors import MissingChunksWarning, StorageError, TreeError
+from reshard.errors import MissingChunksWarning, MissingError, StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
+from reshard.identity.identity_file import read_identity
+from reshard.identity.leaf_blocks import leaf_tree_of
+from reshard.identity.recorded_proof import SliceProof, needs_elements, prove_slice
+from reshard.identity.slice_proof import check_aligned
+from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.layout.changes import full_name
 from reshard.log import warn_caller
 from reshard.planning.rules import Rewrite, rewrites
@@ -170,6 +176,53 @@ class OpenedCheckpoint:
         stream = ShardStream(reader, parts, limits_of(max_memory, None).max_memory)
         self._warn(stream, f"the stream of shard {shard}", missing_chunks)
         return stream
+
+    @cached_property
+    def identity(self) -> WeightsIdentity | None:
+        """The identity that the checkpoint records, without ``nodes``; None where it records none, or in another folder.
+
+        It is no evidence by itself: ``docs/reference/identity.md``. Raises CorruptError where it is damaged, or does not fit the
+        tensors.
+        """
+        found = read_identity(self._root)
+        if found is not None:
+            check_identity_of(self._reader, found)
+        return found
+
+    def needs_elements(self, name: str, box: Box | str | None = None) -> bool:
+        """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice."""
+        stored = self._stored(name)
+        tree = leaf_tree_of(stored)
+        wanted = slice_box(name, stored.spec.shape, box)
+        check_aligned(name, tree, wanted)
+        return needs_elements(tree, wanted)
+
+    def prove_slice(
+        self,
+        name: str,
+        box: Box | str | None = None,
+        *,
+        max_memory: int | str | None = None,
+    ) -> SliceProof:
+        """The proof that a slice is part of the checkpoint's identity; it takes one hash for each step down the tree, or a few.
+
+        Args:
+            name: of a tensor of this checkpoint.
+            box: as for ``stream``; it may not cut tiles of the identity.
+            max_memory: as for ``stream``.
+
+        Raises MissingError where the checkpoint records no identity, LayoutError for a slice that cuts tiles, which names the smallest
+        one that holds it; CorruptError where files of the identity are damaged, or the elements are others than it records.
+        """
+        stored = self._stored(name)
+        self._check_unchanged()
+        if self.identity is None:
+            raise MissingError(
+                f"{self.path} records no identity, so that there is nothing to prove; record it with reshard identify --write"
+            )
+        wanted = slice_box(name, stored.spec.shape, box)
+        limit = limits_of(max_memory, None).max_memory
+        return prove_slice(self._reader, self._root, self.identity, name, wanted, limit)
 
     def _read_as(self, asked: MissingChunks | None) -> Reader:
         check_missing_chunks(asked)

@@ -75,6 +75,37 @@ def top(array: Array) -> bytes:
     return node(0, (0,) * array.ndim, (0,) * array.ndim)
 
 
+def proof(array: Array, start: tuple[int, ...], stop: tuple[int, ...]) -> bytes | None:
+    """The hashes of the largest parts outside of a slice, from the left; None for a slice that cuts a leaf."""
+    levels = order(array.shape, array.dtype.itemsize)
+
+    def node(level: int, part: tuple[int, ...]) -> tuple[bytes, bytes | None]:
+        """The hash of a part, and the proof within it."""
+        cut = [levels[:level].count(d) for d in range(array.ndim)]
+        ends = [
+            (p * n // 2**k, (p + 1) * n // 2**k)
+            for p, k, n in zip(part, cut, array.shape, strict=True)
+        ]
+        inside = all(a <= b and c <= e for a, (b, c), e in zip(start, ends, stop, strict=True))
+        outside = any(c <= a or b >= e for a, (b, c), e in zip(start, ends, stop, strict=True))
+        if level == len(levels):
+            data = array[tuple(slice(b, c) for b, c in ends)].tobytes()
+            own, below = keyed("leaf", data), None
+        else:
+            d = levels[level]
+            sides = [
+                node(level + 1, tuple(2 * p + side if e == d else p for e, p in enumerate(part)))
+                for side in (0, 1)
+            ]
+            own = keyed("node", sides[0][0] + sides[1][0])
+            below = (
+                None if None in (sides[0][1], sides[1][1]) else b"".join(s[1] or b"" for s in sides)
+            )
+        return own, b"" if inside else own if outside else below
+
+    return node(0, (0,) * array.ndim)[1]
+
+
 def entry(array: Array, dtype: str) -> bytes:
     shape = b"".join(map(u64, array.shape))
     return sized(dtype) + u64(array.ndim) + shape + top(array)

@@ -1,9 +1,9 @@
-"""The public functions of the identity of weights: identify, sign."""
+"""The public functions of the identity of weights: identify, sign, prove."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reshard.arguments import path_of
 from reshard.engine.limits import limits_of
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.identity.identification import Identification
+    from reshard.saving.array_proofs import ProofReport
 
 
 def identify(
@@ -107,3 +108,33 @@ def sign(
     folder = None if out is None else path_of("folder", out)
     place = place_for(chosen.path, write=out is None, out=folder)
     return identify_checkpoint(chosen, limits, place, private, progress)
+
+
+def prove(arrays: Any, identity: Path | Identification, *, root: str | None = None) -> ProofReport:
+    """Proves that live arrays are the weights of an identity: each process its own shards, without gathering the others.
+
+    Each node of about 1 MiB of an array's tree is hashed, and compared with ``identity.tree``; it may come from several shards of
+    this process. Replicas are hashed once. Bytes of nodes of which this process has only a part are reported, not proved. No
+    more than one node is copied from devices at a time. Needs the extra ``identity``.
+
+    Args:
+        arrays: a tree of jax and numpy arrays, named as ``save`` names them, or a mapping by name; some of the tensors will do.
+        identity: the folder of an ``identity.json`` and ``identity.tree``, or what ``identify`` returned.
+        root: the root that the identity must have, 64 hex digits. Files beside weights are no evidence by themselves: pass
+            the root that you trust.
+
+    Raises VerificationError for another root; MissingError where the folder has no identity; CorruptError where its files are
+    damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no error, but in
+    the report.
+
+    >>> prove(params, "identity", root="d0c8…").is_ok  # doctest: +SKIP
+    True
+    """
+    from reshard.identity.identification import Identification
+    from reshard.saving.check_jax import check_jax
+
+    check_jax("proving live arrays")
+    from reshard.saving.prove_arrays import expected_weights, prove_arrays
+
+    given = identity if isinstance(identity, Identification) else path_of("identity", identity)
+    return prove_arrays(arrays, expected_weights(given, root))

@@ -6,14 +6,13 @@ from msgspec import Struct
 
 from reshard.conversion.options import IdentityMode
 from reshard.engine.limits import Limits
-from reshard.errors import CorruptError, PlanError
+from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import StoredTensor
-from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity
 from reshard.identity.leaf_blocks import check_leaves_fit
-from reshard.identity.weights_identity import WeightsIdentity, identity_dtypes
+from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location
 
@@ -54,7 +53,7 @@ def known_identity(
         raise PlanError(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
         )
-    _refuse_unfit(reader, of_source)
+    check_identity_of(reader, of_source)
     return KnownIdentity(mode, of_source)
 
 
@@ -83,20 +82,3 @@ def _keeps_bits(tensor: TensorPlan) -> bool:
         and piece.axis_order == tuple(range(len(spec.shape)))
         and piece.source_box.shape == tensor.source.spec.shape == spec.shape
     )
-
-
-def _refuse_unfit(reader: Reader, found: WeightsIdentity) -> None:
-    """An identity that was recorded of other tensors is an error."""
-    dtypes = identity_dtypes(reader)
-    stored = {name: (dtypes[name], tensor.spec.shape) for name, tensor in reader.tensors.items()}
-    recorded = {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
-    for name in [*stored, *recorded]:
-        if stored.get(name) != recorded.get(name):
-            raise CorruptError(
-                f"{IDENTITY_NAME} in {reader.uri!r} does not fit its tensors: it has {name!r} as {_said(recorded.get(name))}, and the "
-                f"checkpoint has {_said(stored.get(name))}; make it anew with reshard identify --write, or remove it"
-            )
-
-
-def _said(tensor: tuple[str, tuple[int, ...]] | None) -> str:
-    return "nothing" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

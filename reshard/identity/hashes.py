@@ -36,13 +36,11 @@ def keyed(kind: str) -> Any:
     return _blake3()(key=_key(kind))
 
 
+@cache  # it is asked for at each leaf
 def _blake3() -> Any:
-    try:
-        from blake3 import blake3
-    except ImportError:
-        raise MissingPackageError(
-            f"an identity is made of BLAKE3, and the package blake3 is not installed; {how_to_install('identity')}"
-        ) from None
+    check_installed()
+    from blake3 import blake3
+
     return blake3
 
 
@@ -59,7 +57,12 @@ def is_installed() -> bool:
 
 def check_installed() -> None:
     """Raises MissingPackageError where the package that hashes is missing, before anything is read."""
-    _blake3()
+    try:
+        import blake3  # noqa: F401
+    except ImportError:
+        raise MissingPackageError(
+            f"an identity is made of BLAKE3, and the package blake3 is not installed; {how_to_install('identity')}"
+        ) from None
 
 
 def hash_of(kind: str, data: Bytes) -> bytes:

@@ -34,6 +34,7 @@ class Identification(Record, frozen=True):
         contents: the same without names.
         rest: digest of the leaves that are no tensors; not every format has a place for them.
         tensors: by name.
+        nodes: by name, the hashes of each tensor's tree that ``identity.tree`` keeps, 32 bytes each.
         nbytes: decoded bytes of all tensors.
         written: the files that were written.
         seconds: wall time.
@@ -46,6 +47,7 @@ class Identification(Record, frozen=True):
     contents: str
     rest: str
     tensors: Mapping[str, TensorIdentity]
+    nodes: Mapping[str, bytes]
     nbytes: int
     written: tuple[str, ...]
     seconds: float
@@ -97,6 +99,7 @@ def identify_checkpoint(
         found.contents,
         found.rest,
         found.tensors,
+        found.nodes,
         sum(stored.spec.nbytes for stored in reader.tensors.values()),
         tuple(map(str, written)),
         time.monotonic() - started,

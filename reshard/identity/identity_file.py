@@ -8,7 +8,7 @@ before it is read. Neither file counts as a part of the checkpoint beside which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 
 import msgspec
@@ -19,10 +19,10 @@ from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many
 from reshard.formats.slices.slice_file import IDENTITY_NAME, TREE_NAME
 from reshard.geometry.dtypes import is_known, storage_bytes
 from reshard.identity.hashes import HASH_BYTES, folded
-from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.leaf_tree import LeafTree, kept_level_of
 from reshard.identity.read_leaves import KEPT_BYTES
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-from reshard.storage.location import Location
+from reshard.storage.location import Location, locate
 
 FORMAT = "reshard weights identity"
 VERSION = 1
@@ -31,8 +31,8 @@ _TREE_HEAD = b"reshard weights identity tree, version 1\n"
 _REMEDY = "restore the file from a copy, or make it anew with reshard identify"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _CRC = re.compile(r"[0-9a-f]{16}")
-_KEY_BYTES = 4
-"""PRNG keys are data of uint32."""
+_KEY_DTYPE = "uint32"
+"""Of the data of PRNG keys."""
 
 _MAX_RANK = 64
 _MAX_SIZE = 1 << 62
@@ -69,6 +69,12 @@ def render_tree(found: WeightsIdentity) -> bytes:
     return _TREE_HEAD + b"".join([found.nodes[name] for name in found.tensors])
 
 
+def folder_of_identity(given: str) -> Location:
+    """The folder that is meant by its path, or by that of the ``identity.json`` in it."""
+    place = locate(given)
+    return place.parent if place.name == IDENTITY_NAME else place
+
+
 def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdentity | None:
     """The identity that is recorded in a folder; None where there is none.
 
@@ -81,9 +87,8 @@ def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdenti
     found = parse_identity(read_bytes(place), str(place))
     if not with_tree:
         return found
-    return WeightsIdentity(
-        found.root, found.contents, found.rest, found.tensors, _read_tree(folder / TREE_NAME, found)
-    )
+    nodes = read_nodes(folder, found, found.tensors.keys())
+    return WeightsIdentity(found.root, found.contents, found.rest, found.tensors, nodes)
 
 
 def parse_identity(data: bytes, where: str) -> WeightsIdentity:
@@ -135,19 +140,30 @@ def _problems(document: _Document) -> Iterator[str]:
 
 def kept_nodes(tensor: TensorIdentity) -> int:
     """How many hashes ``identity.tree`` has of a tensor."""
-    return 1 << tree_of_identity(tensor).kept_level(KEPT_BYTES)
+    return 1 << kept_level_of(tensor.shape, storage_bytes(hashed_dtype(tensor)), KEPT_BYTES)
+
+
+def hashed_dtype(tensor: TensorIdentity) -> str:
+    """The dtype of the elements that are hashed; of a PRNG key that of its data."""
+    return tensor.dtype if is_known(tensor.dtype) else _KEY_DTYPE
 
 
 def tree_of_identity(tensor: TensorIdentity) -> LeafTree:
-    """The tree of a tensor of an identity."""
-    itemsize = storage_bytes(tensor.dtype) if is_known(tensor.dtype) else _KEY_BYTES
-    return LeafTree.of(tensor.shape, itemsize)
+    """The tree of a tensor of an identity. Its shape must be known to be right: the tree takes memory for its cuts."""
+    return LeafTree.of(tensor.shape, storage_bytes(hashed_dtype(tensor)))
 
 
-def _read_tree(place: Location, found: WeightsIdentity) -> dict[str, bytes]:
-    """The nodes of every tensor, which must give the tops of ``identity.json``."""
+def read_nodes(
+    folder: Location, found: WeightsIdentity, names: Collection[str]
+) -> dict[str, bytes]:
+    """The nodes of some of its tensors, which must give the tops of ``identity.json``; of the file no more is read.
+
+    Raises CorruptError where the file is missing or damaged.
+    """
+    place = folder / TREE_NAME
     status = place.status()
-    expected = len(_TREE_HEAD) + HASH_BYTES * sum(map(kept_nodes, found.tensors.values()))
+    counts = {name: kept_nodes(tensor) for name, tensor in found.tensors.items()}
+    expected = len(_TREE_HEAD) + HASH_BYTES * sum(counts.values())
     if status is None:
         raise CorruptError(f"{place} is missing; {_REMEDY}")
     if status.nbytes != expected:
@@ -160,13 +176,13 @@ def _read_tree(place: Location, found: WeightsIdentity) -> dict[str, bytes]:
         if file.read(0, len(_TREE_HEAD)) != _TREE_HEAD:
             raise _damaged(str(place), "it does not begin as version 1 does")
         offset = len(_TREE_HEAD)
-        for name, tensor in found.tensors.items():
-            nbytes = HASH_BYTES * kept_nodes(tensor)
-            data = file.read(offset, nbytes)
-            offset += nbytes
-            if folded(data, 0).hex() != tensor.top:
-                raise _damaged(str(place), f"its hashes of {name!r} do not give its top")
-            nodes[name] = data
+        for name, count in counts.items():
+            if name in names:
+                data = file.read(offset, HASH_BYTES * count)
+                if folded(data, 0).hex() != found.tensors[name].top:
+                    raise _damaged(str(place), f"its hashes of {name!r} do not give its top")
+                nodes[name] = data
+            offset += HASH_BYTES * count
     return nodes
 
 

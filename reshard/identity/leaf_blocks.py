@@ -87,6 +87,11 @@ def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
         _planned(stored, leaf_tree_of(stored), Box.full(stored.spec.shape), max_memory)
 
 
+def block_of(stored: StoredTensor, box: Box, max_memory: int) -> LeafBlock:
+    """A box that ends at edges of leaves as one block; MemoryBudgetError where it cannot be streamed within the budget."""
+    return _planned(stored, leaf_tree_of(stored), box, max_memory)
+
+
 def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[LeafBlock]:
     tree = leaf_tree_of(stored)
     may_part = is_seekable(stored.encoding) and not stored.encoding.checksum

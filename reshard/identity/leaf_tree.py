@@ -14,6 +14,7 @@ of the halvings is the tree: the first cuts the whole tensor in two, the next ea
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import product
@@ -21,13 +22,28 @@ from itertools import product
 from msgspec import Struct
 
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Grid
 
 LEAF_BYTES = 64 << 10
 """A leaf is halved no more once the largest has so many bytes, or fewer."""
 
 LEAST_ROW_BYTES = 512
 """Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
+
+
+class LeafSpan(Struct, frozen=True):
+    """What leaves and a band share along one dimension.
+
+    Attributes:
+        place: what it adds to the number of a leaf.
+        part: where the elements are in the band.
+        begins, ends: whether the leaves begin, and end, within the band.
+    """
+
+    place: int
+    part: slice
+    begins: bool
+    ends: bool
 
 
 class LeafTree(Struct, frozen=True, dict=True):
@@ -58,10 +74,6 @@ class LeafTree(Struct, frozen=True, dict=True):
         """How many leaves there are."""
         return 1 << self.depth
 
-    def number(self, index: Index) -> int:
-        """The number of the leaf at an index of the grid, counted from the left of the tree."""
-        return sum([places[i] for places, i in zip(self._places, index, strict=True)])
-
     def node_box(self, level: int, number: int) -> Box:
         """The box of a node; the top is level 0."""
         if not self.order:
@@ -85,16 +97,45 @@ class LeafTree(Struct, frozen=True, dict=True):
 
     def kept_level(self, least_bytes: int) -> int:
         """The deepest level whose nodes have, on average, ``least_bytes`` or more; 0 where the whole tensor has fewer."""
-        nbytes = math.prod(self.shape) * self.itemsize
-        return min(self.depth, max(0, (nbytes // least_bytes).bit_length() - 1))
+        return _level_of(math.prod(self.shape) * self.itemsize, least_bytes, self.depth)
 
-    def in_box(self, box: Box) -> Iterator[tuple[int, Box]]:
-        """Number and box of each leaf that a box touches, row-major."""
+    def level_grid(self, level: int) -> Grid:
+        """The boxes of the nodes of a level, as a grid."""
+        return Grid(
+            self.shape,
+            tuple([c[:: 1 << k] for c, k in zip(self.grid.cuts, self._left(level), strict=True)]),
+        )
+
+    def node_at(self, level: int, index: Index) -> int:
+        """The number of the node at an index of ``level_grid``."""
         if not self.order:
-            yield 0, Box.full(self.shape)
-            return
-        for index in product(*self.grid.overlapping(box)):
-            yield self.number(index), self.grid.box(index)
+            return 0
+        first = tuple([i << k for i, k in zip(index, self._left(level), strict=True)])
+        return self.number(first) >> (self.depth - level)
+
+    def _left(self, level: int) -> list[int]:
+        """How often each dimension is halved below a level."""
+        below = self.order[level:]
+        return [below.count(dim) for dim in range(len(self.shape))]
+
+    def in_band(self, band: Box) -> Iterator[tuple[LeafSpan, ...]]:
+        """What each leaf that a band touches has of it, row-major; the places of the spans add up to the leaf's number."""
+        return product(*map(self._spans, range(len(self.shape)), band.start, band.stop))
+
+    def _spans(self, dim: int, start: int, stop: int) -> list[LeafSpan]:
+        cuts, places = self.grid.cuts[dim], self._places[dim]
+        if len(cuts) == 1:  # an empty tensor is one empty leaf
+            return [LeafSpan(0, slice(0, 0), begins=True, ends=True)]
+        first, behind = bisect_right(cuts, start) - 1, bisect_left(cuts, stop)
+        return [
+            LeafSpan(
+                places[i],
+                slice(max(cuts[i], start) - start, min(cuts[i + 1], stop) - start),
+                begins=cuts[i] >= start,
+                ends=cuts[i + 1] <= stop,
+            )
+            for i in range(first, behind)
+        ]
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
@@ -117,6 +158,16 @@ def _bits(number: int, count: int) -> Iterator[int]:
     return ((number >> at) & 1 for at in reversed(range(count)))
 
 
+def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
+    """``LeafTree.kept_level`` without the tree, whose cuts would take as much memory as a file's shape asks for."""
+    depth = len(tuple(_order(shape, itemsize)))
+    return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
+
+
+def _level_of(nbytes: int, least_bytes: int, depth: int) -> int:
+    return min(depth, max(0, (nbytes // least_bytes).bit_length() - 1))
+
+
 @lru_cache(maxsize=256)  # layers of a model repeat their shapes
 def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
     order = tuple(_order(shape, itemsize))
@@ -130,7 +181,7 @@ def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
     return LeafTree(shape, itemsize, order, Grid(shape, cuts))
 
 
-def _order(shape: tuple[int, ...], itemsize: int) -> Iterator[int]:
+def _order(shape: Sequence[int], itemsize: int) -> Iterator[int]:
     halvings = [0] * len(shape)
     while _largest_bytes(shape, halvings, itemsize) > LEAF_BYTES:
         dims = [d for d in range(len(shape)) if _may_halve(shape, halvings, itemsize, d)]

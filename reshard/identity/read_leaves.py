@@ -21,11 +21,10 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
-from reshard.identity.leaf_blocks import LeafBlock, check_leaves_fit, leaf_batches
+from reshard.identity.leaf_blocks import LeafBlock, block_of, check_leaves_fit, leaf_batches
 from reshard.identity.leaf_tree import LeafTree
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
@@ -120,6 +119,15 @@ def tensor_hashes(
     return {name: found[name] for name in reader.tensors}
 
 
+def leaves_of_box(
+    reader: Reader, stored: StoredTensor, box: Box, max_memory: int
+) -> dict[int, bytes]:
+    """The hash of each leaf of a box that ends at edges of leaves, by number; errors as for ``tensor_hashes``."""
+    block = block_of(stored, box, max_memory)
+    (found,) = _hash_blocks([block], reader, ArenaPool(max_memory, 1))
+    return dict(found.leaves)
+
+
 def _results(
     reader: Reader, tensors: Sequence[StoredTensor], limits: Limits
 ) -> Generator[_BlockHashes, None, None]:
@@ -210,19 +218,19 @@ class LeafHashing:
 
     def add(self, elements: Array, band: Box) -> None:
         """Takes the elements of a band, which are those of whole leaves or follow those that came before."""
-        for number, leaf in self._tree.in_box(band):
-            part = leaf.intersect(band)
-            if part is None:  # an empty tensor
-                self._done.append((number, hash_of("leaf", b"")))
-            elif part == leaf:
-                self._done.append((number, hash_of("leaf", _bytes_of(elements, part, band))))
+        for spans in self._tree.in_band(band):
+            number = sum([span.place for span in spans])
+            data = elements[tuple([span.part for span in spans])].tobytes()
+            ends = all(span.ends for span in spans)
+            if ends and all(span.begins for span in spans):
+                self._done.append((number, hash_of("leaf", data)))
             else:
-                self._go_on(number, leaf, part, _bytes_of(elements, part, band))
+                self._go_on(number, data, ends=ends)
 
-    def _go_on(self, number: int, leaf: Box, part: Box, data: npt.NDArray[np.uint8]) -> None:
+    def _go_on(self, number: int, data: bytes, *, ends: bool) -> None:
         hasher = self._open.pop(number, None) or keyed("leaf")
         hasher.update(data)
-        if part.stop == leaf.stop:
+        if ends:
             self._done.append((number, hasher.digest()))
         else:
             self._open[number] = hasher
@@ -232,12 +240,3 @@ class LeafHashing:
         if self._open:
             raise ValueError(f"leaves {sorted(self._open)} are not complete")
         return self._done
-
-
-def _bytes_of(elements: Array, part: Box, band: Box) -> npt.NDArray[np.uint8]:
-    """The elements of a part of a band, row-major, as bytes."""
-    import numpy as np
-
-    return (
-        np.ascontiguousarray(elements[part.relative_to(band.start).slices]).reshape(-1).view("u1")
-    )

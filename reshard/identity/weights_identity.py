@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
+from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
+from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.hashes import contents_of, identity_entry, rest_of, root_of
 from reshard.identity.read_leaves import tensor_hashes
 
@@ -92,12 +94,13 @@ def identity_dtypes(reader: Reader) -> dict[str, str]:
     """The dtype of each tensor as an identity has it: of a PRNG key its implementation."""
     keys = {leaf.name: leaf for leaf in reader.leaves if leaf.tensor}
     return {
-        name: _implementation(keys[name]) if stored.is_key else stored.spec.dtype
+        name: key_implementation(keys[name]) if stored.is_key else stored.spec.dtype
         for name, stored in reader.tensors.items()
     }
 
 
-def _implementation(leaf: Leaf) -> str:
+def key_implementation(leaf: Leaf) -> str:
+    """The implementation of PRNG keys, which is their dtype in an identity."""
     metadata = leaf.meta.get("ext_metadata") or {}
     return str(metadata.get(_KEY_IMPLEMENTATION, "key"))
 
@@ -113,3 +116,20 @@ def _kind_and_value(leaf: Leaf) -> tuple[str, str]:
     if leaf.is_object:
         return "object", str(leaf.meta["digest"])
     return leaf.value_type or "empty", ""
+
+
+def check_identity_of(reader: Reader, found: WeightsIdentity) -> None:
+    """Raises CorruptError where an identity that a checkpoint records is one of other tensors."""
+    dtypes = identity_dtypes(reader)
+    stored = {name: (dtypes[name], tensor.spec.shape) for name, tensor in reader.tensors.items()}
+    recorded = {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
+    for name in [*stored, *recorded]:
+        if stored.get(name) != recorded.get(name):
+            raise CorruptError(
+                f"{IDENTITY_NAME} in {reader.uri!r} does not fit its tensors: it has {name!r} as {_said(recorded.get(name))}, and the "
+                f"checkpoint has {_said(stored.get(name))}; make it anew with reshard identify --write, or remove it"
+            )
+
+
+def _said(tensor: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

@@ -6,12 +6,11 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import MissingPackageError, StorageError
+from reshard.errors import StorageError
 from reshard.log import log
-from reshard.version import how_to_install
+from reshard.saving.check_jax import check_jax
 
 if TYPE_CHECKING:
     from reshard.formats.contents import Style
@@ -119,7 +118,7 @@ def save(
 
     >>> save("run", state, step=5)  # doctest: +SKIP
     """
-    _require_jax()
+    check_jax("saving live trees")
     from reshard.formats.choose import step_number
     from reshard.saving.given_layouts import given_layouts
     from reshard.saving.options import save_options
@@ -151,13 +150,6 @@ def save(
         return None
     snapshot(opened)
     return SaveHandle(target, opened)
-
-
-def _require_jax() -> None:
-    if find_spec("jax") is None:
-        raise MissingPackageError(
-            f"saving live trees needs jax, which is not installed; {how_to_install('jax')}"
-        )
 
 
 def _target(path: str | os.PathLike[str]) -> str:

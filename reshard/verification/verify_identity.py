@@ -18,10 +18,10 @@ from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.envelope import read_signed_root
-from reshard.identity.identity_file import read_identity
+from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
-from reshard.storage.location import Location, locate
+from reshard.storage.location import locate
 from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 _ROOT = re.compile(r"[0-9a-f]{64}")
@@ -50,7 +50,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     the errors of reading the files.
     """
     is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
-    folder = locate(chosen.path) if is_root or given is None else _folder_of(given)
+    folder = locate(chosen.path) if is_root or given is None else folder_of_identity(given)
     recorded = read_identity(folder)
     if is_root:
         root = str(given).lower()
@@ -72,11 +72,6 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     if recorded is not None and recorded.root != root:
         recorded = None
     return Expected(root, recorded, "" if key is None else key.id)
-
-
-def _folder_of(given: str) -> Location:
-    place = locate(given)
-    return place.parent if place.name == IDENTITY_NAME else place
 
 
 def verify_identity(

@@ -190,3 +190,24 @@ def test_the_command_says_it(
 def test_a_copy_of_the_folder_keeps_its_identity(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "copy")
     assert not reshard.verify(tmp_path / "copy", identity=checkpoint).differences
+
+
+def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoint: Path) -> None:
+    from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
+
+    found = TensorIdentity("w", "float32", (1 << 40, 1 << 20), "0" * 64, "0" * 16)
+    made = WeightsIdentity.of([found], {}, "0" * 64)
+    edited(
+        checkpoint,
+        lambda document: document.update(
+            root=made.root,
+            contents=made.contents,
+            rest=made.rest,
+            tensors=[{"name": "w", "dtype": "float32", "shape": [1 << 40, 1 << 20], "top": "0" * 64, "crc64nvme": "0" * 16}],
+        ),
+    )  # fmt: skip
+    with pytest.raises(
+        reshard.CorruptError,
+        match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 140,737,488,355,369;",
+    ):
+        read_identity(locate(checkpoint), with_tree=True)

@@ -18,21 +18,21 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "ConversionPlan",
+    "ArrayProof", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "ConversionPlan",
     "ConversionReport", "ConvertOptions", "CorruptError", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
     "FilesOf", "Fingerprint", "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid",
     "Identification", "IdentityMode", "IdentityReport", "IdentityVerdict", "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
     "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MapSummary", "MaxSizePartitioner", "MemoryBudgetError",
     "MinSizePartitioner", "MissingAxes", "MissingChunks", "MissingChunksWarning", "MissingError", "MissingPackageError", "MultiConversionPlan",
-    "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress",
+    "MultiReport", "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedTensor", "Progress", "ProofReport",
     "RequestPlan", "RequestReport", "Requests", "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
-    "ShardedVariable", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError", "Target",
+    "ShardedVariable", "SliceProof", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "Unlisted", "VariableError",
-    "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
+    "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "WeightsIdentity", "__version__",
     "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
     "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
-    "plan_all", "preview_layout", "progress_bar", "restore", "save", "sign", "starter_layout", "steps", "verify",
+    "plan_all", "preview_layout", "progress_bar", "prove", "restore", "save", "sign", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 
 

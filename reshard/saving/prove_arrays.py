@@ -1,0 +1,164 @@
+"""Proves that live arrays are the weights of an identity: each process its own shards, without the others.
+
+The nodes of about 1 MiB that an identity keeps are compared one after the other. A node is taken from one shard, or put
+together from several of the same array, so that no more than one is copied from devices at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, MissingError, VerificationError
+from reshard.formats.slices.slice_file import IDENTITY_NAME
+from reshard.geometry.box import Box
+from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
+from reshard.identity.hashes import HASH_BYTES, check_installed
+from reshard.identity.identification import Identification
+from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
+from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.read_leaves import KEPT_BYTES, VALUE_BITS, LeafHashing, as_hashed
+from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation
+from reshard.saving.array_proofs import SHOWN_BOXES, ArrayProof, ProofReport
+from reshard.saving.host_chunk import Part, elements, parts
+from reshard.saving.tensors import LiveTensor, live_tensor
+from reshard.saving.tree import live_leaves
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class _Node(Struct, frozen=True):
+    """A node of which this process has elements.
+
+    Attributes:
+        held: how many.
+    """
+
+    number: int
+    box: Box
+    parts: Sequence[Part]
+    held: int
+
+
+def expected_weights(identity: str | Identification, root: str | None) -> WeightsIdentity:
+    """The identity that arrays must have, with its nodes.
+
+    Raises MissingError where a folder has none, VerificationError where its root is not the given one, and the errors of reading
+    the files.
+    """
+    if isinstance(identity, Identification):
+        where = f"the identity of {identity.uri}"
+        found = WeightsIdentity(
+            identity.root, identity.contents, identity.rest, identity.tensors, identity.nodes
+        )
+    else:
+        folder = folder_of_identity(identity)
+        where = str(folder / IDENTITY_NAME)
+        read = read_identity(folder, with_tree=True)
+        if read is None:
+            raise MissingError(
+                f"{where} does not exist: expected a folder with the files of an identity; reshard identify --out writes them"
+            )
+        found = read
+    if root is not None and root.lower() != found.root:
+        raise VerificationError(
+            f"{where} has the root {found.root}, but expected is {root.lower()}; take the files that belong to that root"
+        )
+    return found
+
+
+def prove_arrays(arrays: Any, expected: WeightsIdentity) -> ProofReport:
+    """Compares the shards of this process; see ``reshard.prove``."""
+    started = time.monotonic()
+    check_installed()
+    leaves = [leaf for leaf in live_leaves(arrays) if leaf.array is not None]
+    found = tuple(_proof(live_tensor(leaf, is_own=False), expected) for leaf in leaves)
+    absent = len(expected.tensors.keys() - {leaf.leaf.name for leaf in leaves})
+    return ProofReport(expected.root, found, absent, time.monotonic() - started)
+
+
+def _proof(tensor: LiveTensor, expected: WeightsIdentity) -> ArrayProof:
+    held = [shard.data.size for shard in tensor.shards if shard.data is not None]
+    nbytes = sum(held) * numpy_dtype(tensor.dtype).itemsize
+    recorded = expected.tensors.get(tensor.name)
+    if recorded is None:
+        problem = "is no tensor of the identity; give arrays by the names that their checkpoint has"
+        return ArrayProof(tensor.name, nbytes, problem=problem)
+    if problem := _problem(tensor, recorded):
+        return ArrayProof(tensor.name, nbytes, problem=problem)
+    return _compared(tensor, nbytes, tree_of_identity(recorded), expected.nodes[tensor.name])
+
+
+def _problem(tensor: LiveTensor, recorded: TensorIdentity) -> str:
+    """Why an array cannot be compared with a tensor of an identity; "" where it can."""
+    is_key = tensor.leaf.meta.get("ext_metadata") is not None
+    dtype = key_implementation(tensor.leaf) if is_key else tensor.dtype
+    if (dtype, tensor.shape) != (recorded.dtype, recorded.shape):
+        return (
+            f"is {dtype} {list(tensor.shape)}, but the identity has {recorded.dtype} {list(recorded.shape)}; compare arrays before they "
+            "are cast or reshaped, or with the identity of a checkpoint that was"
+        )
+    return ""
+
+
+def _compared(tensor: LiveTensor, nbytes: int, tree: LeafTree, kept: bytes) -> ArrayProof:
+    level = tree.kept_level(KEPT_BYTES)
+    cut, different, differs = 0, 0, list[Box]()
+    needed: Box | None = None
+    for node in _nodes(tensor, tree, level):
+        size = node.held * tree.itemsize
+        if node.held != node.box.size:
+            cut += size
+            needed = needed or aligned_slice(tree, node.parts[0][0].box, level)
+        elif not _is_equal(tensor, tree, level, node, kept):
+            different += size
+            differs = [*differs, node.box][:SHOWN_BOXES]
+    proved = nbytes - cut - different
+    return ArrayProof(tensor.name, nbytes, proved, cut, needed, different, tuple(differs))
+
+
+def _nodes(tensor: LiveTensor, tree: LeafTree, level: int) -> Iterator[_Node]:
+    """The nodes of a level of which this process has elements, each once."""
+    grid = tree.level_grid(level)
+    local = [shard.box for shard in tensor.shards if shard.data is not None]
+    indices = dict.fromkeys(i for box in local for i in product(*grid.overlapping(box)))
+    for index in sorted(indices):
+        box = grid.box(index)
+        found = [part for part in parts(tensor, box) if part[0].data is not None]
+        held = sum(local.size for _, local, _ in found)
+        if found:  # a shard of every k-th row may have none
+            yield _Node(tree.node_at(level, index), box, found, held)
+
+
+def _is_equal(tensor: LiveTensor, tree: LeafTree, level: int, node: _Node, kept: bytes) -> bool:
+    hashing = LeafHashing(tree)
+    try:
+        hashing.add(as_hashed(tensor.name, _elements(tensor, tree, node), tensor.dtype), node.box)
+    except CorruptError:  # a bool that is neither 0 nor 1 has no identity
+        return False
+    found = node_of_leaves(tree, Node(level, node.number, is_inside=True), dict(hashing.finished()))
+    return found == kept[node.number * HASH_BYTES : (node.number + 1) * HASH_BYTES]
+
+
+def _elements(tensor: LiveTensor, tree: LeafTree, node: _Node) -> Array:
+    """The elements of a node as bits: a view of one shard if it may stay as it is, else a copy."""
+    import numpy as np
+
+    dtype, bits = numpy_dtype(tensor.dtype), opaque_dtype(tree.itemsize)
+    if len(node.parts) == 1 and tensor.dtype not in VALUE_BITS:
+        shard, local, _ = node.parts[0]
+        view = elements(shard.data, local)
+        if view.dtype == dtype:
+            return view.view(bits)
+    whole: Array = np.empty(node.box.shape, dtype)
+    for shard, local, places in node.parts:
+        whole[places] = elements(shard.data, local)
+    return whole.view(bits)
