@@ -156,9 +156,12 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
 
     ``is_there``: whether it is known that something has that very name, so that it is no prefix.
     """
-    asked = (known for known in FORMATS if not (is_there and known.about.by_prefix))
-    found = (known.files_of(root) for known in asked)
-    return next((files for files in found if files is not None), None)
+    for known in FORMATS:
+        if is_there and known.about.by_prefix:
+            continue
+        if (files := known.files_of(root)) is not None:
+            return files
+    return None
 
 
 def is_there(root: Location) -> bool:
