@@ -213,7 +213,7 @@ def _kind(mode: int) -> FileKind:
 def _state(folder: str, below: str, but: frozenset[str]) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda e: e.name)
+            entries = sorted(found, key=attrgetter("name"))
     except NotADirectoryError:
         yield f"{below}\0{_file_state(Path(folder))}"
         return
