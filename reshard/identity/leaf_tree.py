@@ -22,7 +22,7 @@ from itertools import product
 from msgspec import Struct
 
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Grid, Index
 
 LEAF_BYTES = 64 << 10
 """A leaf is halved no more once the largest has so many bytes, or fewer."""
@@ -110,8 +110,8 @@ class LeafTree(Struct, frozen=True, dict=True):
         """The number of the node at an index of ``level_grid``."""
         if not self.order:
             return 0
-        first = tuple([i << k for i, k in zip(index, self._left(level), strict=True)])
-        return self.number(first) >> (self.depth - level)
+        parts = zip(self._places, index, self._left(level), strict=True)
+        return sum([places[i << k] for places, i, k in parts]) >> (self.depth - level)
 
     def _left(self, level: int) -> list[int]:
         """How often each dimension is halved below a level."""
