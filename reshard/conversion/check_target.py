@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec import Struct, field
@@ -117,6 +118,12 @@ def parsed_options(asked: Target) -> dict[str, Any]:
     return {
         name: option.parse(name, getattr(asked, name)) for name, option in format_options().items()
     }
+
+
+@cache
+def default_option(name: str) -> Any:
+    """The value that an option of a format has where none is given."""
+    return format_options()[name].parse(name, getattr(Target(""), name))
 
 
 def check_targets(asked: Sequence[Target], limits: Limits) -> list[CheckedTarget]:

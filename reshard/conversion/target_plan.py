@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion.check_target import CheckedOptions, default_option
 from reshard.conversion.known_identity import KnownIdentity
-from reshard.conversion.options import Target
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.conversion.target_content import mapped_content, renamed_content
 from reshard.engine.limits import Limits
@@ -112,19 +111,17 @@ def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -
 
 def _of_objects(known: Format, options: CheckedOptions, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are others by default where chunks are put as objects."""
-    defaults = parsed_options(Target(""))
     return {
         name: option.in_bucket(options.max_memory)
         for name, option in known.about.options.items()
-        if option.in_bucket is not None and given[name] == defaults[name]
+        if option.in_bucket is not None and given[name] == default_option(name)
     }
 
 
 def refuse_other_options(known: Format, options: CheckedOptions) -> None:
     """Raises PlanError for an option, given another value than its default, that the format does not have."""
-    defaults = parsed_options(Target(""))
     for name, value in options.format_options.items():
-        if name not in known.about.options and value != defaults[name]:
+        if name not in known.about.options and value != default_option(name):
             other = format_with(name).about.title
             raise PlanError(
                 f"{name} is an option of {other} targets, but the target's format is {known.about.name}; leave it out ({name}), or "

@@ -7,7 +7,7 @@ elements, or hold them in another order, are read once more for it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
@@ -87,13 +87,10 @@ def digests_with_casts(
     """As ``tensor_digests``, and from the same reading the digests of the tensors in ``casts``, cast so."""
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
-    check_decodable(
-        ((stored[n].spec, stored[n].encoding) for n in listed), limits, _cast_bytes(casts)
-    )
-    total = sum(stored[n].spec.nbytes for n in listed)
-    total += bytes_of_copies(reader, listed) + bytes_of_ranges(reader, listed)
+    kinds = ((stored[n].spec, stored[n].encoding) for n in listed)
+    check_decodable(kinds, limits, _cast_bytes(casts))
     sums = {n: _ReadSums.of(stored[n]) for n in listed}
-    tell = tell_bytes(total, stage, progress)
+    tell = tell_bytes(_bytes_to_read(reader, listed), stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
     with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
         for result in results:
@@ -102,6 +99,26 @@ def digests_with_casts(
             tell(result.name, result.nbytes)
     for name, found in sums.items():
         _note_damage(name, unlike_text(reader, name) if found.unseen else "", damage)
+    _read_besides(reader, listed, limits, tell, damage)
+    for name in damage or ():
+        sums.pop(name, None)
+    return _digests(sums, casts)
+
+
+def _bytes_to_read(reader: Reader, listed: Sequence[str]) -> int:
+    """The bytes of all elements, and of what is read besides."""
+    elements = sum(reader.tensors[name].spec.nbytes for name in listed)
+    return elements + bytes_of_copies(reader, listed) + bytes_of_ranges(reader, listed)
+
+
+def _read_besides(
+    reader: Reader,
+    listed: Sequence[str],
+    limits: Limits,
+    tell: Callable[[str, int], None],
+    damage: dict[str, str] | None,
+) -> None:
+    """Reads what decoding does not: copies of slices, and ranges that have a checksum of their own."""
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
@@ -109,7 +126,6 @@ def digests_with_casts(
         tell(checked.names[0], checked.nbytes)
         for name in checked.names:
             _note_damage(name, checked.damage_of(name), damage)
-    return _digests({n: one for n, one in sums.items() if n not in (damage or {})}, casts)
 
 
 class _ReadSums(Struct):

@@ -39,7 +39,8 @@ def run_batches(
     ``targets`` has None for a target that needs no task. Without an ``executor`` this makes threads, in ``processes``
     of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running ones have ended.
     """
-    outputs = tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
+    outputs = _outputs(targets)
+    running = [(number, one) for number, one in enumerate(targets) if one is not None]
     sent: Iterable[Batch] = batches
     if uploads := _uploads_elsewhere(targets, executor):
         sent = (packed(batch, uploads) for batch in batches)
@@ -61,10 +62,13 @@ def run_batches(
         stack.enter_context(closing(ended))
         for result in ended:
             read_bytes += result.read_bytes
-            for number, target in enumerate(targets):
-                if target is not None:
-                    _add_up(target, result, number, writeback)
+            for number, target in running:
+                _add_up(target, result, number, writeback)
     return read_bytes
+
+
+def _outputs(targets: Sequence[TargetRun | None]) -> tuple[TaskOutput, ...]:
+    return tuple(TaskOutput("") if one is None else one.output.of_tasks for one in targets)
 
 
 def _uploads_elsewhere(

@@ -7,7 +7,7 @@ TensorFlow 2.21, Flax 0.12, T5X and Levanter as of 2026.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 
 from msgspec import Struct
@@ -202,17 +202,24 @@ def _of_folder(folder: Location) -> Foreign | None:
     entries = folder.entries()
     names = [entry.name for entry in entries]
     for patterns, found in _FOLDERS:
-        if all(
-            any(re.fullmatch(pattern, name, re.DOTALL) for name in names) for pattern in patterns
-        ):
+        if all(_has(names, pattern) for pattern in patterns):
             return found
     if any(entry.name == "checkpoint" and not entry.is_folder for entry in entries):
         found_in = _of_checkpoint_file(folder / "checkpoint")
         if found_in is not None:
             return found_in
-    if any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
-        return LEVANTER if "metadata.json" in names else ZARR
-    return None
+    return _of_arrays(folder, names)
+
+
+def _of_arrays(folder: Location, names: Collection[str]) -> Foreign | None:
+    """Of a tree of zarr arrays, with Levanter's own file at its top or without."""
+    if not any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
+        return None
+    return LEVANTER if "metadata.json" in names else ZARR
+
+
+def _has(names: Iterable[str], pattern: str) -> bool:
+    return any(re.fullmatch(pattern, name, re.DOTALL) for name in names)
 
 
 def _of_checkpoint_file(file: Location) -> Foreign | None:

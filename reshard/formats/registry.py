@@ -156,9 +156,12 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
 
     ``is_there``: whether it is known that something has that very name, so that it is no prefix.
     """
-    asked = (known for known in FORMATS if not (is_there and known.about.by_prefix))
-    found = (known.files_of(root) for known in asked)
-    return next((files for files in found if files is not None), None)
+    for known in FORMATS:
+        if is_there and known.about.by_prefix:
+            continue
+        if (files := known.files_of(root)) is not None:
+            return files
+    return None
 
 
 def is_there(root: Location) -> bool:
@@ -339,8 +342,11 @@ def _hint(uri: str, root: Location) -> str:
         last = f"{below}/{steps[max(steps)]}"
         return f"; it holds steps of a training run, so name one of them: {last}"
     if names := list(islice(committed(root), 4)):
-        more = " or another" if names[3:] else ""
-        some = ", ".join(f"{below}/{name}" for name in names[:3])
-        return f"; it holds checkpoints, so name one of them: {some}{more}"
+        return f"; it holds checkpoints, so name one of them: {_some_of(below, names)}"
     found = prefix_text(root) or weights_text(root) or foreign_text(root) or held_text(root)
     return f"; {found}" if found else ""
+
+
+def _some_of(folder: str, names: list[str]) -> str:
+    more = " or another" if names[3:] else ""
+    return ", ".join(f"{folder}/{name}" for name in names[:3]) + more

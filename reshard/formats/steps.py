@@ -12,6 +12,7 @@ these in place, without a mark at the end but the last of these files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import compress
 
 from reshard.formats.dcp import files as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
@@ -51,7 +52,7 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
     named += [one for one in found if one is not None]
     whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
-    steps = sorted(one for one, is_whole in zip(named, whole, strict=True) if is_whole)
+    steps = sorted(compress(named, whole))
     if len({one.prefix for one in steps}) > 1:
         return [one for one in steps if not one.prefix]
     return steps

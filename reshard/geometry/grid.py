@@ -15,7 +15,6 @@ bisect per dimension, never a scan over pairs::
 from __future__ import annotations
 
 import itertools
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +83,10 @@ class Grid:
     @property
     def count(self) -> int:
         """Number of boxes."""
-        return math.prod(self.parts)
+        count = 1
+        for cuts in self.cuts:
+            count *= len(cuts) - 1
+        return count
 
     def box(self, index: Index) -> Box:
         """The box at ``index``."""
@@ -144,10 +146,9 @@ class Grid:
 
         A box that reaches outside the tensor is a LayoutError.
         """
-        full = Box.full(self.shape)
-        if box == full:
+        if box.stop == self.shape and not any(box.start):
             return self
-        if not full.contains(box):
+        if not Box.full(self.shape).contains(box):
             raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
         cuts = tuple(
             _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)

@@ -61,7 +61,7 @@ class TensorSpec(Struct, frozen=True):
     @property
     def chunk_bytes(self) -> int:
         """Decoded bytes of the largest chunk, padding included."""
-        return math.prod(self.chunk_shape or self.storage.largest) * self.itemsize
+        return math.prod(self.chunk_shape or self.storage.largest) * storage_bytes(self.dtype)
 
     @property
     def stored_bytes(self) -> int:

@@ -161,6 +161,10 @@ def _file(given: Any) -> MapFile:
     )
 
 
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE
+
+
 def _sizes(sizes: Any) -> dict[str, int]:
     items = sizes.items() if isinstance(sizes, Mapping) else sizes or ()
     found: dict[str, int] = {}
@@ -171,8 +175,7 @@ def _sizes(sizes: Any) -> dict[str, int]:
             f"sizes is {sizes!r}; expected names and whole numbers, such as {{'heads': 32}}"
         ) from None
     for name, size in pairs:
-        is_size = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE
-        if not (isinstance(name, str) and name.isidentifier() and is_size):
+        if not (isinstance(name, str) and name.isidentifier() and _is_size(size)):
             raise PlanError(
                 f"sizes has {name!r}: {size!r}; expected a name and a whole number from 1 to 2^40, such as heads=32 (sizes)"
             )

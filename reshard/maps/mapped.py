@@ -141,7 +141,7 @@ class _Applying:
 
     def _check_source(self, name: str, rule: MapRule) -> None:
         dtype = self._specs[name].dtype
-        changes = any(each is not None for each in (rule.multiply, rule.divide, rule.add))
+        changes = (rule.multiply, rule.divide, rule.add) != (None, None, None)
         moves_only = rule.shape is None and rule.cast is None and not changes
         if name in self._keys and not moves_only:
             raise PlanError(

@@ -42,7 +42,7 @@ from reshard.layout.layout_value import Value
 from reshard.layout.read_layout import layout_of_document, part_of, read_changes
 from reshard.maps.expression import Expression, parse_expression
 from reshard.maps.rule import MAX_SIZE, Lengths, MapFile, MapRule, Refusal
-from reshard.maps.shape import names_of, parse_shape
+from reshard.maps.shape import Shape, names_of, parse_shape
 from reshard.maps.template import Template, parse_template
 
 T = TypeVar("T")
@@ -285,6 +285,10 @@ def _check(value: Value, rule: MapRule) -> None:
         _refuse_count(value, "left", len(shape.left), "from", len(rule.sources))
     if len(shape.right) != len(rule.targets):
         _refuse_count(value, "right", len(shape.right), "to", len(rule.targets))
+    _check_lengths(value, rule, shape)
+
+
+def _check_lengths(value: Value, rule: MapRule, shape: Shape) -> None:
     on_right = {name for side in shape.right for name in names_of(side)}
     for key, lengths in (("pad", rule.pad), ("crop", rule.crop)):
         for name in lengths:

@@ -146,10 +146,7 @@ class Pattern:
         """The positions of the names in which the pattern is found; raises what ``search`` raises."""
         if self.whole is not None and names.are_lines:
             return names.positions.get(self.whole, ())
-        if self._dialect.ascii_part is not None and names.not_ascii is not None:
-            self._checked(names.not_ascii)
-        if self._dialect.has_inside and "" in names.texts:
-            self._checked("")
+        self._check_odd(names)
         try:
             lines, starts = names.lines, names.starts
         except UnicodeEncodeError:  # ``search`` raises for the name that has no UTF-8
@@ -159,6 +156,13 @@ class Pattern:
             alone = [at for at in names.with_newline if self.search(names.texts[at])]
             return sorted({*found}.difference(names.with_newline).union(alone))
         return found
+
+    def _check_odd(self, names: Names) -> None:
+        """Raises what ``search`` raises for names that not every pattern can be searched in."""
+        if self._dialect.ascii_part is not None and names.not_ascii is not None:
+            self._checked(names.not_ascii)
+        if self._dialect.has_inside and "" in names.texts:
+            self._checked("")
 
     def _found_in_lines(self, lines: bytes, starts: Sequence[int], count: int) -> Iterator[int]:
         search, position, end = self._lines, 0, len(lines)

@@ -164,15 +164,13 @@ class Frame(Struct, frozen=True):
         kinds = _kinds(requests)
         of_kind = dict(zip(kinds, requests, strict=True))
         chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
-        tiles = {
-            n: None if r.tiles is None else r.piece.target_grid(r.tiles) for n, r in of_kind.items()
-        }
+        tiles = {n: _tiles_of(r) for n, r in of_kind.items()}
         return cls(
             requests,
             box,
             all(piece.source_box == box for piece in pieces),
             source,
-            tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(box.rank)),
+            _spans(places, box.rank),
             [chunks[kind] for kind in kinds],
             [tiles[kind] for kind in kinds],
             kinds,
@@ -272,6 +270,15 @@ class Frame(Struct, frozen=True):
         if is_first or self.is_one:
             return found
         return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
+
+
+def _tiles_of(request: Request) -> Grid | None:
+    return None if request.tiles is None else request.piece.target_grid(request.tiles)
+
+
+def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]], ...]:
+    """Along each dimension, from where to where each of the boxes goes."""
+    return tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(rank))
 
 
 def _kinds(requests: Sequence[Request]) -> list[int]:

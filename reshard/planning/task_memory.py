@@ -122,7 +122,8 @@ def task_bytes(
     time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
     assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
-    source, open_chunks = reading.source, _open_chunks(reading, drafts)
+    source, is_interleaved = reading.source, _is_interleaved(drafts)
+    open_chunks = reading.chunks if is_interleaved else 1
     # Lists, here and below: a plan prices each tensor some ten times, and generators take twice as long.
     pieces = max([_piece_bytes(f, band_bytes) for f in drafts if f.in_pieces], default=0)
     blocks = [
@@ -131,7 +132,7 @@ def task_bytes(
         if f.strategy == "block"
     ]
     assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
-    passing = (band_bytes if _is_interleaved(drafts) else 0) + 2 * pieces + rows
+    passing = (band_bytes if is_interleaved else 0) + 2 * pieces + rows
     if at_once:
         decoded, decoders = open_chunks * source.spec.chunk_bytes, source.stream_bytes
         passing = max(passing, source.encoded_bytes)
@@ -155,18 +156,15 @@ def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
     It is not for a chunk that several units share: a stream stops at the end of the part that its unit needs.
     """
     source, units = reading.source, reading.units
-    together = _open_chunks(reading, drafts) * source.spec.chunk_bytes
+    open_chunks = reading.chunks if _is_interleaved(drafts) else 1
+    together = open_chunks * source.spec.chunk_bytes
     is_small = together <= AT_ONCE_BYTES
     return source.encoded_bytes > 0 and is_small and units.common(reading.grid) == units
 
 
-def _open_chunks(reading: Reading, drafts: Sequence[Draft]) -> int:
-    """Source chunks that are decoded side by side."""
-    return reading.chunks if _is_interleaved(drafts) else 1
-
-
 def _is_interleaved(drafts: Sequence[Draft]) -> bool:
-    return any(draft.strategy == "weave" for draft in drafts)
+    """Whether the source chunks that a unit touches are decoded side by side."""
+    return "weave" in [draft.strategy for draft in drafts]
 
 
 def _piece_bytes(draft: Draft, band_bytes: int) -> int:

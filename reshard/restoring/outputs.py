@@ -281,4 +281,5 @@ def _box(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Box:
     slices = tuple(index or ())
     pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=False)]
     pairs += [(0, n) for n in shape[len(pairs) :]]
-    return Box(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+    start, stop = zip(*pairs, strict=True) if pairs else ((), ())
+    return Box(start, stop)

@@ -61,9 +61,10 @@ class Region(Struct, frozen=True):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer."""
-        return tuple(
-            -(-n // self.step) if d == self.axis else n for d, n in enumerate(self.box.shape)
-        )
+        shape = self.box.shape
+        if self.step == 1:
+            return shape
+        return tuple(-(-n // self.step) if d == self.axis else n for d, n in enumerate(shape))
 
     @property
     def size(self) -> int:
@@ -168,8 +169,9 @@ ReadGroup: TypeAlias = tuple[int, ...]
 
 def read_groups(regions: Sequence[Region], storage: Grid) -> list[ReadGroup]:
     """Groups of regions that share no chunk, in row-major order; each empty region is a group of its own."""
+    filled = [region.box for region in regions if region.size]
     cuts = [
-        _splitting_edges([(h.box.start[d], h.box.stop[d]) for h in regions if h.size], stored)
+        _splitting_edges([(b.start[d], b.stop[d]) for b in filled], stored)
         for d, stored in enumerate(storage.cuts)
     ]
     grouped: dict[Index, list[int]] = defaultdict(list)

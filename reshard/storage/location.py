@@ -31,7 +31,7 @@ class Location(Struct, frozen=True):
     path: str
 
     def __str__(self) -> str:
-        return self.traits.text(self.path)
+        return self.store.traits.text(self.path)
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"

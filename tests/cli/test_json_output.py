@@ -75,7 +75,7 @@ LAYOUT = parse_layout({"mesh": {"axes": ["model"], "shape": [8]}})
 
 TIME = TimePlan(16, 8, 12.5e9, 42.0, 20.0, 3.0)
 
-IDENTIFICATION = Identification("a", "0", "1", "2", {"x": TensorIdentity("x", "int8", (2,), "3", "0" * 16)}, 2, ("identity.json",), 0.5)  # fmt: skip
+IDENTIFICATION = Identification("a", "0", "1", "2", {"x": TensorIdentity("x", "int8", (2,), "3", "0" * 16)}, {}, 2, ("identity.json",), 0.5)  # fmt: skip
 
 MAP = MapSummary(2, 1, 0, 0, 1, (("b", "a"),), ("a",))
 

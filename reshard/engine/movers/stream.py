@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -168,10 +169,10 @@ class _Buffers(Struct, frozen=True):
         scattered = [unit for unit in task.units if unit.strategy != "block"]
         pieces = max((_slot_bytes(unit, band) for unit in scattered), default=0)
         blocks = [unit for unit in task.units if unit.strategy == "block"]
-        chunks = sum(_aligned(nbytes) for unit in blocks for nbytes in _target_bytes(unit))
+        chunks = sum(map(_assembled_bytes, blocks))
         target_rows = max(pieces, BAND_BYTES if blocks else 0)
         decoded_memory = max((decoder_bytes_of(task, *one) for one in every), default=0)
-        encoded = max((encoded_bytes(task, read) for read in task.reads), default=0)
+        encoded = max(map(partial(encoded_bytes, task), task.reads), default=0)
         joined = band if is_interleaved(task) else 0
         return cls(decoded_memory, encoded, joined, pieces, target_rows, chunks)
 
@@ -183,6 +184,11 @@ class _Buffers(Struct, frozen=True):
     def passing(self) -> int:
         """What is in use while bands pass, or else while chunks are read."""
         return max(self.encoded, sum(map(_aligned, (self.band, self.scratch, self.target_rows))))
+
+
+def _assembled_bytes(unit: Unit) -> int:
+    """The memory in which the chunks of a unit are assembled."""
+    return sum(map(_aligned, _target_bytes(unit)))
 
 
 def _aligned(nbytes: int) -> int:

@@ -25,14 +25,20 @@ _IRRELEVANT = bytes(set(range(256)) - set(b'[]{}"'))
 T = TypeVar("T")
 
 
-def read_bytes(file: Location, max_bytes: int = MAX_JSON_BYTES, what: str = "") -> bytes:
+def read_bytes(
+    file: Location,
+    max_bytes: int = MAX_JSON_BYTES,
+    what: str = "",
+    *,
+    found: FileStatus | None = None,
+) -> bytes:
     """The whole file, refused before reading if it is larger than ``max_bytes`` or not a plain file.
 
-    ``what`` names what the file is for, in errors.
+    ``what`` names what the file is for, in errors. ``found``: its status, where it is known.
 
     Raises StorageError if it is not there or the store refuses, FormatError if the file is refused.
     """
-    found = file.status(what) or FileStatus("file")  # opening says that it is not there
+    found = found or file.status(what) or FileStatus("file")  # opening says that it is not there
     _refuse_unfit(found, file, max_bytes)
     return read_part(file, found, 0, found.nbytes, what)
 

@@ -75,7 +75,7 @@ def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Rea
     known = read_record(datasets, root, version, record)
     arrays = [one for one in datasets if not is_record(one)]
     if record == "checked" and known is not NOTHING:
-        check_described(known, {one.name: (one.dtype, one.shape) for one in arrays}, uri)
+        check_described(known, _kinds_of(arrays), uri)
     chunks = {one.name: _chunks(one, root, version) for one in arrays}
     tensors = {one.name: _stored(one, chunks[one.name], known, root) for one in arrays}
     return Reader(
@@ -91,6 +91,10 @@ def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Rea
         made=known.made,
         warnings=tuple(_warnings(root, known)),
     )
+
+
+def _kinds_of(arrays: Sequence[Dataset]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {one.name: (one.dtype, one.shape) for one in arrays}
 
 
 def leaf_count(root: Location) -> int:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from operator import ge
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -227,9 +228,7 @@ class OrbaxChunks(Chunks):
         except KeyError:
             raise FormatError(f"{self._uri} has no tensor named {name!r}") from None
         parts = self.tensors[name].spec.storage.parts
-        if len(index) != len(parts) or not all(
-            0 <= i < n for i, n in zip(index, parts, strict=True)
-        ):
+        if len(index) != len(parts) or min(index, default=0) < 0 or any(map(ge, index, parts)):
             raise FormatError(
                 f"{self._uri}: {name!r} has no chunk {list(index)}; its grid has {list(parts)} chunks"
             )

@@ -161,11 +161,12 @@ class MetadataFiles:
         larger than ``max_bytes`` or not a plain file, StorageError if it cannot be read.
         """
         file = self.folder / name
-        if not file.exists():
+        found = file.status()
+        if found is None:
             if name in self._recorded:
                 raise missing_file(file, _WHAT)
             return None
-        data = read_bytes(file, max_bytes)
+        data = read_bytes(file, max_bytes, found=found)
         self._digests[name] = digest_of(data)
         self._check(name)
         return data

@@ -111,13 +111,20 @@ class _Parser(CheckedJson):
             self.pairs(value.get("cast"), "cast rules of made"),
         )
         origins = {n: self.origin(n, o) for n, o in self.mapping(value, "origins").items()}
-        leaves = self.mapping(value, "leaves") if "leaves" in value else None
-        if leaves is not None and not all(isinstance(name, str) for name in leaves.values()):
-            self.fail("made has other leaves whose name in the source is no text")
+        leaves = self.leaves(value)
         by = value.get("by")
         if by is not None and not isinstance(by, dict):
             self.fail("made has a map that is not an object")
         return Made(source, tensors, changes, origins, leaves, by)
+
+    def leaves(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The name in the source of each leaf that is no tensor; None in a record of before."""
+        if "leaves" not in value:
+            return None
+        leaves = self.mapping(value, "leaves")
+        if not all(isinstance(name, str) for name in leaves.values()):
+            self.fail("made has other leaves whose name in the source is no text")
+        return leaves
 
     def origin(self, name: str, value: object) -> Origin:
         where = f"the origin of {name!r}"

@@ -293,14 +293,18 @@ def _parsed(value: Any) -> Any:
     return float(_WORDS[value]) if isinstance(value, str) else value
 
 
-def _number(value: Any, dtype: np.dtype) -> bytes:
-    import numpy as np
-
-    number = _parsed(value)
+def _fitting(number: Any, dtype: np.dtype) -> Any:
     if isinstance(number, complex) and dtype.kind != "c":
         raise TypeError("a pair of numbers is complex")
     if dtype.kind == "b" and number not in (0, 1):
         raise TypeError("a boolean is 0 or 1")
+    return number
+
+
+def _number(value: Any, dtype: np.dtype) -> bytes:
+    import numpy as np
+
+    number = _fitting(_parsed(value), dtype)
     if isinstance(number, float) and number.is_integer() and "int" in dtype.name:
         number = int(number)
     with np.errstate(all="raise", under="ignore"):

@@ -25,7 +25,9 @@ def zarr_json(spec: TensorSpec, encoding: Encoding) -> bytes:
     """The file's bytes; FormatError, naming the tensor, if zarr3 has no way to say it."""
     chunk = _chunk_shape(spec)
     try:
-        return _render(spec.shape, chunk, spec.dtype, encoding, _separator(spec.storage))
+        return _render(
+            spec.shape, chunk, spec.dtype, encoding, "/" if spec.storage.count > 1 else "."
+        )
     except FormatError as error:
         raise FormatError(f"tensor {spec.name!r} cannot be written: {error}") from None
 
@@ -40,7 +42,7 @@ def chunk_key(grid: Grid, index: Index) -> str:
     >>> chunk_key(grid, (0, 1)), chunk_key(Grid.whole((4, 4)), (0, 0)), chunk_key(Grid.whole(()), ())
     ('c/0/1', 'c.0.0', 'c')
     """
-    return _separator(grid).join(("c", *map(str, index)))
+    return ("/" if grid.count > 1 else ".").join(("c", *map(str, index)))
 
 
 def chunk_folders(grid: Grid) -> list[str]:
@@ -49,15 +51,11 @@ def chunk_folders(grid: Grid) -> list[str]:
     >>> chunk_folders(Grid.regular((4, 4), (2, 2))), chunk_folders(Grid.whole((4, 4)))
     (['c', 'c/0', 'c/1'], [])
     """
-    if _separator(grid) == ".":
+    if grid.count <= 1:
         return []
     levels = range(len(grid.shape))
     indices = (i for depth in levels for i in itertools.product(*map(range, grid.parts[:depth])))
     return ["/".join(("c", *map(str, index))) for index in indices]
-
-
-def _separator(grid: Grid) -> str:
-    return "/" if grid.count > 1 else "."
 
 
 def _chunk_shape(spec: TensorSpec) -> tuple[int, ...]:

@@ -9,6 +9,8 @@ from typing import Any
 def is_from_keras(value: object, *kinds: str) -> bool:
     """Whether it is an instance of one of these classes of ``keras.distribution``; False if Keras is not loaded."""
     distribution = getattr(sys.modules.get("keras"), "distribution", None)
+    if distribution is None:
+        return False
     classes = (getattr(distribution, kind, None) for kind in kinds)
     return isinstance(value, tuple(c for c in classes if isinstance(c, type)))
 

@@ -116,22 +116,7 @@ def copies_of(
     import numpy as np
 
     numbers = origins.numbers
-    unknown = int((numbers == UNKNOWN).sum())
-    if unknown:
-        raise UnexplainedError(
-            f"{unknown} of {numbers.size} elements equal no single source element times a constant plus a constant"
-        )
-    if (numbers == TOO_SHORT).any():
-        raise UnexplainedError(
-            f"no source tensor matches it. Axes of fewer than {SHORTEST} elements are not searched, because short lines match by chance; "
-            "probe a tiny model"
-        )
-    several = int((numbers == SEVERAL).sum())
-    if several:
-        raise UnexplainedError(
-            f"several places of the source hold {several} of its {numbers.size} elements; take a pair whose values differ, or probe a "
-            "tiny model"
-        )
+    _refuse_unknown(numbers)
     fill = _fill_of(runs[-1], numbers)
     grouped: dict[tuple[Named, Fit, tuple[Loop, ...]], list[tuple[int, ...]]] = defaultdict(list)
     off = 0
@@ -154,6 +139,26 @@ def copies_of(
             copies.append(Copy(kind, key_fit, (*over, *inner), start, from_, tuple(own_)))
     copies.sort(key=lambda copy: (copy.target, copy.kind.name))
     return TargetCopies(tuple(copies), fill, off)
+
+
+def _refuse_unknown(numbers: Array) -> None:
+    """Raises UnexplainedError for elements that are from no single known place."""
+    unknown = int((numbers == UNKNOWN).sum())
+    if unknown:
+        raise UnexplainedError(
+            f"{unknown} of {numbers.size} elements equal no single source element times a constant plus a constant"
+        )
+    if (numbers == TOO_SHORT).any():
+        raise UnexplainedError(
+            f"no source tensor matches it. Axes of fewer than {SHORTEST} elements are not searched, because short lines match by chance; "
+            "probe a tiny model"
+        )
+    several = int((numbers == SEVERAL).sum())
+    if several:
+        raise UnexplainedError(
+            f"several places of the source hold {several} of its {numbers.size} elements; take a pair whose values differ, or probe a "
+            "tiny model"
+        )
 
 
 def _fill_of(proof: Array, numbers: Array) -> float | None:
@@ -203,16 +208,7 @@ def _boxes(numbers: Array, mask: Array, name: str) -> Iterator[tuple[int, int, l
     box = numbers[np.ix_(*places)] if places else numbers
     if int(mask.sum()) != box.size:
         raise UnexplainedError(f"what it takes from {name} is no box")
-    start = int(box.flat[0])
-    lines = [
-        np.moveaxis(box, axis, 0).reshape(len(at), -1)[:, 0] - start
-        for axis, at in enumerate(places)
-    ]
-    sum_of = sum(
-        line.reshape([-1] + [1] * (box.ndim - axis - 1)) for axis, line in enumerate(lines)
-    )
-    if (box - start != sum_of).any():
-        raise UnexplainedError(f"the order of what it takes from {name} does not split by axes")
+    start, lines = _lines_of(box, name)
     ways = []
     for axis, (at, line) in enumerate(zip(places, lines, strict=True)):
         stride = math.prod(shape[axis + 1 :])
@@ -221,6 +217,23 @@ def _boxes(numbers: Array, mask: Array, name: str) -> Iterator[tuple[int, int, l
         target = sum(nest.start[0] for nest in way)
         from_ = start + sum(nest.start[1] for nest in way)
         yield target, from_, [Loop(n, step[0], step[1]) for nest in way for n, step in nest.loops]
+
+
+def _lines_of(box: Array, name: str) -> tuple[int, list[Array]]:
+    """The first number of a box, and along each axis what the numbers are beyond it; they add up to all of the box."""
+    import numpy as np
+
+    start = int(box.flat[0])
+    lines = [
+        np.moveaxis(box, axis, 0).reshape(size, -1)[:, 0] - start
+        for axis, size in enumerate(box.shape)
+    ]
+    sum_of = sum(
+        line.reshape([-1] + [1] * (box.ndim - axis - 1)) for axis, line in enumerate(lines)
+    )
+    if (box - start != sum_of).any():
+        raise UnexplainedError(f"the order of what it takes from {name} does not split by axes")
+    return start, lines
 
 
 def refine(loops: Sequence[Loop], shape: Sequence[int], side: str) -> Iterator[Loop]:

@@ -154,30 +154,39 @@ def _draft(
             sources.append(source)
         parts.append(Part(0, sources.index(source), copy.target, copy.source, steps))
         at = end + 1
-    fits = {copy.fit for copy in first.copies} or {Fit()}
+    off = sum(found[each].off for each in names)
+    return Draft((target,), tuple(sources), tuple(parts), counts, _fit_of(first), first.fill, off)
+
+
+def _fit_of(copies: TargetCopies) -> Fit:
+    """The arithmetic of all parts of a target; UnexplainedError where they have several."""
+    fits = {copy.fit for copy in copies.copies} or {Fit()}
     if len(fits) > 1:
         raise UnexplainedError("its parts have several factors; a rule has one for all of them")
-    off = sum(found[each].off for each in names)
-    return Draft((target,), tuple(sources), tuple(parts), counts, fits.pop(), first.fill, off)
+    return fits.pop()
 
 
 def _cut(drafts: Sequence[Draft]) -> Iterator[Draft]:
     """Drafts that take parts of one source become one, if together they take all of it."""
     groups: dict[tuple[object, ...], list[Draft]] = defaultdict(list)
     for number, draft in enumerate(drafts):
-        key: tuple[object, ...] = (number,)
-        if len(draft.sources) == 1 and draft.fill is None and not _takes_all(draft, draft.sources):
-            source = draft.sources[0]
-            loops = tuple((k, n) for k, n in draft.counts.items() if k.startswith("t"))
-            over = tuple(source.steps.get(k, ()) for k, _ in loops)
-            key = (source.kind, source.numbers, over, draft.fit, loops)
-        groups[key].append(draft)
+        takes_part = len(draft.sources) == 1 and draft.fill is None
+        takes_part = takes_part and not _takes_all(draft, draft.sources)
+        groups[_shared_source(draft) if takes_part else (number,)].append(draft)
     for group in groups.values():
         joined = _joined(group) if len(group) > 1 else None
         if joined is not None and _takes_all(joined, joined.sources):
             yield joined
         else:
             yield from group
+
+
+def _shared_source(draft: Draft) -> tuple[object, ...]:
+    """What drafts that take parts of one source have in common."""
+    source = draft.sources[0]
+    loops = tuple((k, n) for k, n in draft.counts.items() if k.startswith("t"))
+    over = tuple(source.steps.get(k, ()) for k, _ in loops)
+    return source.kind, source.numbers, over, draft.fit, loops
 
 
 def _takes_all(draft: Draft, sources: Sequence[End]) -> bool:

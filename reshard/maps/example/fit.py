@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -51,11 +51,9 @@ def fit(x: Array, y: Array) -> Fit:
     near = max(8 * unit, 1e-7)
     size, largest = abs(factor) or 1e-9, float(np.abs(made).max())
     best: Fit | None = None
-    for f, a in itertools.product(
-        _tidy(factor), dict.fromkeys((0.0, float(round(addend)), round(addend * 64) / 64))
-    ):
-        if abs(f - factor) > near * size or abs(a - addend) > near * largest:
-            continue
+    factors = [f for f in _tidy(factor) if abs(f - factor) <= near * size]
+    addends = [a for a in _tidy_addends(addend) if abs(a - addend) <= near * largest]
+    for f, a in itertools.product(factors, addends):
         found = _tried(x, y, f, a, unit)
         if found is not None and (best is None or found.off < best.off):
             best = found
@@ -65,6 +63,10 @@ def fit(x: Array, y: Array) -> Fit:
             "it looks like single elements of the source, but not with random values (a mean, a sum, a product, a quantisation?)"
         )
     return best
+
+
+def _tidy_addends(addend: float) -> Iterable[float]:
+    return dict.fromkeys((0.0, float(round(addend)), round(addend * 64) / 64))
 
 
 def _tidy(factor: float) -> Iterator[float]:

@@ -88,12 +88,7 @@ def infer(examples: Sequence[Example]) -> Inferred:
     learned = [_learn(example) for example in examples]
     problems = [problem for one in learned for problem in one.problems]
     naming = Naming([example.sizes for example in examples])
-    rules: list[dict[str, Any]] = []
-    for group in _same(learned, problems):
-        try:
-            rules.append(naming.rule(group))
-        except ValueError as error:
-            problems.append(f"{group[0].targets[0]}: {error}")
+    rules = _named_rules(learned, naming, problems)
     rules += [{"to": second, "same_as": first} for second, first in learned[0].copies]
     drops = _patterns(learned[0].unused)
     text = _text(naming, rules, drops)
@@ -103,6 +98,19 @@ def infer(examples: Sequence[Example]) -> Inferred:
     questions = (*naming.notes, *_asked_text(naming))
     comments = "".join(f"# {line}\n" for line in questions)
     return Inferred(comments + text, questions, tuple(problems), asked)
+
+
+def _named_rules(
+    learned: Sequence[_Learned], naming: Naming, problems: list[str]
+) -> list[dict[str, Any]]:
+    """The rules that all examples have in common; why one has no words goes to ``problems``."""
+    rules: list[dict[str, Any]] = []
+    for group in _same(learned, problems):
+        try:
+            rules.append(naming.rule(group))
+        except ValueError as error:
+            problems.append(f"{group[0].targets[0]}: {error}")
+    return rules
 
 
 def _complaints(
@@ -124,17 +132,24 @@ def _asked_text(naming: Naming) -> Iterator[str]:
         yield f"give --size {name}=N: no shape tells it; it was {' and '.join(map(str, values))} in the example{'s' if len(values) > 1 else ''}"
 
 
+def _flat(example: Example, numbering: Numbering) -> list[Array]:
+    """The elements of each source, in the order of their numbers."""
+    import numpy as np
+
+    wide = max((array.dtype.itemsize for array in example.sources[0].values()), default=0)
+    dtype = np.float64 if wide > np.dtype(np.float32).itemsize else np.float32
+    return [
+        np.concatenate([source[n].astype(dtype).ravel() for n in numbering.names])
+        for source in example.sources
+    ]
+
+
 def _learn(example: Example) -> _Learned:
     import numpy as np
 
     numbering = Numbering.of(example.sources[0])
     origins = _origins(example, numbering)
-    wide = max((array.dtype.itemsize for array in example.sources[0].values()), default=0)
-    dtype = np.float64 if wide > np.dtype(np.float32).itemsize else np.float32
-    flat = [
-        np.concatenate([source[n].astype(dtype).ravel() for n in numbering.names])
-        for source in example.sources
-    ]
+    flat = _flat(example, numbering)
     used = np.zeros(numbering.total + 1, bool)
     found: dict[str, TargetCopies] = {}
     problems, copies = list[str](), list[tuple[str, str]]()
@@ -148,10 +163,8 @@ def _learn(example: Example) -> _Learned:
             continue
         numbers = origins[name].numbers
         used[numbers[numbers >= 0]] = True
-        mark = repr(
-            (numbers.shape, made.fill, [c.fit for c in made.copies], runs[-1].dtype)
-        ).encode()
-        mark += numbers.tobytes()
+        facts = numbers.shape, made.fill, [copy.fit for copy in made.copies], runs[-1].dtype
+        mark = repr(facts).encode() + numbers.tobytes()
         first = seen.setdefault(mark, name)
         if first == name or not made.copies:
             found[name] = made

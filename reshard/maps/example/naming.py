@@ -52,22 +52,29 @@ class Naming:
         names = self._all_names(first, sizes)
         numbers = list(zip(*(one.numbers for one in group), strict=True))
         rule: dict[str, Any] = {}
-        for key, texts in (("from", first.sources), ("to", first.targets)):
-            templates = [self._template(text, names, numbers) for text in texts]
-            if templates:
-                rule[key] = templates if len(templates) > 1 else templates[0]
+        self._templates(rule, first, names, numbers)
         rule["shape"] = _named(first.shape, names)
         for key, lengths in (("pad", [o.pads for o in group]), ("crop", [o.crops for o in group])):
             if lengths[0]:
                 rule[key] = self._lengths(key, lengths, names)
         known = dict(zip(names, sizes, strict=True))
         self._arithmetic(rule, group, parse_shape(rule["shape"]), known)
-        if first.fill is not None and (first.fill or not first.sources):
-            rule["fill"] = _shortest(first.fill)
-        if first.cast is not None:
-            rule["cast"] = first.cast
+        rule |= _fill_and_cast(first)
         self._tell_rounding(rule, group)
         return rule
+
+    def _templates(
+        self,
+        rule: dict[str, Any],
+        first: Spelled,
+        names: Sequence[str],
+        numbers: Sequence[Values],
+    ) -> None:
+        """The names of sources and targets; one alone is no list."""
+        for key, texts in (("from", first.sources), ("to", first.targets)):
+            templates = [self._template(text, names, numbers) for text in texts]
+            if templates:
+                rule[key] = templates if len(templates) > 1 else templates[0]
 
     def _all_names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
         """The names of a rule's sizes, those that are given with the map renamed."""
@@ -154,21 +161,27 @@ class Naming:
         divides = group[0].fit.divides
         factors = [1 / one.fit.factor if divides else one.fit.factor for one in group]
         if any(abs(f - 1) > 1e-12 for f in factors):
-            words = laws(factors, list(_groups(shape)), known, self._hints)
-            if not words:
-                raise ValueError(
-                    f"its factors are {factors} in the examples, which no sizes explain"
-                )
-            rule["divide" if divides else "multiply"] = words[0]
-            if len(words) > 1:
-                self._open(
-                    f"{rule['to']}: its factor {factors[0]:.6g} may be {' or '.join(words[:4])}"
-                )
-            for name in re.findall(r"[A-Za-z_]\w*+(?!\()", words[0]):
-                if name not in known:
-                    self.asked[name] = self._hints[name]
+            rule["divide" if divides else "multiply"] = self._law(rule, factors, shape, known)
         if group[0].fit.addend:
             rule["add"] = _shortest(group[0].fit.addend)
+
+    def _law(
+        self,
+        rule: Mapping[str, Any],
+        factors: Sequence[float],
+        shape: Shape,
+        known: Mapping[str, Values],
+    ) -> str:
+        """The factors of all examples in words. ValueError where no sizes explain them."""
+        words = laws(factors, list(_groups(shape)), known, self._hints)
+        if not words:
+            raise ValueError(f"its factors are {factors} in the examples, which no sizes explain")
+        if len(words) > 1:
+            self._open(f"{rule['to']}: its factor {factors[0]:.6g} may be {' or '.join(words[:4])}")
+        for name in re.findall(r"[A-Za-z_]\w*+(?!\()", words[0]):
+            if name not in known:
+                self.asked[name] = self._hints[name]
+        return words[0]
 
     def _undetermined(
         self,
@@ -319,3 +332,12 @@ def _found(
 
 def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
+
+
+def _fill_and_cast(first: Spelled) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if first.fill is not None and (first.fill or not first.sources):
+        found["fill"] = _shortest(first.fill)
+    if first.cast is not None:
+        found["cast"] = first.cast
+    return found

@@ -128,12 +128,7 @@ class _Search:
                         continue
                     factor = 1 / does.factor if does.divides else does.factor
                     return Origins(found.reshape(y.shape), np.broadcast_to(factor, y.shape))
-        nothing = UNKNOWN
-        if is_several:
-            nothing = SEVERAL
-        elif any(1 < n < SHORTEST for n in y.shape):
-            nothing = TOO_SHORT
-        return Origins(np.full(y.shape, nothing), np.broadcast_to(1.0, y.shape))
+        return Origins(np.full(y.shape, _why_unknown(y, is_several)), np.broadcast_to(1.0, y.shape))
 
     def _likely(self, y: Array, is_split: bool) -> Iterator[Arithmetic]:
         """What may have been done to a target: nothing, ± 1, and the factors that some lines have in common with lines of the source."""
@@ -321,3 +316,10 @@ def _order(mine: Array, theirs: Array) -> Array:
     order = np.argsort(b, kind="stable")
     at = order[np.minimum(np.searchsorted(b, a, sorter=order), b.size - 1)]
     return np.where(a == b, np.arange(a.size), at)
+
+
+def _why_unknown(y: Array, is_several: bool) -> int:
+    """What the elements of a target have in place of a number where no line of the source is theirs."""
+    if is_several:
+        return SEVERAL
+    return TOO_SHORT if any(1 < n < SHORTEST for n in y.shape) else UNKNOWN

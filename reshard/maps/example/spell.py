@@ -197,11 +197,7 @@ class _Spelling:
         text = _replaced(shape, number)
         pads = tuple(Length(number(key), length) for key, length in self._pads)
         crops = tuple(Length(number(key), length) for key, length in taken.items())
-        within: dict[Key, set[str]] = {}
-        for key, places in self._within.items():
-            within.setdefault(self._root(key), set()).update(places)
-        dtypes = {end.kind.dtype for end in draft.sources}
-        made = draft.targets[0].kind.dtype
+        within = self._within_roots()
         return Spelled(
             sources,
             targets,
@@ -214,8 +210,15 @@ class _Spelling:
             draft.fit,
             draft.fill,
             draft.off,
-            None if dtypes == {made} else made,
+            _cast_of(draft),
         )
+
+    def _within_roots(self) -> dict[Key, set[str]]:
+        """Where each dimension is found, under whichever of its loops."""
+        within: dict[Key, set[str]] = {}
+        for key, places in self._within.items():
+            within.setdefault(self._root(key), set()).update(places)
+        return within
 
     def _name(self, end: End, number: Callable[[Key], str], numbers: list[int]) -> str:
         """A name with the arithmetic of its indices."""
@@ -252,3 +255,9 @@ def _along(loops: Loops, stride: int, size: int) -> Loops:
         if count > 1 and stride <= step < stride * size
     ]
     return sorted(found, key=lambda loop: -loop[2])
+
+
+def _cast_of(draft: Draft) -> str | None:
+    """The dtype of the targets, where it is not that of all sources."""
+    made = draft.targets[0].kind.dtype
+    return None if {end.kind.dtype for end in draft.sources} == {made} else made

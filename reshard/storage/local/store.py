@@ -8,6 +8,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
@@ -41,7 +42,8 @@ class LocalStore:
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:
-            found = self._look_up(path, what)
+            # Of each chunk: a Path would be slow.
+            found = os.stat(path) if self._inside is None else self._inside.status(path, what)  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -49,15 +51,10 @@ class LocalStore:
         kind = _kind(found.st_mode)
         return FileStatus(kind, found.st_size if kind == "file" else 0)
 
-    def _look_up(self, path: str, what: str) -> os.stat_result:
-        if self._inside is None:
-            return os.stat(path)  # noqa: PTH116 - once for each chunk; a Path would be slow
-        return self._inside.status(path, what)
-
     def entries(self, folder: str) -> Sequence[Entry]:
         with storage_errors("list", folder), os.scandir(folder or ".") as found:
             entries = [Entry(e.name, _is_folder(e), e.is_symlink()) for e in found]
-        return sorted(entries, key=lambda entry: entry.name)
+        return sorted(entries, key=attrgetter("name"))
 
     def files(self, folder: str) -> Iterator[str]:
         folders = [""]
@@ -216,7 +213,7 @@ def _kind(mode: int) -> FileKind:
 def _state(folder: str, below: str, but: frozenset[str]) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda e: e.name)
+            entries = sorted(found, key=attrgetter("name"))
     except NotADirectoryError:
         yield f"{below}\0{_file_state(Path(folder))}"
         return
