@@ -89,7 +89,7 @@ def test_each_format_has_its_options() -> None:
     ("command", "left_out"),
     [
         (convert.convert, set()),
-        (plan.plan, {"check", "identity", "restart", "state", "unsafe_commit"}),
+        (plan.plan, {"check", "restart", "state", "unsafe_commit"}),
     ],
     ids=["convert", "plan"],
 )
