@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.conversion.map_summary import MapSummary
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
+    from reshard.conversion.planned_identity import PlannedIdentity
     from reshard.conversion.report import (
         ConversionReport,
         IdentityReport,
@@ -124,7 +125,12 @@ if TYPE_CHECKING:
     from reshard.variables.sharded.variable import ShardedVariable
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
-    from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
+    from reshard.verification.verify_report import (
+        IdentityVerdict,
+        ReceiptVerdict,
+        TensorVerdict,
+        Verification,
+    )
 
 __all__ = [
     "ArrayProof",
@@ -180,9 +186,11 @@ __all__ = [
     "PartReport",
     "Partitioner",
     "PlanError",
+    "PlannedIdentity",
     "PlannedTensor",
     "Progress",
     "ProofReport",
+    "ReceiptVerdict",
     "RequestPlan",
     "RequestReport",
     "Requests",
@@ -274,6 +282,7 @@ _LAZY = {
     "Identification": "reshard.identity.identification",
     "IdentityReport": "reshard.conversion.report",
     "IdentityVerdict": "reshard.verification.verify_report",
+    "ReceiptVerdict": "reshard.verification.verify_report",
     "TensorIdentity": "reshard.identity.weights_identity",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
@@ -292,6 +301,7 @@ _LAZY = {
     "OpenedCheckpoint": "reshard.checkpoint",
     "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.report",
+    "PlannedIdentity": "reshard.conversion.planned_identity",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.array_proofs",

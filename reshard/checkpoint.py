@@ -184,10 +184,15 @@ class OpenedCheckpoint:
         It is no evidence by itself: ``docs/reference/identity.md``. Raises CorruptError where it is damaged, or does not fit the
         tensors.
         """
-        found = read_identity(self._root)
+        found = read_identity(self._place)
         if found is not None:
             check_identity_of(self._reader, found)
         return found
+
+    @cached_property
+    def _place(self) -> Location:
+        """The folder, of which no link leads out: files of an identity may come from strangers, too."""
+        return self._root.view()
 
     def needs_elements(self, name: str, box: Box | str | None = None) -> bool:
         """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice."""
@@ -222,7 +227,7 @@ class OpenedCheckpoint:
             )
         wanted = slice_box(name, stored.spec.shape, box)
         limit = limits_of(max_memory, None).max_memory
-        return prove_slice(self._reader, self._root, self.identity, name, wanted, limit)
+        return prove_slice(self._reader, self._place, self.identity, name, wanted, limit)
 
     def _read_as(self, asked: MissingChunks | None) -> Reader:
         check_missing_chunks(asked)

@@ -45,6 +45,7 @@ def verify(
     missing_chunks: MissingChunks | None = None,
     identity: str | Path | None = None,
     key: Path | None = None,
+    receipt: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -67,6 +68,8 @@ def verify(
             is computed anew; what is recorded beside the weights proves nothing.
         key: a PEM file with the public key that signed the root (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
+        receipt: an ``identity.receipt.json``, or a folder with one, such as B: the roots of A and B must be those that it names, and B
+            what its rules make of A. Both roots are computed anew.
         max_memory, workers, progress: as for ``diff``.
 
     Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
@@ -77,8 +80,11 @@ def verify(
     """
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.identity.receipt import read_receipt
     from reshard.maps.given_map import map_of
+    from reshard.storage.location import locate
     from reshard.verification.verify import given_rules, verify_checkpoints
+    from reshard.verification.verify_receipt import verify_receipt
 
     check_missing_chunks(missing_chunks)
     limits = limits_of(max_memory, workers, a, b)
@@ -95,7 +101,23 @@ def verify(
             raise PlanError(
                 "an identity and a key are for one checkpoint; leave out B, or compare A with B without them (identity, key)"
             )
+        if receipt is not None:
+            raise PlanError(
+                "a receipt names the roots that are compared; leave out identity and key, or verify each checkpoint by itself "
+                "(receipt)"
+            )
         return _verify_identity(chosen, identity, key, limits, progress)
+    if receipt is not None:
+        if other is None:
+            raise PlanError(
+                "a receipt says how B was made of A, but there is no B; name it, or leave it out (receipt)"
+            )
+        if rules is not None or given_map is not None:
+            raise PlanError(
+                "a receipt has the rules by which B was made; leave out select, drop, rename, cast and map (receipt)"
+            )
+        found = read_receipt(locate(path_of("receipt", receipt)))
+        return verify_receipt(chosen, other, found, limits, progress, missing_chunks)
     return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
 
 

@@ -108,8 +108,8 @@ def commit_parts(
     started, place = time.monotonic(), locate(target_text(target))
     agreed = agreed_request(place, state)
     if agreed is None:
-        tensors = open_reader(str(place)).tensors.values()
-        return finished_report("", target, tensors, time.monotonic() - started)
+        found = open_reader(str(place))
+        return finished_report("", target, found, time.monotonic() - started)
     chosen = CheckpointPath.at(agreed.source, agreed.unlisted)
     run = start_run(chosen, [agreed.target(str(place))], Scope(agreed=agreed), None, progress)
     run_conversion(run)
@@ -122,7 +122,7 @@ def run_conversion(run: Run) -> None:
     _find_finished(run)
     if run.is_unfinished:
         planned = _open_and_plan(run)
-        jobs = target_jobs(planned, run.chosen.root, run.targets, run.identities, run.finished)
+        jobs = target_jobs(planned, run.targets, run.identities, run.finished)
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
         with locked_targets(run, planned, jobs) as targets:

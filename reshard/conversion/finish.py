@@ -64,7 +64,7 @@ def finish_target(target: OpenTarget, limits: Limits, progress: TotalProgress) -
         results = read_back(
             job.plan, job.reader, results, transaction.written(), limits, progress.listener
         )
-    identity = finish_identity(target, results, limits, progress.listener)
+    identity = finish_identity(target, results, seen, limits, progress.listener)
     _refuse_changed_source(job)
     progress.end("syncing")
     return FinishedTarget(results, identity)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.conversion.options import IdentityMode
-from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.contents import StoredTensor
 from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity
-from reshard.identity.leaf_blocks import check_leaves_fit
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location
@@ -25,7 +22,7 @@ class KnownIdentity(Struct, frozen=True):
         of_source: the identity that the source records, if it is needed.
     """
 
-    mode: IdentityMode
+    mode: IdentityMode = "none"
     of_source: WeightsIdentity | None = None
 
 
@@ -37,10 +34,13 @@ def known_identity(
     Raises PlanError where an identity must be carried or checked and the source has none, or tensors get other bits; CorruptError
     where the source's does not fit its tensors.
     """
-    if asked in ("none", "compute") or (asked is None and not is_installed()):
-        return KnownIdentity(asked or "none")
-    of_source = read_identity(source.view(), with_tree=True)
-    other = next((tensor.name for tensor in plan.tensors if not _keeps_bits(tensor)), None)
+    if asked == "none" or (asked is None and not is_installed()):
+        return KnownIdentity("none")
+    if asked == "compute":
+        check_installed()
+        return KnownIdentity("compute", _of_source(reader, source, with_tree=False))
+    of_source = _of_source(reader, source, with_tree=True)
+    other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
     if asked is None and (of_source is None or other is not None):
         return KnownIdentity("none")
     mode = asked or "carry"
@@ -53,23 +53,33 @@ def known_identity(
         raise PlanError(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
         )
-    check_identity_of(reader, of_source)
     return KnownIdentity(mode, of_source)
+
+
+def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsIdentity | None:
+    found = read_identity(source.view(), with_tree=with_tree)
+    if found is not None:
+        check_identity_of(reader, found)
+    return found
+
+
+def receipt_warnings(known: KnownIdentity, target: TargetCheckpoint) -> tuple[str, ...]:
+    """A warning where rules give the target a root of its own, and no receipt can name the source's."""
+    made = target.made
+    if known.mode != "compute" or known.of_source is not None or made is None:
+        return ()
+    if not made.changes and made.by is None:
+        return ()
+    return (
+        "no receipt is written, since the source records no identity; record it first (reshard identify --write) if somebody "
+        "must be able to redo the conversion",
+    )
 
 
 _DONE = {"carry": "carried", "check": "checked"}
 
 
-def check_identity_fits(known: KnownIdentity, target: TargetCheckpoint, limits: Limits) -> None:
-    """Raises, before anything is written, MemoryBudgetError where hashing needs more memory, and MissingPackageError."""
-    if known.mode in ("compute", "check"):
-        check_installed()
-        written = target.tensors.values()
-        tensors = [StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in written]
-        check_leaves_fit(tensors, limits.max_memory)
-
-
-def _keeps_bits(tensor: TensorPlan) -> bool:
+def keeps_bits(tensor: TensorPlan) -> bool:
     """Whether a target tensor is a whole source tensor, bit for bit."""
     if len(tensor.pieces) != 1:
         return False

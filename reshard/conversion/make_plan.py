@@ -11,8 +11,10 @@ from concurrent.futures import Executor
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
+from reshard.conversion.known_identity import KnownIdentity, known_identity, receipt_warnings
 from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
+from reshard.conversion.planned_identity import planned_identity
 from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
@@ -105,7 +107,8 @@ def plan_unnamed(
     target = make_target(read, options, form, Traits(by_hosts=by_hosts))
     missing = _missing(reader, target, options)
     total = _multi_plan(read, [target], [options])
-    summary = _summary(source, None, total.plans[0], target, options, read, missing)
+    known = known_identity(options.identity, total.plans[0], read, chosen.root)
+    summary = _summary(source, None, total.plans[0], target, options, read, missing, known)
     return Planned(read, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
 
 
@@ -146,16 +149,19 @@ def plan_targets(
             missing.append(_missing(opened, made, target.options))
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options, executor)
-    summaries = tuple(
-        _summary(source, target.target, plan, made, target.options, reader, lacking)
-        for target, plan, made, lacking in zip(
-            targets, total.plans, target_plans, missing, strict=True
-        )
-    )
+    weights, summaries = [], []
+    for number, (target, made) in enumerate(zip(targets, target_plans, strict=True)):
+        plan, asked = total.plans[number], target.options
+        how = "none" if number in finished else asked.identity
+        with about_target(error_name(target, targets)):
+            known = known_identity(how, plan, reader, chosen.root)
+            weights.append(known)
+            ends = (source, target.target)
+            summaries.append(_summary(*ends, plan, made, asked, reader, missing[number], known))
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
     equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
-    planned = MultiConversionPlan(source, summaries, total)
-    return Planned(reader, checkpoints, planned, by_hosts, equal)
+    planned = MultiConversionPlan(source, tuple(summaries), total)
+    return Planned(reader, checkpoints, planned, by_hosts, equal, tuple(weights))
 
 
 def _forms(
@@ -222,6 +228,7 @@ def _summary(
     options: CheckedOptions,
     reader: Reader,
     missing: Mapping[str, Stored],
+    known: KnownIdentity,
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
     moved = [tensor.source.spec for tensor in plan.tensors]
@@ -239,10 +246,12 @@ def _summary(
             *target_plan.warnings,
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
+            *receipt_warnings(known, checkpoint),
         ),
         None if target is None else space_left(target),
         missing_chunks=numbers(missing),
         map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
+        identity=planned_identity(known, checkpoint, plan.max_memory, plan.workers),
     )
 
 

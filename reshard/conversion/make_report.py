@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.finish import FinishedTarget
 from reshard.conversion.map_summary import change_of, sources_of
+from reshard.conversion.options import IdentityMode
 from reshard.conversion.report import (
     ConversionReport,
+    IdentityReport,
     MultiReport,
     PartReport,
     Proof,
@@ -23,28 +25,47 @@ from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
+from reshard.identity.identity_file import read_identity
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.buckets.counts import so_far
+from reshard.storage.location import locate
 from reshard.storage.parts import Part
 
 
 def finished_report(
-    source: str, target: str, tensors: Iterable[StoredTensor], seconds: float
+    source: str, target: str, found: Reader, seconds: float, asked: IdentityMode | None = None
 ) -> ConversionReport:
-    """The report of a target that an earlier run finished, with these tensors."""
-    kept = tuple(map(_kept, tensors))
-    return ConversionReport(source, target, kept, 0, 0, 0, seconds, already_done=True)
+    """The report of a target that an earlier run finished. ``asked``: what this one asks about the identity of its weights."""
+    kept = tuple(map(_kept, found.tensors.values()))
+    recorded = None if asked == "none" else read_identity(locate(found.uri).view())
+    is_missing = asked not in (None, "none") and recorded is None
+    return ConversionReport(
+        source,
+        target,
+        kept,
+        0,
+        0,
+        0,
+        seconds,
+        warnings=(_WITHOUT_IDENTITY.format(target),) if is_missing else (),
+        already_done=True,
+        identity=None if recorded is None else IdentityReport(recorded.root, "recorded"),
+    )
+
+
+_WITHOUT_IDENTITY = "{!r} was finished before, without an identity; record it with reshard identify --write, or make the target again (overwrite)"
 
 
 def report_finished(run: Run, number: int, result: Reader) -> None:
     """Notes the report of a target that an earlier run finished."""
-    ends = (run.source, run.targets[number].target)
+    target = run.targets[number]
+    ends = (run.source, target.target)
     if run.scope.part is not None:
         part = PartReport(*ends, str(run.scope.part), seconds=run.seconds, already_done=True)
         run.part_reports[number] = part
     else:
-        tensors = result.tensors.values()
-        run.reports[number] = finished_report(*ends, tensors, run.seconds)
+        asked = target.options.identity
+        run.reports[number] = finished_report(*ends, result, run.seconds, asked)
 
 
 def _kept(tensor: StoredTensor) -> TensorReport:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, field
 
 from reshard.conversion.map_summary import MapSummary
+from reshard.conversion.planned_identity import PlannedIdentity
 from reshard.documents import plans as documents
 from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
 from reshard.documents.shared import Change
@@ -117,6 +118,7 @@ class ConversionPlan(Record, frozen=True):
         requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
             those of all together.
         map: what a map makes of the source; None without one.
+        identity: what the identity of the target's weights costs; None where none is made.
     """
 
     source: str
@@ -130,10 +132,11 @@ class ConversionPlan(Record, frozen=True):
     requests: RequestPlan | None = None
     missing_chunks: Mapping[str, int] = field(default_factory=dict)
     map: MapSummary | None = None
+    identity: PlannedIdentity | None = None
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
-        headline = f"{self.source!r}{target}: {_costs(self.plan)}"
+        headline = f"{self.source!r}{target}: {_costs(self.plan, self.peak_bytes)}"
         return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
 
     def _document(
@@ -144,7 +147,7 @@ class ConversionPlan(Record, frozen=True):
             source=self.source,
             target=self.target,
             tensors=tuple(tensor._document(shares) for tensor in self.tensors),
-            totals=_totals(self.plan),
+            totals=_totals(self.plan, self.peak_bytes),
             carried=self.carried,
             dropped=self.dropped,
             warnings=self.warnings,
@@ -153,6 +156,7 @@ class ConversionPlan(Record, frozen=True):
             requests=None if self.requests is None else self.requests._document(**link),
             time=UNSET if time is None else time._document(),
             map=UNSET if self.map is None else self.map._document(),
+            identity=UNSET if self.identity is None else self.identity._document(),
         )
 
     @property
@@ -183,7 +187,7 @@ class ConversionPlan(Record, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return self.plan.peak_bytes
+        return max(self.plan.peak_bytes, 0 if self.identity is None else self.identity.peak_bytes)
 
     def time(
         self,
@@ -205,10 +209,16 @@ class ConversionPlan(Record, frozen=True):
 
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         joint, target = MultiPlan.alone(self.plan), self.target or ""
-        return plan_time(joint, self.source, [target], machines, self.requests, latency_s)
+        planned = plan_time(joint, self.source, [target], machines, self.requests, latency_s)
+        return planned.after(core_seconds([self]))
 
 
-def _totals(plan: Plan) -> PlanTotals:
+def core_seconds(plans: Sequence[ConversionPlan]) -> float:
+    """What the identities of targets take on one processor, after their tasks."""
+    return sum(plan.identity.core_s for plan in plans if plan.identity is not None)
+
+
+def _totals(plan: Plan, peak_bytes: int) -> PlanTotals:
     return PlanTotals(
         tensors=len(plan.tensors),
         tasks=plan.tasks,
@@ -216,7 +226,7 @@ def _totals(plan: Plan) -> PlanTotals:
         decoded_bytes=plan.decoded_bytes,
         written_bytes=plan.written_bytes,
         amplification=plan.amplification,
-        peak_bytes=plan.peak_bytes,
+        peak_bytes=peak_bytes,
         max_memory=plan.allowed_bytes or plan.max_memory,
         metadata_bytes=plan.metadata_bytes,
         workers=plan.workers,
@@ -228,10 +238,10 @@ def _cores(given: int | None) -> int:
     return len(os.sched_getaffinity(0)) if given is None else given
 
 
-def _costs(plan: Plan) -> str:
+def _costs(plan: Plan, peak_bytes: int) -> str:
     moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
     tasks = f"{counted(len(plan.tensors), 'tensor')} in {counted(plan.tasks, 'task')}"
-    return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"
+    return f"{tasks}, {moved}, {format_bytes(peak_bytes)} of buffers at most"
 
 
 class MultiConversionPlan(Record, frozen=True):
@@ -260,7 +270,8 @@ class MultiConversionPlan(Record, frozen=True):
 
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         targets = [plan.target or "" for plan in self.plans]
-        return plan_time(self.total, self.source, targets, machines, self.requests, latency_s)
+        planned = plan_time(self.total, self.source, targets, machines, self.requests, latency_s)
+        return planned.after(core_seconds(self.plans))
 
     def __repr__(self) -> str:
         lines = [str(plan).partition("\n")[0] for plan in self.plans]
@@ -285,7 +296,7 @@ class MultiConversionPlan(Record, frozen=True):
             repeated_bytes=joint.repeated_bytes,
             written_bytes=joint.written_bytes,
             amplification=joint.amplification,
-            peak_bytes=joint.peak_bytes,
+            peak_bytes=max(joint.peak_bytes, *(plan.peak_bytes for plan in self.plans)),
             requests=None if self.requests is None else self.requests._document(**link),
             time=UNSET if time is None else time._document(),
         )

@@ -76,7 +76,7 @@ class TensorReport(Record, frozen=True):
         return documents.TensorReport(**{**structs.asdict(self), "cast": cast, **mapped})
 
 
-How = Literal["carried", "computed", "checked"]
+How = Literal["carried", "computed", "checked", "recorded"]
 
 
 class IdentityReport(Record, frozen=True):
@@ -85,14 +85,17 @@ class IdentityReport(Record, frozen=True):
     Attributes:
         root: 64 hex digits.
         how: ``"carried"`` from the source, by its word; ``"computed"`` from what was written; ``"checked"``: computed, and equal to the
-            source's.
+            source's; ``"recorded"`` in a target that was finished before.
+        source: root of the source, where the target's is another and a receipt says which rules made it; None where both are equal,
+            and where the source records no identity.
     """
 
     root: str
     how: How
+    source: str | None = None
 
     def _document(self) -> IdentityOutcome:
-        return IdentityOutcome(self.root, self.how)
+        return IdentityOutcome(self.root, self.how, self.source or UNSET)
 
 
 class RequestReport(Record, frozen=True):

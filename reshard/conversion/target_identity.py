@@ -1,13 +1,15 @@
 """The identity of a target's weights: carried from the source, computed from what was written, or checked against the source's.
 
 An identity that is carried costs nothing: each target tensor has the digest that the identity records of its source tensor. One that
-is computed is of the bytes that were written, read again at their places, before the target appears.
+is computed is of the bytes that were written, read again at their places, before the target appears. Where its root is not the
+source's, a receipt says which rules made the one of the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from reshard.conversion.known_identity import keeps_bits
 from reshard.conversion.options import IdentityMode
 from reshard.conversion.report import How, IdentityReport
 from reshard.conversion.target_job import OpenTarget, TargetJob
@@ -16,9 +18,10 @@ from reshard.engine.progress import Progress
 from reshard.engine.tensor_book import TensorResult
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.contents import Leaf
+from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, TREE_NAME
 from reshard.formats.registry import known_format, open_written
-from reshard.formats.slices.slice_file import IDENTITY_NAME, TREE_NAME
 from reshard.identity.identity_file import render_identity, render_tree
+from reshard.identity.receipt import render_receipt
 from reshard.identity.weights_identity import (
     TensorIdentity,
     WeightsIdentity,
@@ -30,37 +33,61 @@ from reshard.identity.weights_identity import (
 def finish_identity(
     target: OpenTarget,
     results: Sequence[TensorResult],
+    seen: Mapping[tuple[int, str], str],
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> IdentityReport | None:
     """Makes the identity of a target that is complete, and writes its files into it where it is a folder.
 
-    Raises VerificationError where what was written has another root than the source.
+    Args:
+        seen: the digests of source tensors (``Books.source_digests``).
+
+    Raises VerificationError where what was written has another root than the source, CorruptError where the source has other bytes
+    than it records.
     """
-    job = target.job
-    known = job.weights
+    known = target.job.weights
     if known.mode == "none":
         return None
-    expected = None if known.of_source is None else _carried(job, known.of_source)
-    if known.mode == "carry" and expected is not None:
-        _refuse_other_digests(job, expected, results)
-        found = expected
+    found = _found(target, results, seen, limits, progress)
+    files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
+    source = None if known.of_source is None else known.of_source.root
+    made = target.job.checkpoint.made
+    if source not in (None, found.root) and made is not None:
+        files[RECEIPT_NAME] = render_receipt(source, found.root, made.changes, made.by)
     else:
-        found = identity_of(
-            open_written(target.transaction.staged()), limits, progress, "identifying"
-        )
-        if expected is not None and found.root != expected.root:
-            raise _another_root(found, expected)
-    if not job.file:
-        for name, data in (
-            (TREE_NAME, render_tree(found)),
-            (IDENTITY_NAME, render_identity(found)),
-        ):
+        source = None
+    if not target.job.file:
+        for name, data in files.items():
             (target.noted_root / name).write(data)
-    return IdentityReport(found.root, _HOW[known.mode])
+    return IdentityReport(found.root, _HOW[known.mode], source)
 
 
 _HOW: Mapping[IdentityMode, How] = {"carry": "carried", "compute": "computed", "check": "checked"}
+
+
+def _found(
+    target: OpenTarget,
+    results: Sequence[TensorResult],
+    seen: Mapping[tuple[int, str], str],
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+) -> WeightsIdentity:
+    """The identity of the target, as it was asked for; what it must agree with, it does."""
+    job, known = target.job, target.job.weights
+    if known.mode == "carry" and known.of_source is not None:
+        expected = _carried(job, known.of_source)
+        _refuse_other_digests(job, expected, results)
+        return expected
+    found = identity_of(open_written(target.transaction.staged()), limits, progress, "identifying")
+    if known.of_source is None:
+        return found
+    if known.mode == "check":
+        expected = _carried(job, known.of_source)
+        if found.root != expected.root:
+            raise _another_root(found, expected)
+    else:
+        _refuse_other_source(job, known.of_source, found, seen)
+    return found
 
 
 def _carried(job: TargetJob, of_source: WeightsIdentity) -> WeightsIdentity:
@@ -87,11 +114,31 @@ def _refuse_other_digests(
     for tensor, result in zip(job.plan.tensors, results, strict=True):
         known = expected.tensors[tensor.name].crc64nvme
         if result.target_digest not in (None, known):
-            raise CorruptError(
-                f"{tensor.piece.source!r} in {job.reader.uri!r} has digest {result.target_digest}, but its {IDENTITY_NAME} has {known}: "
-                "its bytes changed since it was identified; restore it from another copy, or make the identity anew with reshard "
-                "identify --write"
-            )
+            raise _changed_since(job, tensor.piece.source, str(result.target_digest), known)
+
+
+def _refuse_other_source(
+    job: TargetJob,
+    of_source: WeightsIdentity,
+    found: WeightsIdentity,
+    seen: Mapping[tuple[int, str], str],
+) -> None:
+    """A receipt names the root of the source, which must be that of what was read."""
+    for (_, name), digest in seen.items():
+        if digest != of_source.tensors[name].crc64nvme:
+            raise _changed_since(job, name, digest, of_source.tensors[name].crc64nvme)
+    for tensor in job.plan.tensors:
+        if keeps_bits(tensor):  # those that travelled encoded were not seen
+            now, then = found.tensors[tensor.name], of_source.tensors[tensor.piece.source]
+            if now.top != then.top:
+                raise _changed_since(job, then.name, now.crc64nvme, then.crc64nvme)
+
+
+def _changed_since(job: TargetJob, name: str, found: str, known: str) -> CorruptError:
+    return CorruptError(
+        f"{name!r} in {job.reader.uri!r} has digest {found}, but its {IDENTITY_NAME} has {known}: its bytes changed since it was "
+        "identified; restore it from another copy, or make the identity anew with reshard identify --write"
+    )
 
 
 def _another_root(found: WeightsIdentity, expected: WeightsIdentity) -> VerificationError:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.known_identity import KnownIdentity, check_identity_fits, known_identity
+from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.proof import check_read_back, check_unseen_memory
@@ -65,7 +65,7 @@ class TargetJob(Struct, frozen=True):
     summary: ConversionPlan
     by_hosts: bool = False
     equal: tuple[tuple[str, str], ...] = ()
-    weights: KnownIdentity = KnownIdentity("none")
+    weights: KnownIdentity = KnownIdentity()
 
     @property
     def plan(self) -> Plan:
@@ -84,14 +84,13 @@ class TargetJob(Struct, frozen=True):
 
 def target_jobs(
     planned: Planned,
-    source: Location,
     targets: Sequence[CheckedTarget],
     identities: Sequence[Identity],
     finished: Container[int],
 ) -> list[TargetJob]:
-    """A job for each target that is not ``finished``; ``source`` is where the source is."""
+    """A job for each target that is not ``finished``."""
     return [
-        _target_job(planned, source, number, error_name(target, targets), target, identity)
+        _target_job(planned, number, error_name(target, targets), target, identity)
         for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
         if number not in finished
     ]
@@ -99,7 +98,6 @@ def target_jobs(
 
 def _target_job(
     planned: Planned,
-    source: Location,
     number: int,
     name: str | None,
     target: CheckedTarget,
@@ -108,8 +106,6 @@ def _target_job(
     """With the plan in the identity, and the identity in what will be written."""
     summary = planned.summary.plans[number]
     checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
-    with about_target(name):
-        weights = known_identity(target.options.identity, summary.plan, planned.reader, source)
     return TargetJob(
         number,
         name,
@@ -122,7 +118,7 @@ def _target_job(
         summary,
         planned.by_hosts,
         planned.equal[number],
-        weights,
+        planned.weights[number],
     )
 
 
@@ -135,7 +131,6 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
     with about_target(job.name):
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
-        check_identity_fits(job.weights, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits, job.equal)
         files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedOptions, default_option
+from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.conversion.target_content import mapped_content, renamed_content
 from reshard.engine.limits import Limits
@@ -48,6 +49,7 @@ class Planned(Struct, frozen=True):
         checkpoints: what the format of each target must know.
         by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
         equal: for each target, pairs of source tensors that its map says are equal.
+        weights: for each target, what is done about the identity of its weights.
     """
 
     reader: Reader
@@ -55,6 +57,7 @@ class Planned(Struct, frozen=True):
     summary: MultiConversionPlan
     by_hosts: bool = False
     equal: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+    weights: tuple[KnownIdentity, ...] = (KnownIdentity(),)
 
     def limits(self, executor: Executor | None) -> Limits:
         """The memory that metadata leaves for buffers, and the workers."""

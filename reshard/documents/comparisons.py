@@ -81,6 +81,19 @@ class VerifiedIdentity(Struct, frozen=True):
     ]
 
 
+class VerifiedReceipt(Struct, frozen=True):
+    """The roots of both checkpoints beside those that a receipt names."""
+
+    source: Annotated[
+        str | None,
+        Meta(description="Root of A, computed anew; null where it cannot be computed."),
+    ]
+    expected_source: str
+    target: Annotated[str | None, Meta(description="The same of B.")]
+    expected_target: str
+    reshard: Annotated[str, Meta(description="Version that wrote the receipt.")]
+
+
 class VerificationAnswer(Struct, frozen=True, kw_only=True):
     """What ``reshard verify --json`` prints; differences are an answer, not a problem."""
 
@@ -118,6 +131,10 @@ class VerificationAnswer(Struct, frozen=True, kw_only=True):
     identity: Annotated[
         VerifiedIdentity | UnsetType,
         Meta(description="Of a comparison with a root: both roots, and who signed."),
+    ] = UNSET
+    receipt: Annotated[
+        VerifiedReceipt | UnsetType,
+        Meta(description="Of a comparison by a receipt: both roots, and those that it names."),
     ] = UNSET
 
 

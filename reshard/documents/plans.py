@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -98,6 +98,26 @@ class PlannedTime(Struct, frozen=True):
     bottleneck: str
 
 
+IdentityHow = Literal["carry", "compute", "check"]
+
+
+class PlannedIdentity(Struct, frozen=True):
+    """What the identity of a target's weights costs."""
+
+    how: IdentityHow
+    read_bytes: Annotated[
+        int, Meta(description="Of the target's tensors, which are read once more to be hashed.")
+    ]
+    decoded_bytes: Annotated[
+        int, Meta(description="Those of them that are stored compressed, so that they are decoded.")
+    ]
+    peak_bytes: int
+    core_s: Annotated[float, Meta(description="Seconds of one processor, about.")]
+    source: Annotated[
+        str | UnsetType, Meta(description="Root that the source records, 64 hex digits.")
+    ] = UNSET
+
+
 class PlanAnswer(Struct, frozen=True, kw_only=True):
     """What ``reshard plan --json`` prints."""
 
@@ -120,6 +140,10 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     map: Annotated[MapAnswer | UnsetType, Meta(description="What a map makes of the source.")] = (
         UNSET
     )
+    identity: Annotated[
+        PlannedIdentity | UnsetType,
+        Meta(description="What the identity of the weights costs, where one is made."),
+    ] = UNSET
 
 
 class MultiPlanAnswer(Struct, frozen=True, kw_only=True):

@@ -62,11 +62,18 @@ class IdentityOutcome(Struct, frozen=True):
 
     root: Annotated[str, Meta(description="64 hex digits.")]
     how: Annotated[
-        Literal["carried", "computed", "checked"],
+        Literal["carried", "computed", "checked", "recorded"],
         Meta(
-            description="From the source, by its word; of what was written; or computed and equal to the source's."
+            description="From the source, by its word; of what was written; computed and equal to the source's; or recorded in a "
+            "target that was finished before."
         ),
     ]
+    source: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Root of the source, where the target's is another and a receipt says which rules made it."
+        ),
+    ] = UNSET
 
 
 class TargetReport(Struct, frozen=True, kw_only=True):

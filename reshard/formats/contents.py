@@ -155,6 +155,33 @@ class StoredTensor(Struct, frozen=True):
         return self.crcs
 
 
+class CarriedPart(Struct, frozen=True):
+    """Bytes of a value that is not read.
+
+    Attributes:
+        box: the elements that they are, of an array.
+        crc: their checksum, where the format records one.
+    """
+
+    extent: Extent
+    box: Box
+    crc: int = 0
+
+
+class Carried(Struct, frozen=True):
+    """A value that is not read, as its format stores it; a target of the same format takes it.
+
+    Attributes:
+        format: the name of that format.
+        shape: of an array.
+        parts: they tile the array.
+    """
+
+    format: str
+    parts: tuple[CarriedPart, ...]
+    shape: tuple[int, ...] = ()
+
+
 class PathKey(Struct, frozen=True):
     """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""
 
@@ -173,7 +200,8 @@ class Leaf(Struct, frozen=True):
         meta: the format's metadata of the leaf, which is written unchanged where the target
             has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
             ``memory_kind`` where the layout does not say everything about its placement). A value that is not read
-            has ``object``, what it is, and ``digest``, a text that is the same for the same content.
+            has ``object``, what it is, and ``digest``, a text that is the same for the same content; and ``carried`` where a target
+            of the same format takes it.
     """
 
     name: str
@@ -192,6 +220,12 @@ class Leaf(Struct, frozen=True):
     def is_object(self) -> bool:
         """Whether it is a value that is not read, since only the program that wrote it can."""
         return "object" in self.meta
+
+    @property
+    def carried(self) -> Carried | None:
+        """Where a value that is not read is stored, if a target of the same format takes it."""
+        found = self.meta.get("carried")
+        return found if isinstance(found, Carried) else None
 
     @property
     def value_type(self) -> str:

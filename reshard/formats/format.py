@@ -14,7 +14,7 @@ from msgspec import Struct
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
-from reshard.formats.contents import Item, StoredTensor
+from reshard.formats.contents import Item, Leaf, StoredTensor
 from reshard.geometry.grid import Grid
 from reshard.options import Option
 from reshard.storage.base import Traits
@@ -220,7 +220,7 @@ def refuse_surrogates(known: Format, target: TargetCheckpoint) -> None:
 def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> None:
     """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only.
 
-    No other format than the source's holds values that were not opened.
+    No other format than the source's holds values that are not read, and it only those that are carried.
     """
     _refuse_objects(known, target)
     about = known.about
@@ -236,7 +236,8 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
 def _values(about: About, target: TargetCheckpoint) -> Iterator[str]:
     """The leaves that are no tensors and that the format has no place for."""
     for leaf in target.leaves if about.tensors_only else ():
-        if not (leaf.tensor or (about.holds_texts and leaf.text is not None)):
+        is_held = leaf.tensor or _is_carried(about, leaf)
+        if not (is_held or (about.holds_texts and leaf.text is not None)):
             yield f"{leaf.name!r} ({leaf.kind})"
 
 
@@ -248,8 +249,17 @@ def _keys(about: About, target: TargetCheckpoint, source: Reader) -> Iterator[st
             yield f"{leaf.name!r} (a PRNG key)"
 
 
+def _is_carried(about: About, leaf: Leaf) -> bool:
+    """Whether a value that is not read goes into a target as it is."""
+    return leaf.carried is not None and leaf.carried.format == about.name
+
+
 def _refuse_objects(known: Format, target: TargetCheckpoint) -> None:
-    objects = [f"{leaf.name!r} ({leaf.kind})" for leaf in target.leaves if leaf.is_object]
+    objects = [
+        f"{leaf.name!r} ({leaf.kind})"
+        for leaf in target.leaves
+        if leaf.is_object and not _is_carried(known.about, leaf)
+    ]
     if objects:
         raise FormatError(
             f"{known.about.title} cannot hold {_some(objects)}: such values are not read; leave them out (drop)"

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from reshard.errors import CorruptError, FormatError, MissingError, VerificationError
 from reshard.formats.json.safe_json import checked_text, read_bytes
-from reshard.formats.slices.slice_file import SIGNATURE_NAME
+from reshard.formats.record_names import SIGNATURE_NAME
 from reshard.identity.keys import PrivateKey, PublicKey
 from reshard.identity.weights_identity import WeightsIdentity
 from reshard.storage.location import Location

@@ -14,8 +14,8 @@ from reshard.engine.progress import Progress
 from reshard.errors import PlanError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.record_names import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.slice_file import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.envelope import signed_envelope
 from reshard.identity.identity_file import render_identity, render_tree

@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
-from reshard.formats.slices.slice_file import IDENTITY_NAME, TREE_NAME
+from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.geometry.dtypes import is_known, storage_bytes
 from reshard.identity.hashes import HASH_BYTES, folded
+from reshard.identity.leaf_blocks import KEPT_BYTES
 from reshard.identity.leaf_tree import LeafTree, kept_level_of
-from reshard.identity.read_leaves import KEPT_BYTES
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import Location, locate
 

@@ -7,7 +7,7 @@ row of leaves, their hashers stay open from band to band: the elements of a leaf
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
+from reshard.identity.hashes import HASH_BYTES
 from reshard.identity.leaf_tree import LEAF_BYTES, LeafTree
 
 BLOCK_BYTES = 32 << 20
@@ -26,6 +27,12 @@ BLOCK_BYTES = 32 << 20
 
 HASHER_BYTES = 4 << 10
 """An open hasher, with what Python keeps beside it (measured: 2.0 KiB)."""
+
+RESULT_BYTES = 160
+"""What a block keeps of each leaf until it ends: a pair of its number and its hash (measured: 148 bytes)."""
+
+KEPT_BYTES = 1 << 20
+"""Nodes of so many bytes are the smallest that are kept of a tree."""
 
 MIB = 1 << 20
 
@@ -35,7 +42,8 @@ class LeafBlock(Struct, frozen=True):
 
     Attributes:
         tree: of the whole tensor.
-        memory_bytes: all buffers, decoders and open hashers together.
+        memory_bytes: all buffers, decoders, open hashers and hashes of leaves together. Those of the whole tensor count in each of its
+            blocks: they are kept until the last one ends.
     """
 
     tree: LeafTree
@@ -81,10 +89,40 @@ def leaf_batches(
         yield tuple(batch)
 
 
+def kept_node_bytes(tensors: Iterable[StoredTensor]) -> int:
+    """The memory of the nodes that are kept of every tensor."""
+    return HASH_BYTES * sum(1 << leaf_tree_of(t).kept_level(KEPT_BYTES) for t in tensors)
+
+
 def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
     """Raises MemoryBudgetError, before anything is read, where a tensor cannot be hashed within the budget."""
+    kept = kept_node_bytes(tensors)
     for stored in tensors:
-        _planned(stored, leaf_tree_of(stored), Box.full(stored.spec.shape), max_memory)
+        tree = leaf_tree_of(stored)
+        for box in _largest_boxes(stored, tree):
+            _planned(stored, tree, box, max_memory, kept)
+
+
+def hashing_memory(tensors: Sequence[StoredTensor], max_memory: int, workers: int) -> int:
+    """The memory that hashing takes at its worst moment; MemoryBudgetError as for ``check_leaves_fit``."""
+    check_leaves_fit(tensors, max_memory)
+    left = max_memory - kept_node_bytes(tensors)
+    largest = max((_largest_block(stored, left, workers) for stored in tensors), default=0)
+    return min(max_memory, max_memory - left + workers * largest)
+
+
+def _largest_block(stored: StoredTensor, max_memory: int, workers: int) -> int:
+    tree = leaf_tree_of(stored)
+    boxes = _largest_boxes(stored, tree)
+    return max(_shared(stored, tree, box, max_memory, workers).memory_bytes for box in boxes)
+
+
+def _largest_boxes(stored: StoredTensor, tree: LeafTree) -> tuple[Box, ...]:
+    """The blocks, one of each shape, of a part of the tensor that is as large as any that is read alone."""
+    largest = stored.spec.storage.common(tree.grid).largest
+    box = Box(tuple([0] * len(largest)), largest)
+    parts = _parts(box, tree) if _may_part(stored) else (box,)
+    return tuple({part.shape: part for part in parts}.values())
 
 
 def block_of(stored: StoredTensor, box: Box, max_memory: int) -> LeafBlock:
@@ -94,13 +132,17 @@ def block_of(stored: StoredTensor, box: Box, max_memory: int) -> LeafBlock:
 
 def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[LeafBlock]:
     tree = leaf_tree_of(stored)
-    may_part = is_seekable(stored.encoding) and not stored.encoding.checksum
     grid = stored.spec.storage.common(tree.grid)
     if not grid.count:  # an empty tensor is one empty leaf
         yield _planned(stored, tree, Box.full(stored.spec.shape), max_memory)
     for box in grid.boxes():
-        for part in _parts(box, tree) if may_part else (box,):
+        for part in _parts(box, tree) if _may_part(stored) else (box,):
             yield _shared(stored, tree, part, max_memory, workers)
+
+
+def _may_part(stored: StoredTensor) -> bool:
+    """Whether a part of a chunk can be read alone."""
+    return is_seekable(stored.encoding) and not stored.encoding.checksum
 
 
 def _shared(
@@ -139,19 +181,31 @@ def _with(box: Box, dim: int, start: int, stop: int) -> Box:
     )
 
 
-def _planned(stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int) -> LeafBlock:
+def _planned(
+    stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int, kept: int = 0
+) -> LeafBlock:
+    """A block; ``kept``: bytes of the budget that are taken."""
     streaming = Streaming(stored, box, stored.spec.dtype)
-    beside = _largest_leaf(tree)
-    plan = plan_stream(streaming, max(0, max_memory - beside))
-    for _ in range(2):  # with less room bands become smaller, and more hashers may be open
+    in_block = math.prod(len(touched) for touched in tree.grid.overlapping(box))
+    beside = room = _largest_leaf(tree) + HASH_BYTES * tree.leaves + RESULT_BYTES * in_block
+    for _ in range(3):  # with less room bands become smaller, and more hashers may be open
+        try:
+            plan = plan_stream(streaming, max(0, max_memory - kept - room))
+        except MemoryBudgetError as error:
+            plan = plan_stream(streaming, error.smallest_bytes or max_memory)
+            room = beside + HASHER_BYTES * open_leaves(tree, box, plan.cut)
+            break
         room = beside + HASHER_BYTES * open_leaves(tree, box, plan.cut)
-        if plan.memory_bytes + room <= max_memory:
+        if kept + plan.memory_bytes + room <= max_memory:
             return LeafBlock(tree, streaming, plan, plan.memory_bytes + room)
-        plan = plan_stream(streaming, max(0, max_memory - room))
-    smallest = -(-(plan.memory_bytes + room) // MIB)
-    raise MemoryBudgetError(
-        f"to hash {stored.spec.name!r} takes {format_bytes(plan.memory_bytes + room)}, but max_memory is "
-        f"{format_bytes(max_memory)}; allow {smallest}MiB",
+    raise _too_little(stored, kept + plan.memory_bytes + room, max_memory)
+
+
+def _too_little(stored: StoredTensor, needed: int, max_memory: int) -> MemoryBudgetError:
+    smallest = -(-needed // MIB)
+    return MemoryBudgetError(
+        f"to hash {stored.spec.name!r} takes {format_bytes(needed)}, but max_memory is {format_bytes(max_memory)}; allow "
+        f"{smallest}MiB",
         smallest_bytes=smallest * MIB,
     )
 

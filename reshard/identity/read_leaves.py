@@ -21,16 +21,20 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
-from reshard.identity.leaf_blocks import LeafBlock, block_of, check_leaves_fit, leaf_batches
+from reshard.identity.leaf_blocks import (
+    KEPT_BYTES,
+    LeafBlock,
+    block_of,
+    check_leaves_fit,
+    kept_node_bytes,
+    leaf_batches,
+)
 from reshard.identity.leaf_tree import LeafTree
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
-
-KEPT_BYTES = 1 << 20
-"""Nodes of so many bytes are the smallest that are kept of a tree."""
 
 VALUE_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 """Types below 8 bits are stored one to a byte, whose other bits may be anything: they are hashed as zero."""
@@ -76,8 +80,13 @@ class _Leaves(Struct):
             self.hashes[number * HASH_BYTES : (number + 1) * HASH_BYTES] = leaf
 
     def finished(self, nbytes: int) -> TensorHashes:
-        nodes = folded(bytes(self.hashes), self.tree.kept_level(KEPT_BYTES))
-        return TensorHashes(nodes, digest_text(self.crc, nbytes))
+        """Folds the leaves below one kept node after the other, so that no second list of all of them is made."""
+        kept = 1 << self.tree.kept_level(KEPT_BYTES)
+        step, hashes = len(self.hashes) // kept, memoryview(self.hashes)
+        below = (bytes(hashes[at : at + step]) for at in range(0, len(hashes), step))
+        return TensorHashes(
+            b"".join([folded(each, 0) for each in below]), digest_text(self.crc, nbytes)
+        )
 
 
 class _BlockHashes(Struct, frozen=True):
@@ -131,10 +140,11 @@ def leaves_of_box(
 def _results(
     reader: Reader, tensors: Sequence[StoredTensor], limits: Limits
 ) -> Generator[_BlockHashes, None, None]:
-    pool = ArenaPool(limits.max_memory, limits.workers)
+    max_memory = limits.max_memory - kept_node_bytes(tensors)
+    pool = ArenaPool(max_memory, limits.workers)
     work = partial(_hash_blocks, reader=reader, pool=pool)
-    batches = leaf_batches(tensors, limits.max_memory, limits.workers)
-    with closing(run_tasks(batches, work, _memory_of, limits.max_memory, limits.workers)) as ended:
+    batches = leaf_batches(tensors, max_memory, limits.workers)
+    with closing(run_tasks(batches, work, _memory_of, max_memory, limits.workers)) as ended:
         for results in ended:
             yield from results
 

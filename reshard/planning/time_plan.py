@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.arguments import check_positive
 from reshard.documents.plans import PlannedTime
@@ -39,6 +40,10 @@ class TimePlan(Record, frozen=True):
     cores_s: float
     network_s: float | None = None
     store_s: float | None = None
+
+    def after(self, core_s: float) -> TimePlan:
+        """The same with so many seconds of a processor that one host spends after the tasks, on all of its cores."""
+        return replace(self, cores_s=self.cores_s + core_s / self.cores) if core_s else self
 
     def _document(self) -> PlannedTime:
         return document_of(self, PlannedTime, seconds=self.seconds, bottleneck=self.bottleneck)

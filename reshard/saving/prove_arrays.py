@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, VerificationError
-from reshard.formats.slices.slice_file import IDENTITY_NAME
+from reshard.formats.record_names import IDENTITY_NAME
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed
 from reshard.identity.identification import Identification
 from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
+from reshard.identity.leaf_blocks import KEPT_BYTES
 from reshard.identity.leaf_tree import LeafTree
-from reshard.identity.read_leaves import KEPT_BYTES, VALUE_BITS, LeafHashing, as_hashed
+from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
 from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation
 from reshard.saving.array_proofs import SHOWN_BOXES, ArrayProof, ProofReport

@@ -8,8 +8,8 @@ import msgspec
 
 from reshard.engine.limits import Limits
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.record_names import SHA256_NAME
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.slice_file import SHA256_NAME
 from reshard.geometry.box import Box
 from reshard.storage.location import Location
 from reshard.streaming.tensor_stream import TensorStream

@@ -15,8 +15,8 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.record_names import IDENTITY_NAME
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.slice_file import IDENTITY_NAME
 from reshard.identity.envelope import read_signed_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
@@ -50,7 +50,8 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     the errors of reading the files.
     """
     is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
-    folder = locate(chosen.path) if is_root or given is None else folder_of_identity(given)
+    beside = is_root or given is None
+    folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
     recorded = read_identity(folder)
     if is_root:
         root = str(given).lower()

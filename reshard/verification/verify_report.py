@@ -13,6 +13,7 @@ from reshard.documents.comparisons import (
     VerifiedFile,
     VerifiedIdentity,
     VerifiedLeaf,
+    VerifiedReceipt,
     VerifiedRules,
     VerifiedTensor,
 )
@@ -91,6 +92,36 @@ class IdentityVerdict(Record, frozen=True):
         return f"IdentityVerdict({self.root}: {verdict}{signed})"
 
 
+class ReceiptVerdict(Record, frozen=True):
+    """The roots of both checkpoints beside those that a receipt names.
+
+    Attributes:
+        source: root of A, computed anew, 64 hex digits; None where it cannot be computed.
+        expected_source: that the receipt names.
+        target, expected_target: the same of B.
+        reshard: the version that wrote the receipt.
+    """
+
+    source: str | None
+    expected_source: str
+    target: str | None
+    expected_target: str
+    reshard: str
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """A sentence for each root that is not the receipt's."""
+        sides = (("A", self.source, self.expected_source), ("B", self.target, self.expected_target))
+        return tuple(
+            f"{side} has the root {found}, but the receipt names {expected}"
+            for side, found, expected in sides
+            if found not in (None, expected)
+        )
+
+    def __repr__(self) -> str:
+        return f"ReceiptVerdict({'; '.join(self.differences) or 'both roots are as it names them'})"
+
+
 class Verification(Record, frozen=True):
     """The result of comparing two checkpoints, or one with its record.
 
@@ -104,6 +135,7 @@ class Verification(Record, frozen=True):
         leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
             hold them, and are compared with their record.
         map_from: whether the caller gave the map by which B was made of A, or B recorded it; None without a map.
+        receipt: both roots beside those of a receipt, where one was given; ``rules`` are its rules.
         identity: the root that was compared, where one was expected; then ``tensors`` are compared with the identity of that
             root, if it is at hand.
         missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
@@ -122,6 +154,7 @@ class Verification(Record, frozen=True):
     missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     map_from: RulesFrom | None = None
     identity: IdentityVerdict | None = None
+    receipt: ReceiptVerdict | None = None
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -159,6 +192,7 @@ class Verification(Record, frozen=True):
             identity=UNSET
             if self.identity is None
             else document_of(self.identity, VerifiedIdentity),
+            receipt=UNSET if self.receipt is None else document_of(self.receipt, VerifiedReceipt),
         )
 
     @property
@@ -169,12 +203,15 @@ class Verification(Record, frozen=True):
 
     @property
     def differences(self) -> int:
-        """Tensors, other leaves and files that differ, and checkpoints that cannot be read; of a root that differs at least one."""
+        """Tensors, other leaves, files and roots of a receipt that differ, and checkpoints that cannot be read; of a root that was
+        expected at least one."""
         tensors = sum(v.is_difference for v in self.tensors)
         if self.identity is not None and self.identity.is_difference:
             tensors = max(1, tensors)
         leaves = sum(x.is_difference for x in self.leaves)
-        return tensors + leaves + sum(f.is_difference for f in self.files) + len(self.damage)
+        files = sum(f.is_difference for f in self.files)
+        roots = 0 if self.receipt is None else len(self.receipt.differences)
+        return tensors + leaves + files + len(self.damage) + roots
 
     @property
     def is_compared(self) -> bool:

@@ -17,6 +17,7 @@ from reshard_server.api import (
     maps,
     operation,
     plans,
+    proofs,
     schedules,
     tensors,
 )
@@ -54,6 +55,7 @@ ROUTERS = (
     layouts.ROUTER,
     maps.ROUTER,
     schedules.ROUTER,
+    proofs.ROUTER,
     tensors.ROUTER,
     overview.ROUTER,
     sign_in.ROUTER,

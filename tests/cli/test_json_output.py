@@ -13,6 +13,7 @@ from reshard import (
     IdentityReport,
     MapSummary,
     PartReport,
+    PlannedIdentity,
     RequestPlan,
     RequestReport,
     Requests,
@@ -61,7 +62,12 @@ from reshard.surface.answers import (
 )
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint
-from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
+from reshard.verification.verify_report import (
+    IdentityVerdict,
+    ReceiptVerdict,
+    TensorVerdict,
+    Verification,
+)
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 PAIR = (spec("a"), spec("b", axes=(None, "model"), mesh=SERVED))
@@ -85,7 +91,14 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
     "inspect": inspection(info(spec("a"), others=("note",))),
     "plan": conversion_plan(
-        by_map(replace(planned(PAIR), requests=RequestPlan(), map=MAP)),
+        by_map(
+            replace(
+                planned(PAIR),
+                requests=RequestPlan(),
+                map=MAP,
+                identity=PlannedIdentity("compute", source="0"),
+            )
+        ),
         with_shares=True,
         time=TIME,
     ),
@@ -95,7 +108,7 @@ DOCUMENTS = {
                 replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
             ),
             map=MAP,
-            identity=IdentityReport("0", "checked"),
+            identity=IdentityReport("0", "computed", "1"),
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
         )
@@ -110,6 +123,7 @@ DOCUMENTS = {
             rules_from="recorded",
             map_from="recorded",
             identity=IdentityVerdict("0", "1", "2"),
+            receipt=ReceiptVerdict("0", "1", "2", "3", "4"),
         )
     ),
     "diff": diff_document(

@@ -24,7 +24,14 @@ from tests.docs.page import Step, is_as_shown, steps
 
 READER = Path(__file__).with_name("reader.py")
 DOCS = Path(__file__).parents[2] / "docs"
-OWN_TESTS = ("first-service.md", "training-to-serving.md", "buckets.md", "ray.md", "slurm.md")
+OWN_TESTS = (
+    "first-service.md",
+    "training-to-serving.md",
+    "buckets.md",
+    "ray.md",
+    "slurm.md",
+    "check-weights-in-your-server.md",
+)
 """Pages that start a server, which run_page would wait for, or need one, a cluster or an environment of its own."""
 PAGES = sorted(
     page

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +83,55 @@ def save_loose(folder: str) -> str:
     return root.save(f"{folder}/ckpt", options=options)
 
 
+def words() -> np.ndarray:
+    return np.array([[f"w{row}.{n}" * (n % 3) for n in range(4)] for row in range(5)], object)
+
+
+def save_strings(folder: str) -> str:
+    """Strings whole and in the shards of a ShardedVariable."""
+    shards = [tf.Variable(words()[:2]), tf.Variable(words()[2:4]), tf.Variable(words()[4:])]
+    root = tf.train.Checkpoint(model=Module())
+    root.model.words = ShardedVariable(shards)
+    root.model.none = tf.Variable(np.zeros((0, 3), object))
+    root.model.long = tf.Variable(np.array(["a" * 300, "", "ü"], object))
+    root.model.blob = tf.Variable(b"\xff\x00")
+    root.model.text = tf.Variable("text")
+    return root.save(f"{folder}/ckpt")
+
+
+def save_string_columns(folder: str) -> str:
+    """Strings in slices of columns, as TensorFlow 1 saves them."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.get_variable(
+            "words", initializer=tf.constant(words()),
+            partitioner=tf.compat.v1.fixed_size_partitioner(3, axis=1),
+        )  # fmt: skip
+        session.run(tf.compat.v1.global_variables_initializer())
+        return str(tf.compat.v1.train.Saver().save(session, f"{folder}/model.ckpt"))
+
+
+def save_servers(folder: str) -> str:
+    """Variables of a ParameterServerStrategy, saved by a process of its own, whose devices are others than this one's."""
+    program = Path(__file__).with_name("tensorflow_servers.py")
+    done = subprocess.run(
+        [sys.executable, str(program), folder], capture_output=True, text=True, timeout=150, check=False
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return done.stdout.split()[-1]
+
+
+def string_values(prefix: str) -> dict[str, Any]:
+    """Every tensor of strings by its key: its shape, and the strings as TensorFlow reads them."""
+    reader = tf.train.load_checkpoint(prefix)
+    found = {}
+    for key, dtype in reader.get_variable_to_dtype_map().items():
+        if dtype == tf.string and not key.startswith("_"):
+            value = np.asarray(reader.get_tensor(key), object)
+            found[key] = [list(value.shape), [one.hex() for one in value.ravel()]]
+    return found
+
+
 def save_keras(folder: str) -> str:
     """A model of Keras 2 with its optimizer, after a step."""
     import tf_keras
@@ -148,5 +200,5 @@ def resumed_keras(prefix: str) -> list[Any]:
 
 FUNCTIONS = (
     save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values, restored_shards,
-    restored_slices, restored_by_saver, resumed_keras,
+    restored_slices, restored_by_saver, resumed_keras, save_strings, save_string_columns, save_servers, string_values,
 )  # fmt: skip

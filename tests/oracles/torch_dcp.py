@@ -104,6 +104,16 @@ def hidden() -> dict[str, Any]:
     }
 
 
+def opaque() -> dict[str, Any]:
+    """Objects among other values, in lists of dicts as optimizers have them."""
+    groups = [
+        {"w": torch.ones(2), "state": {"a"}, "lr": 0.5},
+        {"w": torch.ones(3), "state": None, "lr": 1.5},
+    ]
+    others = {"pair": (1, torch.ones(2)), "large": 2**70, "dtype": torch.float32, "bare": b"abc"}
+    return {"groups": groups, "mixed": [1, {2}], **others}
+
+
 STATES: dict[str, Callable[[], dict[str, Any]]] = {
     "plain": plain,
     "strides": strides,
@@ -111,6 +121,7 @@ STATES: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training,
     "named_training": named_training,
     "hidden": hidden,
+    "opaque": opaque,
     "conj": lambda: {"w": torch.tensor([1 + 2j]).conj()},
     "neg": lambda: {"w": torch._neg_view(torch.ones(1))},
     "packed": lambda: {"w": random_bits("float4_e2m1fn_x2", (3, 4))},

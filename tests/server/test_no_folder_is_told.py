@@ -106,6 +106,8 @@ class Ann:
         ):
             self.ask("GET", "/v1/tensors", params={"checkpoint": checkpoint, **more})
             self.ask("HEAD", "/v1/tensors", params={"checkpoint": checkpoint, **more})
+        self.ask("GET", "/v1/tensors/proof", params={"checkpoint": checkpoint, "name": "w"})
+        self.ask("GET", "/v1/tensors/identity", params={"checkpoint": checkpoint})
 
 
 def _texts_in(text: str) -> list[str]:

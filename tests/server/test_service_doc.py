@@ -20,6 +20,7 @@ from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import ScheduleBody
 from reshard_server.settings import Settings
 
+import reshard
 from tests.deploy.documents import most_bytes
 from tests.docs.page import code_of
 from tests.docs.serving import serving
@@ -44,6 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     tree = {"params": {"kernel": weights, "bias": weights[0]}}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "data" / "run7" / "1000", tree)
+    reshard.identify(folder / "data" / "run7" / "1000", write=True)
     options = {"steps": [1000, 2500, 500], "form": "v0", "keep": None, "pause": 0}
     training = [sys.executable, ROOT / "tests" / "server" / "schedules" / "training_run.py"]
     steps = folder / "data" / "run7" / "checkpoints"
@@ -119,6 +121,10 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert (tmp_path / "slice.bin").stat().st_size == 128 * 32 * 2
     assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
+    proof, identity = (
+        json.loads((tmp_path / f).read_text()) for f in ("proof.json", "identity.json")
+    )
+    assert (proof["root"], proof["slice"]) == (identity["root"], "0:256,0:32")
 
 
 def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
@@ -154,6 +160,7 @@ def test_the_python_of_the_page_runs(
         "http://checkpoints:8080": server.url,
         "rsh_...": token,
         "data/run/1000": "data/run7/1000",
+        "d0c8...": reshard.identify(server.log.parent / "data" / "run7" / "1000").root,
     }
     for there, instead in here.items():
         assert there in code
@@ -167,7 +174,7 @@ def test_the_python_of_the_page_runs(
     names: dict[str, Any] = {}
     exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102
     assert names["report"].target == "data/served/run"
-    assert names["kernel"].shape == (128, 32)
+    assert names["kernel"].shape == names["checked"].shape == (128, 32)
     assert (tmp_path / "shard-3.safetensors").exists()
 
 

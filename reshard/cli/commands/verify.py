@@ -84,6 +84,17 @@ Key = Annotated[
 ]
 
 
+Receipt = Annotated[
+    str | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="The receipt of the conversion that made B of A: identity.receipt.json, or a folder that has it, such as B itself. Both "
+        "roots are computed anew, and its rules are applied again.",
+    ),
+]
+
+
 Rules = list[str] | None
 
 
@@ -103,6 +114,7 @@ def verify(
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: Identity = None,
     key: Key = None,
+    receipt: Receipt = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: AskedServer = None,
@@ -128,6 +140,8 @@ def verify(
 
     With --identity or --key the root of A's weights is computed, and must be the one that is given or signed; what is recorded
     beside the weights proves nothing. Exit code 3 also if the key has signed something else.
+
+    With --receipt the roots of A and B must be those that the receipt names, and B what its rules make of A.
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
@@ -155,6 +169,7 @@ def verify(
                 "--workers": workers,
                 "--identity": identity,
                 "--key": key,
+                "--receipt": receipt,
             }
         )
         found = _verify_there(
@@ -168,6 +183,7 @@ def verify(
             "unlisted": unlisted,
             "identity": identity,
             "key": key,
+            "receipt": receipt,
             **mapped,
         }
         try:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CastStats, ConversionReport, PartReport, TensorReport
+from reshard import CastStats, ConversionReport, IdentityReport, PartReport, TensorReport
 from reshard.cli.tables import Cell, Column, cap_note, capped, sources_text, table, warnings_of
 from reshard.cli.text import (
     count_text,
@@ -42,6 +42,7 @@ _HOW: dict[str, str] = {
     "carried": "carried from the source, not verified",
     "computed": "computed from what was written",
     "checked": "computed from what was written, equal to the source's",
+    "recorded": "as the target records it",
 }
 
 
@@ -54,6 +55,8 @@ def report_view(
             f"nothing to do: {safe(report.target)} is the finished result of this conversion"
         )
         yield from _digests(report.tensors, show_all)
+        yield from _identity(report.identity)
+        yield from warnings_of(report.warnings, said)
         return
     yield from _done(report)
     yield from time_report(report.time)
@@ -63,9 +66,15 @@ def report_view(
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
-    if report.identity is not None:
-        yield Text(f"identity {_HOW[report.identity.how]}: {report.identity.root}")
+    yield from _identity(report.identity)
     yield from warnings_of(report.warnings, said)
+
+
+def _identity(found: IdentityReport | None) -> Iterator[Text]:
+    if found is not None:
+        yield Text(f"identity {_HOW[found.how]}: {found.root}")
+        if found.source is not None:
+            yield Text(f"its receipt names the source's: {found.source}")
 
 
 def together_view(reports: Sequence[ConversionReport], read_bytes: int) -> Iterator[Text]:

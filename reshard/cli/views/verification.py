@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import FileVerdict, Fingerprint, IdentityVerdict, LeafDiff, TensorVerdict, Verification
+from reshard import (
+    FileVerdict,
+    Fingerprint,
+    IdentityVerdict,
+    LeafDiff,
+    ReceiptVerdict,
+    TensorVerdict,
+    Verification,
+)
 from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, names_text, table, warning
 from reshard.cli.text import (
     and_text,
@@ -46,6 +54,8 @@ def verification_view(
     yield from map(warning, found.warnings)
     if found.identity is not None:
         yield from _identity(found.identity)
+    if found.receipt is not None:
+        yield from _receipt(found.receipt)
     yield _verdict(found, len(unknown))
 
 
@@ -149,10 +159,20 @@ def _identity(found: IdentityVerdict) -> Iterator[Text]:
         yield Text(f"signer:   {found.signer}")
 
 
+def _receipt(found: ReceiptVerdict) -> Iterator[Text]:
+    yield Text(f"root of A: {found.source or 'unknown'}")
+    yield Text(f"root of B: {found.target or 'unknown'}")
+    yield from (
+        Text.assemble(("different: ", "bold red"), sentence) for sentence in found.differences
+    )
+
+
 def _verdict(found: Verification, unknown: int) -> Text:
     against = f"B = {safe(found.b)}" if found.b is not None else "its own record"
     if found.identity is not None:
         against = "the root that was signed" if found.identity.signer else "the root that was given"
+    if found.receipt is not None:
+        against += f" by the receipt that reshard {safe(found.receipt.reshard)} wrote"
     where = f"A = {safe(found.a)} against {against}"
     total = len(found.tensors)
     if found.differences:
@@ -183,7 +203,9 @@ def _different(found: Verification) -> str:
     files = sum(f.is_difference for f in found.files)
     words = f"{tensors:,} of {count_text(len(found.tensors), 'tensor')}"
     words += f", {leaves:,} of {others_text(compared_leaves(found.leaves))}" if leaves else ""
-    return words + (f", {files:,} of {count_text(len(found.files), 'file')}" if files else "")
+    words += f", {files:,} of {count_text(len(found.files), 'file')}" if files else ""
+    roots = 0 if found.receipt is None else len(found.receipt.differences)
+    return words + (f", {roots} of 2 roots" if roots else "")
 
 
 def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableType]:

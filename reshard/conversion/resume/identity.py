@@ -17,8 +17,8 @@ from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.registry import files_of, format_options
-from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh

@@ -23,10 +23,11 @@ from reshard.errors import (
 from reshard.formats.dcp.metadata import MetadataFile
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.storage.location import Location
 
+FORMAT = "dcp"
 METADATA = ".metadata"
 ENDING = ".distcp"
 

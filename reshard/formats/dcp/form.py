@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from reshard.formats.base import Form, TargetTensor
 from reshard.formats.contents import StoredTensor
-from reshard.formats.dcp.reader import FORMAT
+from reshard.formats.dcp.files import FORMAT
 from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.torch.dtypes import TENSOR_DTYPES
 

@@ -10,6 +10,7 @@ from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetT
 from reshard.formats.contents import StoredTensor
 from reshard.formats.dcp.files import (
     ENDING,
+    FORMAT,
     METADATA,
     is_dcp,
     is_replaceable,
@@ -18,7 +19,7 @@ from reshard.formats.dcp.files import (
 )
 from reshard.formats.dcp.form import DcpForm, arrange
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import FORMAT, open_dcp
+from reshard.formats.dcp.reader import open_dcp
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree

@@ -56,11 +56,13 @@ class StoredValue(Struct, frozen=True):
     Attributes:
         values: what it is.
         digest: of the archive's content, 8 hex digits; "" where all checksums are 0.
+        version: as that of ``StoredItem``.
     """
 
     values: Values
     path: str
     digest: str
+    version: str = ""
 
     def is_like(self, other: StoredValue) -> bool:
         """Whether both have the same content."""
@@ -101,7 +103,9 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
                 else:
                     is_read = expected == "a value"
                     values = _values(archive, window.where) if is_read else Unread("")
-                    found[place] = StoredValue(values, window.path, _digest(archive))
+                    found[place] = StoredValue(
+                        values, window.path, _digest(archive), window.version
+                    )
     return found
 
 

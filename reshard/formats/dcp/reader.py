@@ -26,12 +26,12 @@ from reshard.formats.contents import (
     StoredTensor,
 )
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
-from reshard.formats.dcp.files import read_metadata_files
+from reshard.formats.dcp.files import FORMAT, read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
-from reshard.formats.dcp.tree import TreeLeaf, tree_of, unread_warnings
+from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of, unread_warnings
 from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
@@ -42,8 +42,6 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
-
-FORMAT = "dcp"
 
 
 class Conventions(Struct, frozen=True):
@@ -106,7 +104,7 @@ def open_dcp(
         tensors=MappingProxyType(stored),
         leaves=tuple(one.leaf for one in leaves),
         chunks=chunks,
-        metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves),
+        metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves) + largest_carried(leaves),
         conversion=known.conversion,
         made=known.made,
         warnings=(*unread_warnings(leaves), *_rank_warnings(values)),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from reshard.arguments import Unlisted
 from reshard.formats.base import Reader, Record
+from reshard.formats.dcp.files import FORMAT as DCP
 from reshard.formats.dcp.files import METADATA, is_whole
 from reshard.formats.dcp.format import Dcp
 from reshard.formats.dcp.megatron import CONFIG, FORMAT, entries_of, is_megatron
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import FORMAT as DCP
 from reshard.formats.dcp.reader import Conventions, open_dcp
 from reshard.formats.format import About, Recognised
 from reshard.storage.location import Location

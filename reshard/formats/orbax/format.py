@@ -26,9 +26,9 @@ from reshard.formats.orbax.form import OrbaxForm, arrange
 from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, OpenItem, leaf_count
 from reshard.formats.orbax.options import OPTIONS
 from reshard.formats.orbax.reader import ChunkFiles, OrbaxChunks, open_orbax
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import MetadataFiles, files_below
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
-from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.geometry.grid import Grid
 from reshard.storage.location import Location
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.errors import FormatError, PlanError
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.model_name import is_weights
-from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK
 from reshard.storage.location import Location, locate

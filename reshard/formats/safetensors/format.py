@@ -11,6 +11,7 @@ from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetT
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.beside import beside
 from reshard.formats.safetensors.files import files_of, index_files, is_named_index, is_whole
 from reshard.formats.safetensors.form import (
@@ -33,7 +34,6 @@ from reshard.formats.safetensors.target_warnings import target_warnings
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
-from reshard.formats.slices.slice_file import OF_RECORDS
 from reshard.formats.steps import committed
 from reshard.geometry.grid import Grid
 from reshard.storage.commit_markers import COMMIT_MARKER

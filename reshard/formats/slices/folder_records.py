@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from reshard.errors import ReshardError, StorageError
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import FileStatus, FileVerdict, digest_of_file, files_below
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import FILE_NAME, OF_RECORDS, SliceFile
+from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
 from reshard.storage.location import Location
 
 _READ = re.compile(

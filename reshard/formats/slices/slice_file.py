@@ -325,16 +325,3 @@ def split_of_shards(target: TargetTensor) -> dict[str, Any]:
     """
     shards = target.shards
     return {"slices": shards} if isinstance(shards, tuple) else split_of(shards)
-
-
-IDENTITY_NAME = "identity.json"
-TREE_NAME = "identity.tree"
-SIGNATURE_NAME = "identity.dsse.json"
-RECEIPT_NAME = "identity.receipt.json"
-SHA256_NAME = "sha256.json"
-
-OF_IDENTITY = (IDENTITY_NAME, TREE_NAME, SIGNATURE_NAME, RECEIPT_NAME, SHA256_NAME)
-"""The files of an identity, at the top of a checkpoint."""
-
-OF_RECORDS = frozenset({FILE_NAME, PARTIAL_NAME, *OF_IDENTITY})
-"""Names that do not count for the state of a checkpoint, and are not carried into another."""

@@ -12,6 +12,7 @@ from reshard.formats.tensorflow.table import MAGIC
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 
+FORMAT = "tensorflow"
 INDEX = ".index"
 
 RECORD = ".slices.json"
@@ -76,7 +77,7 @@ def _ends_as_table(index: Location, found: FileStatus) -> bool:
 
 
 def prefix_text(root: Location) -> str:
-    """What a path that names no checkpoint has to do with one of TensorFlow: it is a file of one, or an index is missing; "" for nothing."""
+    """What a path that names no checkpoint has to do with one of TensorFlow: it is a file of one, or files are missing; "" for nothing."""
     if root.is_file():
         prefix = prefix_of(root.name)
         if prefix and is_whole(root.parent / prefix):
@@ -84,6 +85,9 @@ def prefix_text(root: Location) -> str:
         return ""
     if root.is_folder():
         name = _without_index(root)
+        index = _without_data(root) if not name else ""
+        if index:
+            return f"{index!r} is an index of TensorFlow without its data files ({prefix_of(index)}.data-00000-of-…); copy them there"
     else:
         name = _without_index(root.parent, root.name) if root.parent.is_folder() else ""
     if not name:
@@ -98,6 +102,20 @@ def _without_index(folder: Location, wanted: str | None = None) -> str:
         prefix = prefix_of(name)
         if prefix and f"{prefix}{INDEX}" not in names and wanted in (None, prefix):
             return name
+    return ""
+
+
+def _without_data(folder: Location) -> str:
+    """The first index of TensorFlow in a folder that has no data file of its; "" for none."""
+    names = [entry.name for entry in folder.entries() if not entry.is_folder]
+    for name in sorted(names):
+        prefix = prefix_of(name)
+        if name == f"{prefix}{INDEX}" and not any(
+            one.startswith(f"{prefix}.data-") for one in names
+        ):
+            found = (folder / name).status()
+            if found is not None and _ends_as_table(folder / name, found):
+                return name
     return ""
 
 

@@ -9,7 +9,8 @@ from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.tensorflow.bundle import NUMBERS
-from reshard.formats.tensorflow.reader import FORMAT, TensorflowChunks
+from reshard.formats.tensorflow.files import FORMAT
+from reshard.formats.tensorflow.reader import TensorflowChunks
 from reshard.geometry.grid import Grid
 from reshard.storage.local.staging import FILES_OF_PREFIX
 
@@ -70,4 +71,11 @@ def warnings(target: TargetCheckpoint) -> Iterator[str]:
         more = f" and {len(whole) - 1:,} more tensors" if whole[1:] else ""
         yield (
             f"{whole[0]!r} ({target.tensors[whole[0]].spec.dtype}){more} is stored whole: TensorFlow cannot put slices of this dtype together"
+        )
+    strings = [leaf.name for leaf in target.leaves if leaf.carried and leaf.carried.parts[1:]]
+    if strings:
+        more = f" and {len(strings) - 1:,} more" if strings[1:] else ""
+        yield (
+            f"{strings[0]!r} (strings){more} is stored whole: it is in slices in the source, and TensorFlow cannot put slices of strings "
+            "together"
         )

@@ -12,10 +12,9 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised, refuse_surrogates
 from reshard.formats.slices.record_files import RecordedFolder
-from reshard.formats.tensorflow.files import bundle_files
+from reshard.formats.tensorflow.files import FORMAT, bundle_files
 from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
 from reshard.formats.tensorflow.reader import (
-    FORMAT,
     OPENED_TENSOR_BYTES,
     leaf_count,
     open_tensorflow,

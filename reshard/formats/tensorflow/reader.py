@@ -6,7 +6,6 @@ saved: any boxes in any files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -30,16 +29,14 @@ from reshard.formats.slices.parse import read_slice_file
 from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
-    OTHER_DTYPES,
-    STRING,
     Entry,
     Extents,
     box_of,
 )
-from reshard.formats.tensorflow.files import RECORD, DataFile, data_files, index_of
+from reshard.formats.tensorflow.files import FORMAT, RECORD, DataFile, data_files, index_of
 from reshard.formats.tensorflow.index import IndexEntry, entry_count, read_index
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
-from reshard.formats.tensorflow.strings import MOST_TEXT_BYTES, scalar_string
+from reshard.formats.tensorflow.other_leaves import OtherLeaves, file_of
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
@@ -48,8 +45,6 @@ from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.base import Store
 from reshard.storage.location import Location
-
-FORMAT = "tensorflow"
 
 OPENED_TENSOR_BYTES = 2500
 """Memory of a tensor or a slice while it is opened."""
@@ -75,7 +70,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
     known = recorded(lambda: read_slice_file(root.parent / f"{root.name}{RECORD}"), record)
     tensors: dict[str, StoredTensor] = {}
     chunks: dict[str, GatheredChunks] = {}
-    leaves = []
+    leaves, others = [], OtherLeaves(files, where)
     for found in kept:
         path = paths[found.key]
         name = "/".join(step.key for step in path)
@@ -84,7 +79,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
             tensors[name] = _stored(name, found, chunks[name], root.store, known)
             leaves.append(Leaf(name, _path(path, known.tensors.get(name))))
         else:
-            leaves.append(_other(name, path, found, files, where))
+            leaves.append(others.leaf(name, path, found))
     if record == "checked" and known is not NOTHING:
         described = {n: (t.spec.dtype, t.spec.shape) for n, t in tensors.items()}
         check_described(known, described, uri or str(root))
@@ -95,7 +90,10 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
         tensors=MappingProxyType(tensors),
         leaves=tuple(leaves),
         chunks=TensorflowChunks(chunks, is_of_variables=len(kept) == len(index.tensors)),
-        metadata_bytes=root.traits.memory_bytes + 2 * index.nbytes + _memory(index.tensors),
+        metadata_bytes=root.traits.memory_bytes
+        + 2 * index.nbytes
+        + _memory(index.tensors)
+        + others.memory_bytes,
         conversion=known.conversion,
         made=known.made,
     )
@@ -198,47 +196,5 @@ def _piece(key: str, box: Box, entry: Entry, files: Sequence[DataFile], where: s
             f"{where}: {key!r} of {DTYPES[entry.dtype]} at {box} takes {nbytes} bytes, but {entry.nbytes} are stored; restore the checkpoint "
             "from a copy"
         )
-    file = _file_of(key, entry, files, where)
+    file = file_of(key, entry, files, where)
     return RawPiece(box, file.path, entry.offset, version=file.found.version)
-
-
-def _file_of(key: str, entry: Entry, files: Sequence[DataFile], where: str) -> DataFile:
-    """The data file of an entry. Raises CorruptError where it has not all of its bytes."""
-    if entry.data_file >= len(files):
-        raise CorruptError(
-            f"{where}: {key!r} is in data file {entry.data_file}, counted from 0, but the index counts {len(files)}; restore the file from "
-            "a copy"
-        )
-    file = files[entry.data_file]
-    end = entry.offset + entry.nbytes
-    if end > file.found.nbytes:
-        raise CorruptError(
-            f"{file.path} has {file.found.nbytes} bytes, but {key!r} ends at {end}; it was cut short: restore it from a copy"
-        )
-    return file
-
-
-def _other(
-    name: str, path: tuple[PathKey, ...], found: IndexEntry, files: Sequence[DataFile], where: str
-) -> Leaf:
-    """A leaf that is no array of numbers: a text, or what is only named, so that it can be left out."""
-    entry = found.entry
-    if entry.dtype == STRING and not entry.shape and entry.nbytes <= MOST_TEXT_BYTES:
-        file = _file_of(found.key, entry, files, where)
-        data = scalar_string(entry, file.path, file.found.version, repr(found.key))
-        try:
-            return Leaf(name, path, tensor=False, meta={"string": data.decode()})
-        except UnicodeDecodeError:
-            pass  # bytes, such as a message
-    stored = [entry, *(one.entry for one in found.slices)]
-    digest = " ".join(f"{one.crc32c:08x}" for one in stored)
-    return Leaf(name, path, tensor=False, meta={"object": _kind(entry), "digest": digest})
-
-
-def _kind(entry: Entry) -> str:
-    """What a tensor that is not read holds."""
-    count = math.prod(entry.shape)
-    name = OTHER_DTYPES.get(entry.dtype, f"dtype {entry.dtype} of TensorFlow")
-    if entry.dtype == STRING:
-        return "bytes" if not entry.shape else f"{count:,} strings"
-    return f"{count:,} elements of {name}"

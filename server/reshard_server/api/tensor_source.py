@@ -8,21 +8,28 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
+from reshard.surface.identities import is_installed
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
 from reshard_server.jobs.check_request import content_of
 from reshard_server.jobs.choose_step import resolve_step
-from reshard_server.schemas.checkpoint import TensorQuery
+from reshard_server.schemas.checkpoint import StoredQuery, TensorQuery
 from reshard_server.services import Services
 
 if TYPE_CHECKING:
+    Q = TypeVar("Q", bound=StoredQuery)
     Opened = Any  # what reshard.open_checkpoint returns; its class is not among the public names
+
+IDENTITY = "X-Reshard-Identity"
+PROOF = "X-Reshard-Proof"
+LONGEST_PROOF = 4 << 10
+"""Longer proofs, in base64, are not sent as a header: proxies refuse answers with large ones."""
 
 MISSING_CHUNKS = "X-Reshard-Missing-Chunks"
 """Tells a client what ``MissingChunksWarning`` tells a program, so that the log need not."""
@@ -88,6 +95,15 @@ def check_form(query: TensorQuery) -> None:
 def open_source(serving: Services, caller: Caller, query: TensorQuery) -> TensorSource:
     """Opens the source; reads metadata only. Raises ProblemError if it is missing, forbidden or invalid."""
     check_form(query)
+    with opening(serving, caller, query) as (resolved, opened):
+        if resolved.shard is not None:
+            return _shard(serving, resolved, opened, resolved.shard)
+        return _tensor(serving, resolved, opened)
+
+
+@contextmanager
+def opening(serving: Services, caller: Caller, query: Q) -> Iterator[tuple[Q, Opened]]:
+    """The opened checkpoint of a query, and the query with the path of its step. Problems within name the client's paths only."""
     query = resolve_step(serving.roots, caller, query)
     path = _path(serving, caller, query.checkpoint)
     with with_client_paths(serving, query.checkpoint):
@@ -97,9 +113,7 @@ def open_source(serving: Services, caller: Caller, query: TensorQuery) -> Tensor
                 lambda: reshard.open_checkpoint(path, unlisted=query.unlisted),
                 OPEN_SECONDS,
             )
-        if query.shard is not None:
-            return _shard(serving, query, opened, query.shard)
-        return _tensor(serving, query, opened)
+        yield query, opened
 
 
 def _path(serving: Services, caller: Caller, text: str) -> str:
@@ -114,23 +128,57 @@ def _tensor(serving: Services, query: TensorQuery, opened: Opened) -> TensorSour
     limit = serving.settings.stream_memory
     try:
         stream = opened.stream(query.name, query.slice, query.dtype, max_memory=limit)
-    except TreeError as error:
-        raise ProblemError(NOT_FOUND, str(error), "name") from error
-    except MemoryBudgetError as error:
-        raise _too_large(error) from error
     except ReshardError as error:
-        field = next((f for kind, f in _FIELDS if isinstance(error, kind)), None)
-        raise problem_of(error, field) from error
+        raise slice_problem(error) from error
     headers = {
         "X-Reshard-Shape": json.dumps(list(stream.shape)),
         "X-Reshard-Dtype": stream.dtype,
         "X-Reshard-Slice": str(stream.box)[1:-1].replace(" ", ""),
         **_missing(stream),
+        **_identity(serving, query, opened, stream),
     }
     if stream.digest is not None:
         octets = base64.b64encode(bytes.fromhex(stream.digest)).decode()
         headers["Repr-Digest"] = f"crc64nvme=:{octets}:"
     return TensorSource(stream, headers)
+
+
+def slice_problem(error: ReshardError) -> ProblemError:
+    """The problem of a slice that cannot be read or proved."""
+    if isinstance(error, TreeError):
+        return ProblemError(NOT_FOUND, str(error), "name")
+    if isinstance(error, MemoryBudgetError):
+        return _too_large(error)
+    return problem_of(error, next((f for kind, f in _FIELDS if isinstance(error, kind)), None))
+
+
+def _identity(
+    serving: Services, query: TensorQuery, opened: Opened, stream: Opened
+) -> dict[str, str]:
+    """The headers of an identity that the checkpoint records; none where it records none, or this server cannot hash."""
+    if not is_installed():
+        return {}
+    with _about("checkpoint"):
+        return serving.roots.ask(
+            query.checkpoint, lambda: _identity_headers(opened, stream), OPEN_SECONDS
+        )
+
+
+def _identity_headers(opened: Opened, stream: Opened) -> dict[str, str]:
+    if opened.identity is None:
+        return {}
+    headers = {IDENTITY: opened.identity.root}
+    if stream.dtype != opened.tensors[stream.name].dtype:
+        return headers  # a cast has other bits
+    try:
+        needs_elements = opened.needs_elements(stream.name, stream.box)
+    except LayoutError:  # it cuts tiles
+        return headers
+    if not needs_elements:
+        proof = base64.b64encode(opened.prove_slice(stream.name, stream.box).hashes).decode()
+        if len(proof) <= LONGEST_PROOF:
+            headers[PROOF] = f":{proof}:"
+    return headers
 
 
 def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) -> TensorSource:

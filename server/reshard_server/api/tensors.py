@@ -155,6 +155,9 @@ _HEADERS = {
     "X-Reshard-Dtype": "Dtype of the slice.",
     "X-Reshard-Slice": "Position of the slice in the tensor.",
     "X-Reshard-Missing-Chunks": "How many of its chunks are not stored, for which fill values are sent; absent for none.",
+    "X-Reshard-Identity": "Root of the identity that the checkpoint records, 64 hex digits; absent where it records none.",
+    "X-Reshard-Proof": "Proof that the slice is part of that identity, as an RFC 9651 byte sequence; absent where it is longer than "
+    "4 KiB, where elements must be read for it, and where the slice cuts tiles of the identity or is cast.",
     "Repr-Digest": "crc64nvme of all bytes, if the checkpoint recorded it (RFC 9530).",
 }
 

@@ -6,15 +6,21 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from reshard import LayoutMap
-from reshard.errors import StorageError
+from reshard import LayoutMap, WeightsIdentity
+from reshard.errors import PlanError, StorageError
 from reshard.surface.words import cast_pairs, full_name
+from reshard_server.client.proofs import (
+    checked_root,
+    fetched_identity,
+    fetched_proof,
+    wanted_slice,
+)
 from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport, UnreachableError
 
@@ -33,9 +39,14 @@ _PACKED_BYTES = {"float4_e2m1fn_x2": 1, "float6_e2m3fn_x4": 3, "float6_e3m2fn_x4
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors of a server's checkpoints."""
+    """Tensors of a server's checkpoints.
+
+    Attributes:
+        known: the identities that slices were checked against, by their roots.
+    """
 
     transport: Transport
+    known: dict[str, WeightsIdentity] = field(default_factory=dict, repr=False, compare=False)
 
     def read(
         self,
@@ -43,15 +54,31 @@ class Tensors:
         name: str,
         slice: str | None = None,  # noqa: A002
         dtype: DTypeLike | None = None,
+        *,
+        identity: str | None = None,
         **more: Any,
     ) -> np.ndarray[Any, Any]:
         """A slice of a tensor (``"0:128,:"``) as a numpy array; takes ``step`` and ``item``.
 
         Elements of several values, for which numpy has no type (``float4_e2m1fn_x2``), are given as bytes.
+
+        Args:
+            identity: the root that the weights must have, 64 hex digits, from a place that you trust. The slice is checked by a
+                proof, so that neither the server nor its storage need be trusted. The smallest slice around it that has a proof is
+                pulled, and cut. Needs the extra ``identity``.
+
+        Raises VerificationError where the slice is not part of that identity.
         """
         import ml_dtypes
         import numpy as np
 
+        if identity is not None:
+            asked = {"checkpoint": checkpoint, **{k: v for k, v in more.items() if v is not None}}
+            if dtype is not None:
+                raise PlanError(
+                    "a slice that is cast has other bits than the identity; leave out dtype, and cast the array that you get"
+                )
+            return self._read_proved(asked, name, slice, identity)
         query = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
         if dtype is not None:
             query["dtype"] = full_name(dtype)
@@ -61,6 +88,20 @@ class Tensors:
         if (packed := _PACKED_BYTES.get(found)) is not None:
             return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], shape[-1] * packed)
         return np.frombuffer(taken, np.dtype(getattr(ml_dtypes, found, found))).reshape(shape)
+
+    def _read_proved(
+        self, asked: Mapping[str, Any], name: str, part: str | None, identity: str
+    ) -> np.ndarray[Any, Any]:
+        root = checked_root(identity)
+        if root not in self.known:
+            self.known[root] = fetched_identity(self.transport, asked, root)
+        wanted = wanted_slice(self.known[root], name, part)
+        query = {**asked, "name": name, "slice": wanted.text}
+        taken = bytearray()
+        headers = self._take(query, wanted.bounded(taken))
+        sent = headers.get("X-Reshard-Proof")
+        proof = fetched_proof(self.transport, query, wanted) if sent is None else sent.strip(":")
+        return wanted.checked(taken, proof)
 
     def download_shard(
         self,

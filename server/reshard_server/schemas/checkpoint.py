@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from reshard_server.schemas.base import (
+    FIELDS_TEXT,
     LARGEST_STEP,
+    LONGEST_FIELDS,
     Answer,
     CheckpointChoice,
     Flag,
@@ -94,8 +96,8 @@ class CheckpointPage(Answer):
 Rule = Annotated[str, Field(max_length=1033, pattern=r"^.+=[a-z0-9_]{1,32}(:saturate)?$")]
 
 
-class TensorQuery(CheckpointChoice, UnlistedChoice):
-    """A slice of one tensor (``name``), or the slices of one device of a layout (``shard``)."""
+class StoredQuery(CheckpointChoice, UnlistedChoice):
+    """A checkpoint, or a step of a training run, named in a query."""
 
     checkpoint: RootedPath
     step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(
@@ -103,6 +105,29 @@ class TensorQuery(CheckpointChoice, UnlistedChoice):
         description="A step of the training run at this path.",
         examples=["latest"],
     )
+
+
+class IdentityQuery(StoredQuery):
+    """A checkpoint that records the identity of its weights."""
+
+    fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
+
+
+class ProofQuery(IdentityQuery):
+    """A slice of one tensor, which cuts no tile of the identity."""
+
+    name: str = Field(max_length=4096, description="A tensor.", examples=["params/layers/0/kernel"])
+    slice: str | None = Field(
+        None,
+        max_length=1000,
+        description="start:stop for each dimension; missing ones are whole.",
+        examples=["0:128,:"],
+    )
+
+
+class TensorQuery(StoredQuery):
+    """A slice of one tensor (``name``), or the slices of one device of a layout (``shard``)."""
+
     name: str | None = Field(
         None, max_length=4096, description="A tensor.", examples=["params/layers/0/kernel"]
     )
@@ -149,4 +174,39 @@ class TensorQuery(CheckpointChoice, UnlistedChoice):
         max_length=100,
         description="PATTERN=DTYPE, or float=DTYPE for every float. Only with shard.",
         examples=[["float=bfloat16"]],
+    )
+
+
+class RecordedTensor(Answer):
+    """A tensor of a recorded identity."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    top: str = Field(description="The hash of its tree, 64 hex digits.")
+    crc64nvme: str = Field(description="CRC-64/NVME, 16 hex digits.")
+
+
+class RecordedIdentity(Answer):
+    """The content of identity.json. It is no evidence by itself: compare its root with one that you trust."""
+
+    format: str
+    version: int
+    root: str = Field(description="64 hex digits.")
+    contents: str = Field(description="The same without names.")
+    rest: str = Field(description="Digest of the leaves that are no tensors.")
+    tensors: list[RecordedTensor]
+
+
+class SliceProofAnswer(Answer):
+    """The proof that a slice is part of a tensor of the identity that a checkpoint records."""
+
+    root: str = Field(description="Of the identity, 64 hex digits.")
+    name: str
+    dtype: str
+    shape: list[int] = Field(description="Of the whole tensor.")
+    top: str = Field(description="The hash of the tensor's tree, 64 hex digits.")
+    slice: str = Field(description="The slice, with a start:stop for each dimension.")
+    proof: str = Field(
+        description="The hashes of the largest nodes of the tree outside of the slice, from the left, 32 bytes each; base64."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import reshard
 from tests.dcp_files import (
@@ -49,6 +50,18 @@ def test_pieces_of_any_form_and_order(tmp_path: Path) -> None:
 def test_a_tree_that_torch_did_not_keep_is_flat(tmp_path: Path) -> None:
     write_dcp(tmp_path, {"a.b": W, "a.c": W}, paths={"a.b": ("a", "b")})
     assert list(reshard.inspect(tmp_path).tensors) == ["a/b", "a.c"]
+
+
+@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_pieces_become_shards_of_a_variable(tmp_path: Path, strategy: str, axis: int) -> None:
+    rows = np.arange(70, dtype=np.float32).reshape(10, 7)
+    write_dcp(tmp_path, {"w": cut(rows, 3)})
+    made = reshard.restore(tmp_path, partition=4, axis=axis, partition_strategy=strategy)["w"]
+    places = np.arange(rows.shape[axis])
+    wanted = np.array_split(places, 4) if strategy == "div" else [places[n::4] for n in range(4)]
+    for variable, one in zip(made.variables, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable), rows.take(one, axis))
 
 
 def test_values_that_differ_between_ranks_are_told_of(tmp_path: Path) -> None:

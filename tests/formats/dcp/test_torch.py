@@ -196,7 +196,7 @@ def test_values_that_are_not_read_are_named_and_dropped_by_rule_only(
     (warning,) = reshard.inspect(source).warnings[:1]
     assert warning == (
         "'pair' is a value with tensors in it, 'bytes' is bytes, 'large' is an integer of more than 64 bits, and 2 more: such values are "
-        "not read; leave them out (drop) where the checkpoint is converted, or save them as tensors, numbers and text"
+        "not read; torch DCP targets get 5 of 5 as they are; leave them out (drop) of others, or save them as tensors, numbers and text"
     )
     for to, title in (("orbax", "Orbax"), ("safetensors", "safetensors")):
         with pytest.raises(FormatError) as error:

@@ -81,8 +81,8 @@ def test_what_only_megatron_reads_is_told_and_refused_until_it_is_dropped(
     warning = reshard.inspect(source).warnings[0]
     assert warning == (
         "'common.pt' is an object of argparse.Namespace, 'decoder.fp8._extra_state/shard_0_2' is an object of _io.BytesIO, "
-        "'rng_state/shard_0.0_1.2' is an object of numpy._core.multiarray._reconstruct, and 2 more: such values are not read; leave them out "
-        "(drop) where the checkpoint is converted, or save them as tensors, numbers and text"
+        "'rng_state/shard_0.0_1.2' is an object of numpy._core.multiarray._reconstruct, and 2 more: such values are not read; torch DCP "
+        "targets get 5 of 5 as they are; leave them out (drop) of others, or save them as tensors, numbers and text"
     )
     with pytest.raises(FormatError) as error:
         reshard.convert(source, tmp_path / "hf", to="safetensors", drop=["_extra_state"])

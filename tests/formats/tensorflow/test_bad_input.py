@@ -163,6 +163,11 @@ def test_an_index_alone_and_data_alone(tmp_path: Path) -> None:
         MissingError, match=r"ckpt\.data-00000-of-00001 is missing; .* counts 1 data files"
     ):
         reshard.inspect(made)
+    with pytest.raises(NotACheckpointError) as caught:
+        reshard.inspect(tmp_path)
+    assert str(caught.value).endswith(
+        "'ckpt.index' is an index of TensorFlow without its data files (ckpt.data-00000-of-…); copy them there"
+    )
     (tmp_path / "elsewhere").rename(data)
     (tmp_path / "ckpt.index").unlink()
     for place in (made, tmp_path, data):

@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard.errors import FormatError
-from tests.oracles.oracle import Oracle
+from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = [
     pytest.mark.xdist_group("tensorflow"),
@@ -118,6 +118,65 @@ def test_shards_become_other_shards(shards: int, saved: Saved) -> None:
     ]
     whole = np.concatenate([np.asarray(v) for v in table.variables])
     assert whole.tobytes() == values[f"model/table{VALUE}"][2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape"),
+    [("three shards", "model/table", (8, 6)), ("columns", "dense/kernel", (4, 10))],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("shards", [1, 2, 3, 4])
+def test_slices_become_shards_along_any_axis(
+    kind: str,
+    name: str,
+    shape: tuple[int, int],
+    axis: int,
+    strategy: str,
+    shards: int,
+    saved: Saved,
+) -> None:
+    prefix, values = saved[kind]
+    key = name if name in values else f"{name}{VALUE}"
+    whole = np.frombuffer(values[key][2], np.float32).reshape(shape)
+    made = reshard.restore(
+        prefix, select=[f"^{name}$"], partition=shards, axis=axis, partition_strategy=strategy
+    )
+    for part in name.split("/"):
+        made = made[part]
+    rows = np.arange(shape[axis])
+    wanted = np.array_split(rows, shards) if strategy == "div" else [rows[n::shards] for n in range(shards)]  # fmt: skip
+    found = [np.asarray(variable) for variable in made.variables]
+    assert len(found) == shards
+    for one, places in zip(found, wanted, strict=True):
+        assert one.tobytes() == whole.take(places, axis).tobytes()
+
+
+def test_variables_of_parameter_servers(tmp_path: Path, tensorflow: Oracle) -> None:
+    """TensorFlow does not put its own shards of float16 together; what this project makes of them it reads."""
+    prefix = tensorflow.ask("save_servers", folder=str(tmp_path))
+    assert (
+        len(list(tmp_path.glob("ckpt-1.data-*"))) == 3
+    )  # one of each server, and one of the coordinator
+    table = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)
+    half = np.arange(14, dtype=np.float16)
+    found = reshard.restore(prefix, select=["table", "half", "step"])
+    assert found["table"].tobytes() == table.tobytes()
+    assert found["half"].tobytes() == half.tobytes()
+    assert found["step"] == 3
+    assert reshard.inspect(prefix).tensors["table"].partition == {
+        "strategy": "fixed_shards", "axis": 0, "shards": 3,
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match="Dtype half not supported"):
+        tensorflow.ask("checkpoint_values", prefix=prefix)
+    layout = {"partitions": [{"match": "table|half", "fixed_shards": 2}]}
+    report = reshard.convert(prefix, tmp_path / "two", layout=layout)
+    assert report.warnings == (
+        "'half' (float16) is stored whole: TensorFlow cannot put slices of this dtype together",
+    )
+    values = tensorflow.ask("checkpoint_values", prefix=str(tmp_path / "two"))
+    assert values[f"table{VALUE}"] == ["float32", [10, 6], table.tobytes()]
+    assert values[f"half{VALUE}"] == ["float16", [14], half.tobytes()]
 
 
 def test_what_is_not_read_is_named(saved: Saved, tmp_path: Path) -> None:

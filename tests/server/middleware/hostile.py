@@ -285,8 +285,10 @@ class Maker:
         if self.chance.random() < 0.5:
             return Hostile(f"query {query[:40]}", request("GET", f"/v1/conversions?{query}"))
         name = "" if "shard" in slices or "name=" in slices else "name=w&"
+        path = self.chance.choice(["tensors", "tensors/proof", "tensors/identity"])
         return Hostile(
-            f"slices {slices}", request("GET", f"/v1/tensors?checkpoint=data/run&{name}{slices}")
+            f"slices {slices} of {path}",
+            request("GET", f"/v1/{path}?checkpoint=data/run&{name}{slices}"),
         )
 
     def odd_layout(self) -> Hostile:

@@ -4,6 +4,7 @@
 
     __0_0.distcp, …    a file for each shard: slice i of each tensor is in file i
     __N_0.distcp       values that are no tensors, behind the last shard
+    __M_0.distcp, …    values that are not read, a file for each
     slices.json        layouts and digests
     .metadata          written last
 
@@ -22,6 +23,7 @@ from typing import Any
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.dcp.entries import ItemPlace
 from reshard.formats.dcp.files import METADATA, data_file
+from reshard.formats.dcp.write.carried import carried_archive
 from reshard.formats.dcp.write.items import TensorItem, items_file, next_item, values_file
 from reshard.formats.dcp.write.metadata import PlacedEntry, PlacedItem, metadata_bytes
 from reshard.formats.dcp.write.state import StateEntry, entry_value, python_numbers, state_entries
@@ -119,19 +121,32 @@ class _Planned:
         return {METADATA: metadata}
 
     def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
-        """Writes the file of values, if there are any: its digest, and where each is."""
-        entries = [entry for entry in self._entries if not entry.tensor]
+        """Writes the files of values, if there are any: their digests, and where each value is."""
+        digests, places = self._write_carried(root)
+        entries = [entry for entry in self._entries if not entry.tensor and not entry.carried]
         if not entries:
-            return {}, {}
+            return digests, places
         file = data_file(len(self.shared))
         numbers = self._read_numbers(root)
         content, found = values_file([encode_pickle(entry_value(e, numbers)) for e in entries])
         (root / file).write(content)
-        places = {
-            entry.name: ItemPlace(file, offset, nbytes)
-            for entry, (offset, nbytes) in zip(entries, found, strict=True)
-        }
-        return {file: digest_of(content)}, places
+        for entry, (offset, nbytes) in zip(entries, found, strict=True):
+            places[entry.name] = ItemPlace(file, offset, nbytes)
+        return {**digests, file: digest_of(content)}, places
+
+    def _write_carried(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
+        """Copies the archives of values that are not read, one at a time."""
+        digests: dict[str, str] = {}
+        places: dict[str, ItemPlace] = {}
+        for entry in self._entries:
+            leaf = entry.carried
+            if leaf is not None and leaf.carried is not None:
+                file = data_file(len(self.shared) + 1 + len(places))
+                content = carried_archive(leaf.carried, leaf.name)
+                (root / file).write(content)
+                digests[file] = digest_of(content)
+                places[entry.name] = ItemPlace(file, 0, len(content))
+        return digests, places
 
     def _read_numbers(self, root: Location) -> dict[str, Any]:
         """The numbers, from their elements."""

@@ -34,12 +34,14 @@ class StateEntry(Struct, frozen=True):
     Attributes:
         path: its keys; numbers are positions of lists.
         tensor: the tensor's name in the target; "" for another value.
+        carried: the leaf of a value that is not read.
         values: the leaves of another value, each with its positions in it: one without any, or those of a list.
     """
 
     name: str
     path: tuple[str | int, ...]
     tensor: str = ""
+    carried: Leaf | None = None
     values: tuple[tuple[tuple[int, ...], Leaf], ...] = ()
 
 
@@ -97,17 +99,19 @@ def _entries(
     """Each entry, with the name of its first leaf."""
     split = _split_lists(target, paths, numbers)
     values: dict[Keys, list[tuple[tuple[int, ...], Leaf]]] = {}
-    tensors: dict[Keys, Leaf] = {}
+    whole: dict[Keys, Leaf] = {}
     for leaf, path in zip(target.leaves, paths, strict=True):
-        if leaf.tensor and leaf.name not in numbers:
-            values[path], tensors[path] = [], leaf
+        if leaf.carried or (leaf.tensor and leaf.name not in numbers):
+            values[path], whole[path] = [], leaf
             continue
         above = next((path[:n] for n in _list_depths(path) if path[:n] not in split), path)
         positions = tuple(int(step.key) for step in path[len(above) :])
         values.setdefault(above, []).append((positions, leaf))
     for path, found in values.items():
-        if path in tensors:
-            yield _entry(path, tensor=tensors[path].name), tensors[path].name
+        one = whole.get(path)
+        if one is not None:
+            of_entry = {"carried": one} if one.carried else {"tensor": one.name}
+            yield _entry(path, **of_entry), one.name
         else:
             yield _entry(path, values=tuple(found)), found[0][1].name
 
@@ -125,10 +129,11 @@ def _list_depths(path: Keys) -> Iterator[int]:
 def _split_lists(
     target: TargetCheckpoint, paths: list[Keys], numbers: frozenset[str]
 ) -> frozenset[Keys]:
-    """The lists that are no single value, since a tensor or a dict is in them."""
+    """The lists that are no single value, since a tensor, a dict or a value that is not read is in them."""
     found = set()
     for leaf, path in zip(target.leaves, paths, strict=True):
         is_split = (leaf.tensor and leaf.name not in numbers) or leaf.value_type == "Dict"
+        is_split = is_split or leaf.carried is not None
         for depth in _list_depths(path):
             if is_split or not all(step.is_sequence for step in path[depth:]):
                 found.add(path[:depth])

@@ -1,7 +1,8 @@
 """The files of a TensorFlow target: data files, in which slices follow one another, and the index, which is written last.
 
-Slice i of each tensor is in data file i. The first file begins with what is known before: the object graph and texts. A record of the
-layout and of digests is beside the index, as ``PREFIX.slices.json``.
+Slice i of each tensor is in data file i. The first file begins with what is known before: the object graph and texts. Tensors of strings,
+which come from a checkpoint of TensorFlow, are in a last file. A record of the layout and of digests is beside the index, as
+``PREFIX.slices.json``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C
-from reshard.errors import PlanError
+from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import Carried, Leaf
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile, StoredRanges
 from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.slice_file import (
@@ -32,7 +34,12 @@ from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
 from reshard.formats.tensorflow.form import TensorflowForm
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, VALUE, key_of
 from reshard.formats.tensorflow.slice_keys import slice_key
-from reshard.formats.tensorflow.strings import stored_string
+from reshard.formats.tensorflow.strings import (
+    joined_bytes,
+    one_string,
+    read_strings,
+    stored_strings,
+)
 from reshard.formats.tensorflow.write.graph import object_graph
 from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.grid import Grid, Index
@@ -49,7 +56,7 @@ def plan_files(target: TargetCheckpoint, form: TensorflowForm) -> FileMap:
     return FileMap(
         places=planned.places,
         finish=planned.finish,
-        names=lambda: [f"{STAGED_PREFIX}{INDEX}", *planned.sizes],
+        names=planned.names,
         shared=planned.sizes,
         shared_file=planned.shared_file,
     )
@@ -73,11 +80,16 @@ class _Planned:
             name: tensor.packed or Grid.whole(tensor.spec.shape)
             for name, tensor in target.tensors.items()
         }
-        self._count = max((1, *(grid.count for grid in self._grids.values())))
+        shards = max((1, *(grid.count for grid in self._grids.values())))
+        self._count = shards + any(self._carried())
         head = sum(len(text.stored) for text in self._texts.values())
-        self.sizes = {self._file(number): 0 for number in range(self._count)}
+        self.sizes = {self._file(number): 0 for number in range(shards)}
         self.sizes[self._file(0)] = head
         self._stored = self._located()
+
+    def names(self) -> list[str]:
+        """The names of all files but the record."""
+        return [f"{STAGED_PREFIX}{INDEX}", *map(self._file, range(self._count))]
 
     def _file(self, number: int) -> str:
         return f"{STAGED_PREFIX}{data_ending(number, self._count)}"
@@ -123,9 +135,37 @@ class _Planned:
         ranges = self._ranges(checksums)
         entries = {b"": header_bytes(self._count)}
         entries |= {key.encode(): entry_bytes(text.entry) for key, text in self._texts.items()}
+        entries |= self._write_strings(root)
         for name in self._target.tensors:
             entries |= self._entries(name, ranges)
         return {f"{STAGED_PREFIX}{INDEX}": table_bytes(sorted(entries.items()))}
+
+    def _write_strings(self, root: Location) -> dict[bytes, bytes]:
+        """Writes the file of the tensors of strings, one at a time: the entry of each."""
+        entries: dict[bytes, bytes] = {}
+        number, sizes = self._count - 1, [joined_bytes(one) for _, one in self._carried()]
+
+        def pieces() -> Iterator[bytes]:
+            offset = 0
+            for (leaf, carried), nbytes in zip(self._carried(), sizes, strict=True):
+                stored, crc = stored_strings(read_strings(carried, repr(leaf.name)))
+                if len(stored) != nbytes:
+                    raise CorruptError(
+                        f"{carried.parts[0].extent.path}: the strings of {leaf.name!r} take {nbytes:,} bytes, and {len(stored):,} would be "
+                        "enough; the file was not written by TensorFlow: save it again with TensorFlow"
+                    )
+                entry = Entry(STRING, carried.shape, number, offset, nbytes, crc)
+                entries[self._keys[leaf.name].encode()] = entry_bytes(entry)
+                offset += nbytes
+                yield stored
+
+        if sizes:
+            (root / self._file(number)).write_pieces(pieces(), sum(sizes))
+        return entries
+
+    def _carried(self) -> Iterator[tuple[Leaf, Carried]]:
+        """The tensors of strings, and where the source has them."""
+        return ((leaf, leaf.carried) for leaf in self._target.leaves if leaf.carried)
 
     def _ranges(self, checksums: Iterable[ChunkChecksum]) -> Mapping[str, StoredRanges]:
         found: dict[str, StoredRanges] = defaultdict(lambda: StoredRanges(CRC32C))
@@ -166,7 +206,7 @@ def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
     """The key of each leaf, by its name. Raises PlanError for two that are equal."""
     names: dict[str, str] = {}
     for leaf in target.leaves:
-        if leaf.tensor or leaf.text is not None:
+        if leaf.tensor or leaf.carried or leaf.text is not None:
             key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
             if key in names:
                 raise PlanError(
@@ -179,7 +219,7 @@ def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
 def _stored_texts(texts: Mapping[str, bytes]) -> Iterator[tuple[str, _Text]]:
     offset = 0
     for key, text in texts.items():
-        stored, crc = stored_string(text)
+        stored, crc = stored_strings(one_string(text))
         yield key, _Text(Entry(STRING, (), 0, offset, len(stored), crc), stored)
         offset += len(stored)
 

@@ -1,0 +1,76 @@
+"""PlannedIdentity: what the identity of a target costs, known before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import UNSET
+
+from reshard.conversion.known_identity import KnownIdentity
+from reshard.documents import plans as documents
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import StoredTensor
+from reshard.identity.leaf_blocks import hashing_memory
+from reshard.planning.cost import DECODE_BYTES_PER_SECOND
+from reshard.record import Record
+
+HASH_BYTES_PER_SECOND = 1.7e9
+"""Reading what was written, finding its tiles and hashing them, on one core (measured, docs/decisions/0067)."""
+
+
+class PlannedIdentity(Record, frozen=True):
+    """What the identity of a target's weights costs.
+
+    Attributes:
+        how: what is done: carry, compute or check.
+        read_bytes: of the target's tensors, which are read once more to be hashed; 0 where the identity is carried.
+        decoded_bytes: those of them that are stored compressed, so that they are decoded, also where chunks were kept as they were.
+        peak_bytes: buffers in memory at the worst moment; never above ``max_memory``.
+        core_s: seconds of one processor, about.
+        source: root that the source records; None where it records none, and then no receipt is written.
+    """
+
+    how: documents.IdentityHow
+    read_bytes: int = 0
+    decoded_bytes: int = 0
+    peak_bytes: int = 0
+    core_s: float = 0.0
+    source: str | None = None
+
+    def _document(self) -> documents.PlannedIdentity:
+        return documents.PlannedIdentity(
+            self.how,
+            self.read_bytes,
+            self.decoded_bytes,
+            self.peak_bytes,
+            self.core_s,
+            UNSET if self.source is None else self.source,
+        )
+
+
+def planned_identity(
+    known: KnownIdentity, target: TargetCheckpoint, max_memory: int, workers: int
+) -> PlannedIdentity | None:
+    """What an identity costs; None where none is made. MemoryBudgetError where hashing needs more memory."""
+    source = None if known.of_source is None else known.of_source.root
+    if known.mode == "none":
+        return None
+    if known.mode == "carry":
+        return PlannedIdentity("carry", source=source)
+    written = [
+        StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in target.tensors.values()
+    ]
+    nbytes = sum(tensor.spec.nbytes for tensor in written)
+    decoded = _decoded_bytes(written)
+    return PlannedIdentity(
+        known.mode,
+        nbytes,
+        decoded,
+        hashing_memory(written, max_memory, workers),
+        nbytes / HASH_BYTES_PER_SECOND + decoded / DECODE_BYTES_PER_SECOND,
+        source,
+    )
+
+
+def _decoded_bytes(written: Collection[StoredTensor]) -> int:
+    return sum(t.spec.nbytes for t in written if t.encoding.compressor != "none")

@@ -1,0 +1,155 @@
+"""Receipt: from which weights others were made, and by which rules. ``identity.receipt.json`` lies beside the target's identity.
+
+A receipt is the converter's word: the rules are recorded as they were applied, so that ``reshard verify --receipt`` can apply them
+again. It has no time and no path: the same conversion gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from reshard.errors import CorruptError, FormatError, MissingError, ReshardError
+from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
+from reshard.formats.record_names import RECEIPT_NAME
+from reshard.layout.changes import Changes
+from reshard.maps.given_map import GivenMap, map_of
+from reshard.storage.location import Location
+from reshard.version import __version__
+
+FORMAT = "reshard weights receipt"
+VERSION = 1
+
+_ROOT = re.compile(r"[0-9a-f]{64}")
+_REMEDY = "restore the file from a copy, or convert anew (identity)"
+
+
+class Receipt(Struct, frozen=True):
+    """From which weights others were made, and by which rules.
+
+    Attributes:
+        source: root of the weights that were converted, 64 hex digits.
+        target: root of what was made of them.
+        reshard: the version that made it.
+        changes: the rules, as written; those of a layout file first.
+        given_map: the map; None without one.
+    """
+
+    source: str
+    target: str
+    reshard: str
+    changes: Changes = Changes()
+    given_map: GivenMap | None = None
+
+
+class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``identity.receipt.json`` holds. ``map``: as ``GivenMap.plain`` has it."""
+
+    format: str
+    version: int
+    reshard: str
+    source: str
+    target: str
+    select: tuple[str, ...]
+    drop: tuple[str, ...]
+    rename: tuple[tuple[str, str], ...]
+    cast: tuple[tuple[str, str], ...]
+    map: Mapping[str, Any] | UnsetType = UNSET
+
+
+class _Head(Struct, frozen=True):
+    """As much of it as every version has."""
+
+    format: str = ""
+    version: int = 0
+
+
+def render_receipt(
+    source: str, target: str, changes: Changes, by: Mapping[str, Any] | None
+) -> bytes:
+    """``identity.receipt.json``: the same bytes for the same conversion. ``by``: the map, as ``GivenMap.plain`` has it."""
+    document = _Document(
+        FORMAT,
+        VERSION,
+        __version__,
+        source,
+        target,
+        changes.select,
+        changes.drop,
+        changes.rename,
+        changes.cast,
+        UNSET if by is None else by,
+    )
+    text = msgspec.json.encode(document, order="deterministic")
+    return msgspec.json.format(text, indent=1) + b"\n"
+
+
+def read_receipt(place: Location) -> Receipt:
+    """The receipt in a file, or in a folder.
+
+    Raises MissingError where there is none, CorruptError, naming the file, where it is damaged, FormatError where another program or
+    a newer version wrote it.
+    """
+    file = place / RECEIPT_NAME if place.is_folder() else place
+    if not file.exists():
+        raise MissingError(
+            f"{file} does not exist: expected the receipt that a conversion writes beside an identity, where its source records one; "
+            "name the file, or the folder that has it (receipt)"
+        )
+    return parse_receipt(read_bytes(file), str(file))
+
+
+def parse_receipt(data: bytes, where: str) -> Receipt:
+    """The content of an ``identity.receipt.json``; errors as for ``read_receipt``."""
+    try:
+        refuse_many_values(data, where)
+        text = checked_text(data, where)
+        _refuse_other(msgspec.json.decode(text, type=_Head), where)
+        document = msgspec.json.decode(text, type=_Document)
+    except msgspec.DecodeError as error:
+        raise _damaged(where, str(error)) from None
+    for problem in _problems(document):
+        raise _damaged(where, problem)
+    return Receipt(
+        document.source,
+        document.target,
+        document.reshard,
+        Changes(document.select, document.drop, document.rename, document.cast),
+        None if document.map is UNSET else _map(document.map, where),
+    )
+
+
+def _refuse_other(head: _Head, where: str) -> None:
+    if head.format != FORMAT:
+        raise FormatError(
+            f"{where} is not a receipt of reshard: expected the format {FORMAT!r}, found {head.format[:60]!r}; choose the file that "
+            "reshard convert wrote"
+        )
+    if head.version != VERSION:
+        raise FormatError(
+            f"{where} has version {head.version} of {FORMAT}, and this reshard reads version {VERSION}; install a newer reshard"
+        )
+
+
+def _problems(document: _Document) -> Iterator[str]:
+    for what in ("source", "target"):
+        if not _ROOT.fullmatch(getattr(document, what)):
+            yield f"its {what} is {getattr(document, what)[:80]!r}; expected 64 hex digits"
+    # A text would be taken for the path of a map.
+    if document.map is not UNSET and not isinstance(document.map.get("map"), Mapping):
+        yield f"its map is {str(document.map.get('map'))[:80]!r}; expected the content of a map file"
+
+
+def _map(plain: Mapping[str, Any], where: str) -> GivenMap | None:
+    try:
+        return map_of(plain["map"], plain.get("sizes"), plain.get("reverse") is True)
+    except ReshardError as error:
+        raise _damaged(where, f"its map is none ({error})") from None
+
+
+def _damaged(where: str, what: str) -> CorruptError:
+    return CorruptError(f"{where} is damaged: {what}; {_REMEDY}")

@@ -1,0 +1,32 @@
+"""Identities of weights, and the proofs of slices, for those who send or receive slices."""
+
+from __future__ import annotations
+
+from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
+from reshard.identity.hashes import HASH_BYTES, is_installed
+from reshard.identity.identity_file import (
+    hashed_dtype,
+    parse_identity,
+    render_identity,
+    tree_of_identity,
+)
+from reshard.identity.slice_proof import aligned_slice, check_aligned, check_slice, proof_hashes
+from reshard.streaming.tensor_stream import slice_box
+
+__all__ = [
+    "HASH_BYTES",
+    "PACKED",
+    "aligned_slice",
+    "check_aligned",
+    "check_slice",
+    "hashed_dtype",
+    "is_installed",
+    "numpy_dtype",
+    "opaque_dtype",
+    "parse_identity",
+    "proof_hashes",
+    "render_identity",
+    "slice_box",
+    "storage_bytes",
+    "tree_of_identity",
+]

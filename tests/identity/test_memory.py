@@ -1,0 +1,67 @@
+"""What hashing keeps in memory counts against the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reshard
+from reshard.formats.contents import Encoding, StoredTensor
+from reshard.geometry.grid import Grid
+from reshard.identity import read_leaves
+from reshard.identity.leaf_blocks import (
+    LeafBlock,
+    check_leaves_fit,
+    hashing_memory,
+    kept_bytes,
+    leaf_batches,
+)
+from reshard.layout.tensor_spec import TensorSpec
+
+MIB = 1 << 20
+
+
+def stored(name: str, *shape: int) -> StoredTensor:
+    spec = TensorSpec(name, shape, "uint8", Grid.whole(shape))
+    return StoredTensor(spec, Encoding(), b"\0", may_be_missing=False)
+
+
+def test_hashes_of_leaves_count() -> None:
+    """1 TiB has 2**24 leaves, whose hashes take 512 MiB, and 2**20 kept nodes, which take 32 MiB."""
+    tensor = stored("w", 1 << 20, 1 << 20)
+    with pytest.raises(
+        reshard.MemoryBudgetError,
+        match="to hash 'w' takes 551 MiB, but max_memory is 512 MiB; allow 551MiB",
+    ) as caught:
+        check_leaves_fit([tensor], 512 * MIB)
+    assert caught.value.smallest_bytes is not None
+    check_leaves_fit([tensor], caught.value.smallest_bytes)
+    assert kept_bytes([tensor]) == 32 * MIB
+    batch = next(leaf_batches([tensor], 700 * MIB, 1))
+    assert batch[0].memory_bytes - batch[0].plan.memory_bytes > 512 * MIB
+
+
+def test_hashes_of_tensors_in_flight_are_at_most_5_of_10_000() -> None:
+    for tensor in (stored("w", 4096, 14336), stored("v", 1 << 30)):
+        leaves = next(leaf_batches([tensor], 1 << 30, 1))[0].tree.leaves
+        assert 32 * leaves <= tensor.spec.nbytes * 0.0005 * 2  # tiles have 32 to 64 KiB
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_plan_says_what_hashing_may_take(
+    workers: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs: list[int] = []
+    original = read_leaves._memory_of
+
+    def noted(batch: Sequence[LeafBlock]) -> int:
+        needs.append(original(batch))
+        return needs[-1]
+
+    monkeypatch.setattr(read_leaves, "_memory_of", noted)
+    reshard.identify(checkpoint, workers=workers)
+    tensors: list[Any] = [stored("embed", 301, 257 * 4), stored("w", 4, 130, 70 * 4)]
+    assert 0 < max(needs) <= hashing_memory(tensors, 64 * MIB, workers) <= 64 * MIB
