@@ -26,6 +26,7 @@ from reshard.engine.task import Result
 from reshard.engine.write.uploads import Uploads
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Plan
@@ -49,6 +50,7 @@ class TargetJob(Struct, frozen=True):
         by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
         equal: pairs of source tensors that a map says are equal.
         weights: what is done about the identity of the weights.
+        deltas: those over the source.
     """
 
     number: int
@@ -63,6 +65,7 @@ class TargetJob(Struct, frozen=True):
     by_hosts: bool = False
     equal: tuple[tuple[str, str], ...] = ()
     weights: KnownIdentity = KnownIdentity("none")
+    deltas: tuple[Location, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -81,12 +84,12 @@ class TargetJob(Struct, frozen=True):
 
 def target_jobs(
     planned: Planned,
-    source: Location,
+    source: CheckpointPath,
     targets: Sequence[CheckedTarget],
     identities: Sequence[Identity],
     finished: Container[int],
 ) -> list[TargetJob]:
-    """A job for each target that is not ``finished``; ``source`` is where the source is."""
+    """A job for each target that is not ``finished``."""
     return [
         _target_job(planned, source, number, error_name(target, targets), target, identity)
         for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
@@ -96,7 +99,7 @@ def target_jobs(
 
 def _target_job(
     planned: Planned,
-    source: Location,
+    source: CheckpointPath,
     number: int,
     name: str | None,
     target: CheckedTarget,
@@ -106,7 +109,7 @@ def _target_job(
     summary = planned.summary.plans[number]
     checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
     with about_target(name):
-        weights = known_identity(target.options.identity, summary.plan, planned.reader, source)
+        weights = known_identity(target.options.identity, summary.plan, planned.reader, source.root)
     return TargetJob(
         number,
         name,
@@ -120,6 +123,7 @@ def _target_job(
         planned.by_hosts,
         planned.equal[number],
         weights,
+        source.deltas,
     )
 
 

@@ -8,6 +8,7 @@ from reshard.formats.codecs.array import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
 from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
+from reshard.formats.codecs.layered import LayeredStream, layered_decoder_bytes
 from reshard.formats.codecs.raw import AtOnceStream, FillStream, RawStream
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import DecodeStream
@@ -77,7 +78,8 @@ def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
 
 def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     """Upper bound of the memory that one stream takes; arithmetic only."""
-    ahead_bytes = min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
+    streams = 1 + (int(encoding.spec) if encoding.compressor == "delta" else 0)
+    ahead_bytes = streams * min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
     turned_bytes = decoded_bytes if encoding.axis_order else 0
     return ahead_bytes + _decoder_bytes(encoding, decoded_bytes) + turned_bytes
 
@@ -91,6 +93,8 @@ def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
         return blosc_decoder_bytes(encoding.spec, decoded_bytes)
     if encoding.compressor == "tensorstore":
         return array_decoder_bytes(decoded_bytes)
+    if encoding.compressor == "delta":
+        return layered_decoder_bytes(encoding.spec)
     return decoded_bytes if encoding.gathered == "at once" else 0
 
 
@@ -128,6 +132,8 @@ def _decoder(
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":
         return BloscStream(source, decoded_bytes, encoding.spec)
+    if encoding.compressor == "delta":
+        return LayeredStream(source, decoded_bytes, encoding.read_ahead_bytes)
     if encoding.gathered == "at once":
         return AtOnceStream(source, decoded_bytes)
     return RawStream(source, decoded_bytes)
