@@ -21,6 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
+from reshard.api.deltas import DeltaChecksum, DeltaEncoding, apply, delta
 from reshard.api.identity import identify, sign
 from reshard.api.inspection import (
     checkpoint_format,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
+    from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
@@ -137,6 +139,10 @@ __all__ = [
     "ConversionReport",
     "ConvertOptions",
     "CorruptError",
+    "DeltaChecksum",
+    "DeltaEncoding",
+    "DeltaReport",
+    "DeltaTensor",
     "DeviceMesh",
     "DiffReport",
     "Encoding",
@@ -219,6 +225,7 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
+    "apply",
     "check_arguments",
     "checkpoint_format",
     "clean",
@@ -226,6 +233,7 @@ __all__ = [
     "convert",
     "convert_all",
     "convert_part",
+    "delta",
     "diff",
     "distribute_tensor",
     "doctor",
@@ -259,6 +267,8 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
+    "DeltaReport": "reshard.deltas.report",
+    "DeltaTensor": "reshard.deltas.report",
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_digests",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from reshard.api.deltas import with_deltas
 from reshard.arguments import changes_of, check_missing_chunks, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
@@ -45,6 +46,7 @@ def verify(
     missing_chunks: MissingChunks | None = None,
     identity: str | Path | None = None,
     key: Path | None = None,
+    deltas: Sequence[Path] | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -67,6 +69,8 @@ def verify(
             is computed anew; what is recorded beside the weights proves nothing.
         key: a PEM file with the public key that signed the root (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
+        deltas: the folders of deltas over ``a``, as for ``reshard.apply``: the version that they make of it is verified, and nothing is
+            written. Without ``b`` every checksum that they record is compared.
         max_memory, workers, progress: as for ``diff``.
 
     Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
@@ -90,6 +94,8 @@ def verify(
         )
     rules = given_rules(other is not None, select, drop, rename, cast)
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
+    if deltas is not None:
+        chosen = with_deltas(chosen, deltas)
     if identity is not None or key is not None:
         if other is not None:
             raise PlanError(

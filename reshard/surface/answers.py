@@ -16,6 +16,7 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
+    from reshard.deltas.report import DeltaReport
     from reshard.documents.checkpoints import Inspection
     from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
     from reshard.identity.identification import Identification
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "answer_of",
+    "applied",
     "clean",
     "content_document",
     "conversion_plan",
     "conversion_plans",
     "conversion_report",
     "conversion_reports",
+    "delta_document",
     "diff_document",
     "doctor",
     "fingerprint",
@@ -108,6 +111,16 @@ def conversion_plans(
 def conversion_report(report: ConversionReport | PartReport) -> Document:
     """The object of ``convert``, and of ``convert --part``."""
     return {"command": "convert", **report.to_dict()}
+
+
+def applied(report: ConversionReport) -> Document:
+    """The object of ``apply``."""
+    return {"command": "apply", **report.to_dict()}
+
+
+def delta_document(report: DeltaReport) -> Document:
+    """The object of ``delta``."""
+    return {"command": "delta", **report.to_dict()}
 
 
 def conversion_reports(

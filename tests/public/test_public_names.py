@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
     "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "ConversionPlan",
-    "ConversionReport", "ConvertOptions", "CorruptError", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
+    "ConversionReport", "ConvertOptions", "CorruptError", "DeltaChecksum", "DeltaEncoding", "DeltaReport", "DeltaTensor", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict",
     "FilesOf", "Fingerprint", "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid",
     "Identification", "IdentityMode", "IdentityReport", "IdentityVerdict", "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError", "LayoutMap", "LayoutPreview",
     "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MapSummary", "MaxSizePartitioner", "MemoryBudgetError",
@@ -30,7 +30,7 @@ PUBLIC = [
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "Unlisted", "VariableError",
     "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
-    "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "diff", "distribute_tensor",
+    "apply", "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "delta", "diff", "distribute_tensor",
     "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "restore", "save", "sign", "starter_layout", "steps", "verify",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import reshard
+from reshard.cli.delta_options import Deltas
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.options import (
     Item,
@@ -44,6 +45,7 @@ EXAMPLES = examples(
     "reshard verify ckpt/1000 hf --map to_hf.yaml",
     "reshard verify served --identity identities/served",
     "reshard verify served --key release.pub.pem",
+    "reshard verify hf --delta published/weight_v000001 --delta published/weight_v000002",
     "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -103,6 +105,7 @@ def verify(
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: Identity = None,
     key: Key = None,
+    delta: Deltas = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: AskedServer = None,
@@ -128,6 +131,9 @@ def verify(
 
     With --identity or --key the root of A's weights is computed, and must be the one that is given or signed; what is recorded
     beside the weights proves nothing. Exit code 3 also if the key has signed something else.
+
+    With --delta, once for each, the version that the deltas make of A is verified, and nothing is written: with B bit by bit, without it by
+    the checksums that they record.
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
@@ -155,6 +161,7 @@ def verify(
                 "--workers": workers,
                 "--identity": identity,
                 "--key": key,
+                "--delta": delta,
             }
         )
         found = _verify_there(
@@ -168,6 +175,7 @@ def verify(
             "unlisted": unlisted,
             "identity": identity,
             "key": key,
+            "deltas": delta,
             **mapped,
         }
         try:
