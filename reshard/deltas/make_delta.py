@@ -15,11 +15,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.deltas.fill import fill_windows
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
-from reshard.deltas.windows import Window, fill_windows, rounds
+from reshard.deltas.windows import Window, rounds
 from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read

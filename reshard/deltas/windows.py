@@ -11,25 +11,16 @@ A tensor is made in cells, each a run of its row-major bytes. A round has the ce
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.buffers import ALIGNMENT
-from reshard.engine.decode.chunk_reader import check_recorded
-from reshard.engine.limits import Limits
-from reshard.errors import VerificationError
-from reshard.formats.base import Reader
 from reshard.geometry.box import Box
-from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.grid import Grid, Index
 from reshard.geometry.row_major import Cut
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.make import Keeping, make_tensors
-from reshard.maps.mapped import MappedTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,8 +76,8 @@ class Window(Struct, frozen=True):
         if not all(touched):
             return False
         parts = self.spec.storage.parts
-        low = _number(tuple(one[0] for one in touched), parts)
-        high = _number(tuple(one[-1] for one in touched), parts)
+        low = cell_number(tuple(one[0] for one in touched), parts)
+        high = cell_number(tuple(one[-1] for one in touched), parts)
         return low < self.stop and high >= self.first
 
 
@@ -128,80 +119,9 @@ def _windows(spec: TensorSpec, most_bytes: int) -> Iterator[Window]:
     yield Window(spec, first, number, start, end)
 
 
-class Filling:
-    """The bytes of a window in the making; elements come in any order, from any thread."""
-
-    def __init__(self, window: Window, memory: Bytes) -> None:
-        self.window = window
-        self.memory = memory
-        self._left = window.nbytes
-        self._lock = Lock()
-        self._kind = opaque_dtype(window.spec.itemsize)
-
-    def put(self, box: Box, elements: npt.NDArray[Any]) -> None:
-        """Takes the elements of a box of the tensor; those of other windows are passed over."""
-        storage = self.window.spec.storage
-        for index in product(*storage.overlapping(box)):
-            inside = storage.box(index).intersect(box)
-            if inside is not None and self.window.has(_number(index, storage.parts)):
-                self._put(index, inside, elements[inside.relative_to(box.start).slices])
-
-    def _put(self, index: Index, inside: Box, elements: npt.NDArray[Any]) -> None:
-        spec = self.window.spec
-        cell = spec.storage.box(index)
-        start = _offset(cell.start, spec.shape) * spec.itemsize - self.window.start
-        memory = self.memory[start : start + cell.size * spec.itemsize]
-        place = memory.view(self._kind).reshape(cell.shape)
-        place[inside.relative_to(cell.start).slices] = elements.view(self._kind)
-        with self._lock:
-            self._left -= inside.size * spec.itemsize
-
-    def check(self) -> None:
-        """Raises VerificationError unless every byte came, once."""
-        if self._left:
-            raise VerificationError(
-                f"{self.window.spec.name!r}: {abs(self._left)} bytes were {'not made' if self._left > 0 else 'made twice'}; this is a defect of the "
-                "program, please report it"
-            )
-
-
-def fill_windows(
-    reader: Reader,
-    made: Sequence[MappedTensor],
-    windows: Sequence[Window],
-    memory: Bytes,
-    limits: Limits,
-) -> list[Bytes]:
-    """The bytes of each window, made of a checkpoint; ``memory`` has room for all of them.
-
-    Raises CorruptError where a chunk does not decode, and where a tensor that is read whole and once has not the digest that is
-    recorded of it.
-    """
-    fillings: dict[str, Filling] = {}
-    at = 0
-    for window in windows:
-        fillings[window.spec.name] = Filling(window, memory[at : at + window.nbytes])
-        at += window.room
-    tensors = [replace(one, spec=w.spec) for one, w in zip(made, windows, strict=True)]
-    is_all = all(window.is_whole for window in windows)
-    keeping = Keeping(
-        lambda name, box, elements: fillings[name].put(box, elements),
-        None if is_all else lambda name, box: fillings[name].window.needs(box),
-    )
-    found = make_tensors(reader, tensors, limits, keeping)
-    for filling in fillings.values():
-        filling.check()
-    for (_, name), digest in found.books.source_digests().items() if is_all else ():
-        check_recorded(name, digest, reader.tensors[name].digest or digest)
-    return [fillings[window.spec.name].memory for window in windows]
-
-
-def _number(index: Index, parts: Sequence[int]) -> int:
+def cell_number(index: Index, parts: Sequence[int]) -> int:
+    """The number of a cell, or of an element, counted row-major."""
     number = 0
     for at, count in zip(index, parts, strict=True):
         number = number * count + at
     return number
-
-
-def _offset(start: Sequence[int], shape: Sequence[int]) -> int:
-    return _number(tuple(start), shape)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,28 +112,71 @@ def test_minus_zero_and_the_payload_of_a_nan_are_changes(tmp_path: Path) -> None
     assert apply_delta(tmp_path / "weight_v000001", bytes_of(old)) == bytes_of(new)
 
 
-def test_tensors_that_are_larger_than_the_memory_come_in_windows(tmp_path: Path) -> None:
+TURNED = {"map": [{"from": "large", "to": "large", "shape": "a b -> b a"}, {"from": "small", "to": "small"}]}  # fmt: skip
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("given", [None, TURNED], ids=["as it is", "turned"])
+@pytest.mark.parametrize("encoding", PAYLOADS)
+def test_tensors_that_are_larger_than_the_memory_come_in_windows(
+    encoding: str, given: dict | None, compression: str, tmp_path: Path
+) -> None:
     old = {"large": array((3001, 4004), "float32"), "small": array((5,), "bfloat16")}
     new = stepped(old, 0.001, 3)
-    save(tmp_path / "new", new)
     layout = {
         "mesh": {"axes": ["m"], "shape": [4]},
         "rules": [{"match": "large", "axes": [None, "m"]}],
         "unmatched": "replicate",
     }
-    reshard.convert(tmp_path / "new", tmp_path / "step", to="orbax", layout=layout)
-    for encoding in PAYLOADS:
-        target = tmp_path / encoding / "weight_v000003"
-        target.parent.mkdir()
-        delta(
-            tmp_path / "old" if (tmp_path / "old").exists() else save(tmp_path / "old", old),
-            tmp_path / "step", target, encoding=encoding, max_memory="80MiB", workers=2,
-        )  # fmt: skip
-        assert apply_delta(target, bytes_of(old)) == bytes_of(new)
+    source = {**new, "large": np.ascontiguousarray(new["large"].T)} if given else new
+    if given:
+        layout["rules"] = [{"match": "large", "axes": ["m", None]}]
+    reshard.convert(
+        save(tmp_path / "new", source), tmp_path / "step", to="orbax", layout=layout,
+        compression=compression,
+    )  # fmt: skip
+    target = tmp_path / "weight_v000003"
+    delta(
+        save(tmp_path / "old", old), tmp_path / "step", target,
+        encoding=encoding, map=given, max_memory="100MiB", workers=2,
+    )  # fmt: skip
+    assert apply_delta(target, bytes_of(old)) == bytes_of(new)
+
+
+def test_two_writers_of_one_version(tmp_path: Path) -> None:
+    """The second is refused while the first is at work, and nothing half-done is there."""
+    place = save(tmp_path / "old", {"a": array((8,), "float32")})
+    target, said = tmp_path / "weight_v000001", []
+
+    def again(_: reshard.Progress) -> None:
+        with pytest.raises(reshard.TargetBusyError) as error:
+            delta(place, place, target)
+        said.append(str(error.value))
+        assert not target.exists()
+
+    delta(place, place, target, progress=again)
+    assert said
+    assert str(target) in said[0]
+    assert target.exists()
+
+
+def test_a_source_that_changes_meanwhile(tmp_path: Path) -> None:
+    old = save(tmp_path / "old", {"a": array((8,), "float32")})
+    new = save(tmp_path / "new", {"a": array((8,), "float32")})
+
+    def change(_: reshard.Progress) -> None:
+        save_file({"a": array((8,), "float32"), "b": array((1,), "uint8")}, new / "model.safetensors")  # fmt: skip
+
+    with pytest.raises(reshard.SourceChangedError) as error:
+        delta(old, new, tmp_path / "weight_v000001", progress=change)
+    assert str(error.value) == (
+        f"'{old}' or '{new}' changed while they were read; nothing was published; run again when nothing writes to them"
+    )
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["new", "old"]
 
 
 def test_rules_are_applied_to_new_and_to_an_old_step(tmp_path: Path) -> None:
-    steps = [{"params": {"w": array((32, 16), "float32").astype(ml_dtypes.bfloat16).astype("f4"), "b": array((16,), "float32")}, "opt": array((4,), "float32")} for _ in range(2)]  # fmt: skip
+    steps = [{"params": {"w": RNG.normal(size=(32, 16)).astype("f4"), "b": RNG.normal(size=16).astype("f4")}, "opt": np.ones(4, "f4")} for _ in range(2)]  # fmt: skip
     for number, step in enumerate(steps):
         reshard.save(tmp_path / f"step{number}", step)
     rules = {"select": ["^params/"], "rename": {"^params/": "model."}, "cast": {"float": "bfloat16"}}  # fmt: skip
