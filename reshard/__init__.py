@@ -21,7 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
-from reshard.api.deltas import DeltaChecksum, DeltaEncoding, apply, delta
+from reshard.api.deltas import DeltaChecksum, DeltaEncoding, apply, delta, inspect_versions
 from reshard.api.identity import identify, sign
 from reshard.api.inspection import (
     checkpoint_format,
@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
+    from reshard.inspection.versions import VersionInfo
     from reshard.layout.devices import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
@@ -224,6 +225,7 @@ __all__ = [
     "VariableTypeError",
     "Verification",
     "VerificationError",
+    "VersionInfo",
     "__version__",
     "apply",
     "check_arguments",
@@ -242,6 +244,7 @@ __all__ = [
     "identify",
     "inspect",
     "inspect_run",
+    "inspect_versions",
     "is_checkpoint",
     "layout_map_scope",
     "list_devices",
@@ -318,6 +321,7 @@ _LAZY = {
     "TimePlan": "reshard.planning.time_plan",
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
+    "VersionInfo": "reshard.inspection.versions",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
+    from reshard.inspection.versions import VersionInfo
 
 DeltaEncoding = Literal["xor", "overwrite"]
 """What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become."""
@@ -100,6 +101,22 @@ def delta(
         most,
     )
     return make_delta(request, limits, progress)
+
+
+def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
+    """Describes the versions of weights in a folder, or one delta: what each stands on, its size, and whether the newest needs it.
+
+    Reads metadata only.
+
+    Raises NotACheckpointError where there are none.
+
+    >>> [one.name for one in inspect_versions("published") if not one.is_needed]  # doctest: +SKIP
+    """
+    from reshard.inspection.versions import versions_of
+    from reshard.storage.location import locate
+
+    text = path_of("folder", path)
+    return versions_of(text, locate(text))
 
 
 def _check_version(version: Any) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
+    from reshard.inspection.versions import VersionInfo
     from reshard.planning.time_plan import TimePlan
     from reshard.storage.buckets.doctor import BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -52,6 +53,7 @@ __all__ = [
     "sign",
     "starter_document",
     "verification",
+    "versions_document",
 ]
 
 Document = dict[str, Any]
@@ -121,6 +123,11 @@ def applied(report: ConversionReport) -> Document:
 def delta_document(report: DeltaReport) -> Document:
     """The object of ``delta``."""
     return {"command": "delta", **report.to_dict()}
+
+
+def versions_document(uri: str, versions: Sequence[VersionInfo]) -> Document:
+    """The object of ``inspect`` of versions."""
+    return {"command": "inspect", "uri": uri, "versions": [one.to_dict() for one in versions]}
 
 
 def conversion_reports(

@@ -29,9 +29,9 @@ PUBLIC = [
     "ShardedVariable", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError", "Target",
     "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout", "TensorPreview",
     "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport", "TreeError", "Unlisted", "VariableError",
-    "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "__version__",
+    "VariableIndexError", "VariableTypeError", "Verification", "VerificationError", "VersionInfo", "__version__",
     "apply", "check_arguments", "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "delta", "diff", "distribute_tensor",
-    "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
+    "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run", "inspect_versions", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "restore", "save", "sign", "starter_layout", "steps", "verify",
 ]  # fmt: skip
 
