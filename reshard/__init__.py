@@ -21,6 +21,7 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
+from reshard.api.deltas import DeltaChecksum, DeltaEncoding, apply, delta, inspect_versions
 from reshard.api.identity import identify, prove, sign
 from reshard.api.inspection import (
     checkpoint_format,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
+    from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
+    from reshard.inspection.versions import VersionInfo
     from reshard.layout.devices import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
@@ -145,6 +148,10 @@ __all__ = [
     "ConversionReport",
     "ConvertOptions",
     "CorruptError",
+    "DeltaChecksum",
+    "DeltaEncoding",
+    "DeltaReport",
+    "DeltaTensor",
     "DeviceMesh",
     "DiffReport",
     "Encoding",
@@ -230,8 +237,10 @@ __all__ = [
     "VariableTypeError",
     "Verification",
     "VerificationError",
+    "VersionInfo",
     "WeightsIdentity",
     "__version__",
+    "apply",
     "check_arguments",
     "checkpoint_format",
     "clean",
@@ -239,6 +248,7 @@ __all__ = [
     "convert",
     "convert_all",
     "convert_part",
+    "delta",
     "diff",
     "distribute_tensor",
     "doctor",
@@ -247,6 +257,7 @@ __all__ = [
     "identify",
     "inspect",
     "inspect_run",
+    "inspect_versions",
     "is_checkpoint",
     "layout_map_scope",
     "list_devices",
@@ -274,6 +285,8 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
+    "DeltaReport": "reshard.deltas.report",
+    "DeltaTensor": "reshard.deltas.report",
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_digests",
@@ -328,6 +341,7 @@ _LAZY = {
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",
+    "VersionInfo": "reshard.inspection.versions",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from reshard.api.deltas import with_deltas
 from reshard.arguments import changes_of, check_missing_chunks, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
@@ -46,6 +47,7 @@ def verify(
     identity: str | Path | None = None,
     key: Path | None = None,
     receipt: Path | None = None,
+    deltas: Sequence[Path] | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -70,6 +72,8 @@ def verify(
             ``identity`` names, else in the checkpoint.
         receipt: an ``identity.receipt.json``, or a folder with one, such as B: the roots of A and B must be those that it names, and B
             what its rules make of A. Both roots are computed anew.
+        deltas: the folders of deltas over ``a``, as for ``reshard.apply``: the version that they make of it is verified, and nothing is
+            written. Without ``b`` every checksum that they record is compared.
         max_memory, workers, progress: as for ``diff``.
 
     Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
@@ -96,6 +100,8 @@ def verify(
         )
     rules = given_rules(other is not None, select, drop, rename, cast)
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
+    if deltas is not None:
+        chosen = with_deltas(chosen, deltas)
     if identity is not None or key is not None:
         if other is not None:
             raise PlanError(

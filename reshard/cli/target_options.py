@@ -81,13 +81,13 @@ def _parameters(*, is_plan: bool) -> list[Parameter]:
     return found
 
 
-def takes_target_options(*, is_plan: bool = False) -> Callable[[_F], _F]:
-    """Gives a command every option of a target, after ``--item``, in place of its ``**given``."""
+def takes_target_options(*, is_plan: bool = False, after: str = "item") -> Callable[[_F], _F]:
+    """Gives a command every option of a target, behind its parameter ``after``, in place of its ``**given``."""
 
     def decorate(command: _F) -> _F:
         own = signature(command, eval_str=True)
         *kept, _ = own.parameters.values()
-        at = list(own.parameters).index("item") + 1
+        at = list(own.parameters).index(after) + 1
         shown = [p.replace(kind=KEYWORD) for p in kept]
         parameters = [*shown[:at], *_parameters(is_plan=is_plan), *shown[at:]]
         # inspect.signature, which typer calls, takes the attribute; the type of a function does not declare it.

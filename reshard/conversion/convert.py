@@ -122,7 +122,7 @@ def run_conversion(run: Run) -> None:
     _find_finished(run)
     if run.is_unfinished:
         planned = _open_and_plan(run)
-        jobs = target_jobs(planned, run.targets, run.identities, run.finished)
+        jobs = target_jobs(planned, run.chosen, run.targets, run.identities, run.finished)
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
         with locked_targets(run, planned, jobs) as targets:
@@ -149,10 +149,11 @@ def _refuse_no_executor(executor: Any) -> None:
 
 def _note_source(run: Run) -> None:
     """Notes the state of the source before anything of it is read: what is read is at least as new."""
-    state = source_state(run.chosen.root)
-    unlisted = run.chosen.unlisted
+    chosen = run.chosen
+    state = source_state(chosen.root, chosen.deltas)
     run.identities = [
-        identify_conversion(run.source, target.options, state, unlisted) for target in run.targets
+        identify_conversion(run.source, target.options, state, chosen.unlisted, chosen.deltas)
+        for target in run.targets
     ]
 
 

@@ -77,7 +77,7 @@ def publish_target(target: OpenTarget) -> None:
 
 
 def _refuse_changed_source(job: TargetJob) -> None:
-    if source_state(locate(job.identity.source)) != job.identity.files:
+    if source_state(locate(job.identity.source), job.deltas) != job.identity.files:
         raise SourceChangedError(
             f"the source {job.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"

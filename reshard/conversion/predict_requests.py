@@ -127,6 +127,7 @@ def _lengths(extent: Extent) -> Iterator[int]:
     """The stretches of files that a chunk is read from."""
     if extent.pieces is None:
         yield extent.length
+        yield from (layer.length for layer in extent.layers if layer.length)
     else:
         yield from (piece.box.size * extent.pieces.itemsize for piece in extent.pieces.pieces)
 

@@ -29,6 +29,7 @@ from reshard.engine.task import Result
 from reshard.engine.write.uploads import Uploads
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.tensor_plan import Plan
@@ -52,6 +53,7 @@ class TargetJob(Struct, frozen=True):
         by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
         equal: pairs of source tensors that a map says are equal.
         weights: what is done about the identity of the weights.
+        deltas: those over the source.
     """
 
     number: int
@@ -66,6 +68,7 @@ class TargetJob(Struct, frozen=True):
     by_hosts: bool = False
     equal: tuple[tuple[str, str], ...] = ()
     weights: KnownIdentity = KnownIdentity()
+    deltas: tuple[Location, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -84,13 +87,14 @@ class TargetJob(Struct, frozen=True):
 
 def target_jobs(
     planned: Planned,
+    source: CheckpointPath,
     targets: Sequence[CheckedTarget],
     identities: Sequence[Identity],
     finished: Container[int],
 ) -> list[TargetJob]:
     """A job for each target that is not ``finished``."""
     return [
-        _target_job(planned, number, error_name(target, targets), target, identity)
+        _target_job(planned, source, number, error_name(target, targets), target, identity)
         for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
         if number not in finished
     ]
@@ -98,6 +102,7 @@ def target_jobs(
 
 def _target_job(
     planned: Planned,
+    source: CheckpointPath,
     number: int,
     name: str | None,
     target: CheckedTarget,
@@ -119,6 +124,7 @@ def _target_job(
         planned.by_hosts,
         planned.equal[number],
         planned.weights[number],
+        source.deltas,
     )
 
 

@@ -14,7 +14,7 @@ from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
 from reshard.engine.decode.read_chunk import ChunkMemory, ChunkRead, ChunkResult, read_chunk
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.engine.write.target_digest import slabs
-from reshard.errors import FormatError, StorageError
+from reshard.errors import FormatError, StorageError, VerificationError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.layout.changes import Cast
@@ -63,7 +63,7 @@ def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestR
     """As ``digest_chunks``, but damage is a result, not an error."""
     try:
         return digest_chunks(task, pool)
-    except (FormatError, StorageError) as error:
+    except (FormatError, StorageError, VerificationError) as error:
         nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
         return DigestResult(task.stored.name, 0, nbytes, str(error))
 

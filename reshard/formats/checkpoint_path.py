@@ -22,12 +22,14 @@ class CheckpointPath(Struct, frozen=True):
             location sees no change after that, so it is not kept for the next call.
         before: the requests to buckets that this process had made before it.
         unlisted: what to do with tensors and files that no index lists.
+        deltas: the folders of deltas over it (``formats/delta``), in any order.
     """
 
     path: str
     root: Location
     before: Requests = NONE
     unlisted: Unlisted = "leave"
+    deltas: tuple[Location, ...] = ()
 
     @classmethod
     def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:

@@ -1,6 +1,6 @@
 """Warnings about checkpoints without checksums of their data.
 
-A tensor is protected if a digest is recorded (by the program that wrote it, or by ``reshard fingerprint``), if its
+A tensor is protected if a delta over it records a checksum, if a digest is recorded (by the program that wrote it, or by ``reshard fingerprint``), if its
 chunks or pieces have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
 """
 
@@ -35,6 +35,7 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
         if tensor.digest is None
         and tensor.crcs is None
         and not tensor.encoding.checksum
+        and tensor.encoding.compressor != "delta"
         and name not in agreeing
         and not reader.recorded_ranges(name)
     )

@@ -52,7 +52,7 @@ class Pieces(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore"]
+Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore", "delta"]
 
 
 class Encoding(Struct, frozen=True):
@@ -64,7 +64,8 @@ class Encoding(Struct, frozen=True):
         level: the compressor's level, where it has one.
         checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec of an array of one such chunk;
-            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); else "".
+            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); for ``"delta"``, raw bytes with
+            ``Extent.layers``, how many zstd frames are decoded side by side; else "".
         gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
             reads are cheap.
@@ -85,6 +86,30 @@ class Encoding(Struct, frozen=True):
         return self.compressor == "none" and not self.checksum
 
 
+LayerKind = Literal["xor", "overwrite", "same"]
+
+
+class Layer(Struct, frozen=True):
+    """What one delta makes of the bytes of a chunk that is all of its tensor; the layout is that of ``formats/delta/index.py``.
+
+    Attributes:
+        kind: how the payload changes the bytes; ``"same"`` for a tensor that the delta does not touch, whose bytes are only checked.
+        version: of the delta, for messages.
+        checksum: the kind of ``digest``, by the name that the delta gives it.
+        digest: of all bytes of the tensor with this layer, hex digits.
+        path, offset, length, file_version: of the payload, one zstd frame; as in ``Extent``.
+    """
+
+    kind: LayerKind
+    version: str
+    checksum: str
+    digest: str
+    path: str = ""
+    offset: int = 0
+    length: int = 0
+    file_version: str = ""
+
+
 class Extent(Struct, frozen=True):
     """The location of one encoded chunk: ``length`` bytes of a file from ``offset``, inline bytes, or pieces.
 
@@ -94,6 +119,7 @@ class Extent(Struct, frozen=True):
         pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
             counts the chunk's elements.
         version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
+        layers: what deltas change in the bytes, the oldest first.
     """
 
     path: str
@@ -102,6 +128,7 @@ class Extent(Struct, frozen=True):
     inline: bytes | None = None
     pieces: Pieces | None = None
     version: str = ""
+    layers: tuple[Layer, ...] = ()
 
 
 class RecordedRange(Struct, frozen=True):

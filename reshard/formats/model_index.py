@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, MissingError
+from reshard.errors import CorruptError, MissingError, NotACheckpointError
+from reshard.formats.delta.index import is_delta
 from reshard.formats.json.safe_json import expect, json_value, read_bytes
 from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.location import Location
@@ -39,10 +40,16 @@ class ModelIndex(Struct, frozen=True):
 def read_model_index(file: Location, there: Collection[str]) -> ModelIndex:
     """The index in a file; ``there``: the names in its folder.
 
-    Raises CorruptError where it is damaged or names a file elsewhere, MissingError where one of its files is missing.
+    Raises NotACheckpointError for the index of a delta, CorruptError where it is damaged or names a file elsewhere, MissingError where one of its files is missing.
     """
     data = read_bytes(file, what="the index")
-    weight_map = _weight_map(json_value(data, str(file)), str(file))
+    document = json_value(data, str(file))
+    if is_delta(document):
+        folder = file.parent
+        raise NotACheckpointError(
+            f"{folder} is a delta, which is nothing without the version before it; apply it to that (reshard apply BASE {folder} TARGET)"
+        )
+    weight_map = _weight_map(document, str(file))
     for name, held_by in weight_map.items():
         if "/" in held_by or held_by in ("", ".", ".."):
             raise CorruptError(

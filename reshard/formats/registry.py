@@ -46,13 +46,17 @@ FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE
 """In the order in which they are tried: what Megatron adds tells its checkpoints from others of torch."""
 
 
+LAYER_PRICE = 2500
+"""Memory that a delta takes for each tensor of its base, an overestimate: its entry in the index, in a header, a layer."""
+
+
 class FoundCheckpoint(Struct, frozen=True):
     """A checkpoint of a known format that is not opened yet.
 
     Attributes:
         uri: as the user named it.
         root: viewed as one checkpoint.
-        unlisted: as in ``CheckpointPath``.
+        unlisted, deltas: as in ``CheckpointPath``.
     """
 
     uri: str
@@ -60,15 +64,23 @@ class FoundCheckpoint(Struct, frozen=True):
     recognised: Recognised
     root: Location
     unlisted: Unlisted = "leave"
+    deltas: tuple[Location, ...] = ()
 
     def open(self, record: Record = "checked") -> Reader:
         """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
-        return self.format.open(self.root, record, self.uri, self.unlisted)
+        base = self.format.open(self.root, record, self.uri, self.unlisted)
+        if not self.deltas:
+            return base
+        from reshard.formats.delta.chain import chain_reader
+        from reshard.formats.delta.read_delta import anchor_version, open_delta
+
+        return chain_reader(base, list(map(open_delta, self.deltas)), anchor_version(self.root))
 
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.recognised.count_leaves(self.root)
-        return leaves, leaves * self.format.about.leaf_bytes + self.root.traits.memory_bytes
+        each = self.format.about.leaf_bytes + LAYER_PRICE * len(self.deltas)
+        return leaves, leaves * each + self.root.traits.memory_bytes
 
 
 def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Reader:
@@ -102,7 +114,9 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     place = viewed(root, known)
     _refuse_unfinished(uri, place)
-    return FoundCheckpoint(source_text(uri), known, recognised, place, chosen.unlisted)
+    return FoundCheckpoint(
+        source_text(uri), known, recognised, place, chosen.unlisted, chosen.deltas
+    )
 
 
 def viewed(root: Location, known: Format | None = None) -> Location:

@@ -213,6 +213,10 @@ def _places(extent: Extent) -> Iterator[tuple[str, str, str]]:
     """The files that contain the chunk, their versions, and the place in each."""
     if extent.pieces is None:
         yield extent.path, extent.version, f"{extent.offset} {extent.length}"
+        for layer in extent.layers:
+            place = f"{layer.kind} {layer.offset} {layer.length} {layer.digest}"
+            if layer.path:
+                yield layer.path, layer.file_version, place
         return
     for piece in extent.pieces.pieces:
         yield piece.path, piece.version, f"{piece.offset} {piece.box} {piece.order}"

@@ -16,12 +16,14 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
+    from reshard.deltas.report import DeltaReport
     from reshard.documents.checkpoints import Inspection
     from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
     from reshard.identity.identification import Identification
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
+    from reshard.inspection.versions import VersionInfo
     from reshard.planning.time_plan import TimePlan
     from reshard.storage.buckets.doctor import BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "answer_of",
+    "applied",
     "clean",
     "content_document",
     "conversion_plan",
     "conversion_plans",
     "conversion_report",
     "conversion_reports",
+    "delta_document",
     "diff_document",
     "doctor",
     "fingerprint",
@@ -50,6 +54,7 @@ __all__ = [
     "sign",
     "starter_document",
     "verification",
+    "versions_document",
 ]
 
 Document = dict[str, Any]
@@ -109,6 +114,21 @@ def conversion_plans(
 def conversion_report(report: ConversionReport | PartReport) -> Document:
     """The object of ``convert``, and of ``convert --part``."""
     return {"command": "convert", **report.to_dict()}
+
+
+def applied(report: ConversionReport) -> Document:
+    """The object of ``apply``."""
+    return {"command": "apply", **report.to_dict()}
+
+
+def delta_document(report: DeltaReport) -> Document:
+    """The object of ``delta``."""
+    return {"command": "delta", **report.to_dict()}
+
+
+def versions_document(uri: str, versions: Sequence[VersionInfo]) -> Document:
+    """The object of ``inspect`` of versions."""
+    return {"command": "inspect", "uri": uri, "versions": [one.to_dict() for one in versions]}
 
 
 def conversion_reports(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 COMMANDS = (
-    "inspect", "steps", "plan", "convert", "rules", "recipes", "commit", "verify", "diff", "layout", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
+    "inspect", "steps", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "layout", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
 
 

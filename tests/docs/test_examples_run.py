@@ -97,6 +97,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "single" / "to_hf.yaml").write_text(TO_HF)
     (made / "single" / "serve.yaml").write_text(f"mesh: {{model: 4}}\n{TO_HF}")
     reshard.convert(trained, made / "hf", map=made / "single" / "to_hf.yaml", to="safetensors")
+    steps = [made / "single" / "ckpt" / str(number) for number in (1000, 2000, 1000)]
+    for number in (1, 2):
+        version = made / "published" / f"weight_v{number:06d}"
+        reshard.delta(*steps[number - 1 : number + 1], version, map=made / "single" / "to_hf.yaml")
     return made
 
 
@@ -109,7 +113,10 @@ def place(runs: Path, folder: Path, line: str) -> Path:
     if line.split()[1] in ("verify", "diff", "identify", "sign"):
         shutil.copytree(runs / "served", folder / "served")
         shutil.copytree(runs / "others", folder / "others")
+    if line.split()[1] in ("verify", "diff", "identify", "sign", "delta", "apply"):
         shutil.copytree(runs / "hf", folder / "hf")
+    if line.split()[1] in ("verify", "apply"):
+        shutil.copytree(runs / "published", folder / "published")
     if "--identity" in line or ("verify" in line and "--key" in line):
         reshard.sign(folder / "served", keys[0])
         shutil.copytree(folder / "served", folder / "identities" / "served")

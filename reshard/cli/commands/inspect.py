@@ -35,6 +35,8 @@ def inspect(
 ) -> None:
     """Show the content of a checkpoint: names, shapes, dtypes, chunks, layouts, bytes.
 
+    Of a delta, or of a folder with versions such as weight_v000007, it shows what each stands on, its size, and whether the newest needs it.
+
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
     from reshard.cli.console import print_json
@@ -45,7 +47,13 @@ def inspect(
 
         found = inspect_there(asked, src, choice_there(step, item, unlisted))
     else:
-        found = content_document(reshard.inspect(source_of(src, step, item), unlisted=unlisted))
+        source = source_of(src, step, item)
+        try:
+            found = content_document(reshard.inspect(source, unlisted=unlisted))
+        except reshard.NotACheckpointError:
+            if not _showed_versions(source, as_json):
+                raise
+            return
     if as_json:
         print_json(answer_of("inspect", found))
         return
@@ -54,3 +62,22 @@ def inspect(
     from reshard.cli.views.inspection import inspection_view
 
     print_all(inspection_view(found, show_all, most_rows()))
+
+
+def _showed_versions(source: str, as_json: bool) -> bool:
+    """Shows the versions in a folder, or a delta; False where there are none."""
+    try:
+        versions = reshard.inspect_versions(source)
+    except reshard.NotACheckpointError:
+        return False
+    if as_json:
+        from reshard.cli.console import print_json
+        from reshard.surface.answers import versions_document
+
+        print_json(versions_document(source, versions))
+        return True
+    from reshard.cli.console import print_all
+    from reshard.cli.views.versions import versions_view
+
+    print_all(versions_view(versions))
+    return True

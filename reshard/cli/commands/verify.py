@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import reshard
+from reshard.cli.delta_options import Deltas
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.options import (
     Item,
@@ -44,6 +45,7 @@ EXAMPLES = examples(
     "reshard verify ckpt/1000 hf --map to_hf.yaml",
     "reshard verify served --identity identities/served",
     "reshard verify served --key release.pub.pem",
+    "reshard verify hf --delta published/weight_v000001 --delta published/weight_v000002",
     "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -115,6 +117,7 @@ def verify(
     identity: Identity = None,
     key: Key = None,
     receipt: Receipt = None,
+    delta: Deltas = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: AskedServer = None,
@@ -142,6 +145,8 @@ def verify(
     beside the weights proves nothing. Exit code 3 also if the key has signed something else.
 
     With --receipt the roots of A and B must be those that the receipt names, and B what its rules make of A.
+    With --delta, once for each, the version that the deltas make of A is verified, and nothing is written: with B bit by bit, without it by
+    the checksums that they record.
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer.
     """
@@ -170,6 +175,7 @@ def verify(
                 "--identity": identity,
                 "--key": key,
                 "--receipt": receipt,
+                "--delta": delta,
             }
         )
         found = _verify_there(
@@ -184,6 +190,7 @@ def verify(
             "identity": identity,
             "key": key,
             "receipt": receipt,
+            "deltas": delta,
             **mapped,
         }
         try:

@@ -8,7 +8,8 @@ count, since recording digests or signing does not change a checkpoint.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -65,19 +66,25 @@ class Identity(Struct, frozen=True):
 
 
 def identify_conversion(
-    source: str, options: CheckedOptions, files: str | None = None, unlisted: Unlisted = "leave"
+    source: str,
+    options: CheckedOptions,
+    files: str | None = None,
+    unlisted: Unlisted = "leave",
+    deltas: Sequence[Location] = (),
 ) -> Identity:
-    """The identity of converting what is at ``source`` now (``files``: its state); not planned yet."""
+    """The identity of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet."""
     state = source_state(locate(source)) if files is None else files
     settings = _settings(options)
     if (
         unlisted != "leave"
     ):  # left out otherwise, so that the identities of earlier versions stay what they are
         settings["unlisted"] = unlisted
+    if deltas:
+        settings["deltas"] = ", ".join(map(real_text, deltas))
     return Identity(real_text(locate(source)), state, settings)
 
 
-def source_state(root: Location) -> str:
+def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
     """Digest of what shows that a file of a checkpoint changed: locally its name, size and time of change (ns), in a bucket
     its version. 32 hex digits.
 
@@ -90,12 +97,12 @@ def source_state(root: Location) -> str:
     # In a bucket it takes requests to look for the files of a prefix; what has a file needs none.
     is_there = root.traits.by_requests and lines != [MISSING]
     listed = files_of(root, is_there=is_there)
-    if listed is None:
-        return _digest(lines)
-    return _digest(f"{file.name}{line}" for file in listed for line in file.state())
+    if listed is not None:
+        lines = [f"{file.name}{line}" for file in listed for line in file.state()]
+    return _digest(itertools.chain(lines, (line for each in deltas for line in each.state())))
 
 
-def _digest(lines: list[str] | Iterator[str]) -> str:
+def _digest(lines: Iterable[str]) -> str:
     found = hashlib.sha256()
     for line in lines:
         found.update(line.encode(errors="surrogateescape") + b"\n")

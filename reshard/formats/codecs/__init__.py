@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
 from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
+from reshard.formats.codecs.layered import LayeredStream, layered_decoder_bytes
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import AtOnceStream, DecodeStream, FillStream, RawStream
 from reshard.formats.codecs.tensorstore import ArrayStream, array_decoder_bytes
@@ -76,7 +77,8 @@ def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
 
 def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     """Upper bound of the memory that one stream takes; arithmetic only."""
-    ahead_bytes = min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
+    streams = 1 + (int(encoding.spec) if encoding.compressor == "delta" else 0)
+    ahead_bytes = streams * min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
     turned_bytes = decoded_bytes if encoding.axis_order else 0
     return ahead_bytes + _decoder_bytes(encoding, decoded_bytes) + turned_bytes
 
@@ -90,6 +92,8 @@ def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
         return blosc_decoder_bytes(encoding.spec, decoded_bytes)
     if encoding.compressor == "tensorstore":
         return array_decoder_bytes(decoded_bytes)
+    if encoding.compressor == "delta":
+        return layered_decoder_bytes(encoding.spec)
     return decoded_bytes if encoding.gathered == "at once" else 0
 
 
@@ -127,6 +131,8 @@ def _decoder(
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":
         return BloscStream(source, decoded_bytes, encoding.spec)
+    if encoding.compressor == "delta":
+        return LayeredStream(source, decoded_bytes, encoding.read_ahead_bytes)
     if encoding.gathered == "at once":
         return AtOnceStream(source, decoded_bytes)
     return RawStream(source, decoded_bytes)

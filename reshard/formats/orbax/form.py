@@ -70,7 +70,7 @@ def _chunks(
 def _encoding(form: OrbaxForm, source: StoredTensor) -> Encoding:
     if form.compression is not None:
         return form.compression
-    if source.encoding.compressor == "tensorstore":
+    if source.encoding.compressor in ("tensorstore", "delta"):
         return Encoding(checksum=True)
     # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
     return replace(source.encoding, checksum=True, gathered="no", axis_order=())

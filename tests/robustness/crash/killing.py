@@ -50,6 +50,11 @@ def run_many_killed(
     return _run(convert_all, point, str(source), targets, limits)
 
 
+def run_call_killed(point: Point | None, name: str, *arguments: Any, **options: Any) -> int:
+    """As ``run_killed``, of another public function."""
+    return _run(call, point, name, arguments, options)
+
+
 def _run(what: Callable[..., None], *arguments: Any) -> int:
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -76,6 +81,16 @@ def convert(point: Point | None, source: str, target: str, options: dict[str, An
     if point is not None:
         set_trap(point)
     reshard.convert(source, target, **options)
+
+
+def call(
+    point: Point | None, name: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Small batches, so that there are many points at which something is done."""
+    task_stream.BATCH_TASKS = 1
+    if point is not None:
+        set_trap(point)
+    getattr(reshard, name)(*arguments, **options)
 
 
 def set_trap(point: Point, end: Callable[[], None] | None = None) -> None:

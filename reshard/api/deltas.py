@@ -1,0 +1,188 @@
+"""The public functions that make deltas and apply them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from msgspec.structs import replace
+
+from reshard.arguments import (
+    bytes_of,
+    changes_of,
+    check_choice,
+    check_positive,
+    path_of,
+    takes_options,
+)
+from reshard.conversion.options import Target
+from reshard.engine.limits import limits_of
+from reshard.errors import PlanError
+
+if TYPE_CHECKING:
+    from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
+    from reshard.conversion.options import ConvertOptions
+    from reshard.conversion.report import ConversionReport
+    from reshard.deltas.report import DeltaReport
+    from reshard.engine.progress import Progress
+    from reshard.formats.checkpoint_path import CheckpointPath
+    from reshard.formats.choose import Step
+    from reshard.inspection.versions import VersionInfo
+
+DeltaEncoding = Literal["xor", "overwrite"]
+"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become."""
+
+DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
+"""The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
+
+
+def delta(
+    old: Path,
+    new: Path,
+    target: Path,
+    *,
+    step: Step | None = None,
+    item: str | None = None,
+    unlisted: Unlisted = "leave",
+    select: Rules | None = None,
+    drop: Rules | None = None,
+    rename: PairRules | None = None,
+    cast: CastRules | None = None,
+    map: MapLike = None,  # noqa: A002  the name of the option
+    sizes: Mapping[str, int] | None = None,
+    reverse: bool = False,
+    base_version: int | None = None,
+    encoding: DeltaEncoding = "xor",
+    checksum: DeltaChecksum = "xxh3-128",
+    file_bytes: int | str | None = None,
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> DeltaReport:
+    """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime and SGLang's ``pull_weights`` read.
+
+    Both are read in lock step, whatever their meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
+    in the delta. ``target`` appears whole or not at all.
+
+    Args:
+        old: the version before it: already converted, or an earlier step, to which the same map and rules are applied.
+        new: the step to publish; ``step`` and ``item`` choose it, as for ``inspect``.
+        target: the folder of the new version; its name says which, such as ``published/weight_v000007``.
+        unlisted: of both, as for ``inspect``.
+        select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
+        base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
+        encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
+        checksum: of whole tensors.
+        file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
+        max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
+            may be read again.
+
+    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due;
+    SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
+
+    >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
+    """
+    from reshard.deltas.make_delta import DeltaRequest, make_delta
+    from reshard.deltas.version_files import FILE_BYTES
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.maps.given_map import map_of
+
+    check_choice("encoding", encoding, get_args(DeltaEncoding))
+    check_choice("checksum", checksum, get_args(DeltaChecksum))
+    most = bytes_of("file_bytes", file_bytes)
+    most = FILE_BYTES if most is None else most
+    check_positive("file_bytes", most, "bytes of payloads in one file, such as 1GiB")
+    _check_version(base_version)
+    limits = limits_of(max_memory, workers, old, new, target)
+    changes = changes_of(select, drop, rename, cast)
+    request = DeltaRequest(
+        choose_checkpoint(old, None, None, "old checkpoint", unlisted),
+        choose_checkpoint(new, step, item, "new checkpoint", unlisted),
+        path_of("target", target),
+        map_of(map, sizes, reverse),
+        changes,
+        encoding,
+        checksum,
+        base_version,
+        most,
+    )
+    return make_delta(request, limits, progress)
+
+
+def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
+    """Describes the versions of weights in a folder, or one delta: what each stands on, its size, and whether the newest needs it.
+
+    Reads metadata only.
+
+    Raises NotACheckpointError where there are none.
+
+    >>> [one.name for one in inspect_versions("published") if not one.is_needed]  # doctest: +SKIP
+    """
+    from reshard.inspection.versions import versions_of
+    from reshard.storage.location import locate
+
+    text = path_of("folder", path)
+    return versions_of(text, locate(text))
+
+
+def _check_version(version: Any) -> None:
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise PlanError(
+            f"base_version is {version!r}; expected the number of a version, from 0; leave it out for the default"
+        )
+
+
+@takes_options(Target)
+def apply(
+    base: Path,
+    deltas: Sequence[Path],
+    target: Path,
+    *,
+    unlisted: Unlisted = "leave",
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    max_growth: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
+    **options: Unpack[ConvertOptions],
+) -> ConversionReport:
+    """Folds deltas into a full checkpoint: converts ``base``, as the last of them leaves it, to ``target``.
+
+    It is a ``convert`` in every other way: any format, mesh and place, in one pass and bounded memory; ``target`` appears whole or not at all, and
+    the same call resumes an interrupted run. Each delta's checksums are compared, and where a delta lists the checksums of all tensors, as those
+    of ``reshard.delta`` do, also those of the tensors that nothing changes.
+
+    Args:
+        base: a full version, safetensors with whole tensors.
+        deltas: the folders of all deltas from the base to the last, in any order.
+        unlisted, max_memory, workers, max_growth, progress, before_publish: as for ``convert``.
+        options: those of ``convert``.
+
+    Raises PlanError for a version that is missing or there twice, VerificationError for a base that is not the one of the deltas and for checksums
+    that differ, and the errors of ``convert``.
+
+    >>> apply("served/v0", ["published/weight_v000001"], "served/v1")  # doctest: +SKIP
+    """
+    from reshard.conversion.check_target import check_target
+    from reshard.conversion.convert import convert_targets
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.storage.local.target_checks import refuse_overlap
+    from reshard.storage.location import locate
+
+    limits = limits_of(max_memory, workers, base, target, max_growth=max_growth)
+    checked = check_target(Target(target, **options), limits)
+    chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
+    for each in chosen.deltas:
+        refuse_overlap(locate(checked.target), each)
+    return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
+
+
+def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:
+    """A base with the deltas over it; PlanError where none is given."""
+    from reshard.storage.location import locate
+
+    if isinstance(deltas, str) or not isinstance(deltas, Sequence) or not deltas:
+        raise PlanError(
+            f"deltas is {deltas!r}; expected a list with the folder of each delta, such as ['weight_v000001']"
+        )
+    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in deltas))

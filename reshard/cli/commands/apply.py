@@ -1,0 +1,79 @@
+"""``reshard apply``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import reshard
+from reshard.cli.delta_options import Base, DeltasAndTarget, split_target
+from reshard.cli.options import (
+    Json,
+    MaxMemory,
+    Misuse,
+    Quiet,
+    ShowAll,
+    Unlisted,
+    Workers,
+    examples,
+    unlisted_option,
+)
+from reshard.cli.target_options import (
+    check_words,
+    given_options,
+    library_options,
+    takes_target_options,
+)
+
+EXAMPLES = examples(
+    "reshard apply hf published/weight_v000001 hf-1",
+    "reshard apply hf published/weight_v00000[1-2] hf-2",
+    "reshard apply hf published/weight_v000001 served --to orbax --mesh model=8",
+)
+
+
+@takes_target_options(after="deltas")
+def apply(
+    base: Base,
+    deltas: DeltasAndTarget,
+    unlisted: Unlisted = "leave",
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Fold deltas into a full checkpoint.
+
+    Converts BASE, as the last of the deltas leaves it, to DST: one pass in bounded memory, any format and mesh. DST appears whole or not at
+    all, and the same command resumes an interrupted run. The versions must follow one another from BASE. The checksum that each delta
+    records of a tensor is compared; deltas of reshard record those of the tensors that they do not change, too.
+
+    Exit code 3 if BASE is not the one from which the deltas were made, or if a checksum differs.
+    """
+    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.progress import watching
+    from reshard.surface.answers import applied
+
+    if given["target"]:
+        raise Misuse(
+            "--target makes several targets of one conversion, but deltas are folded into one; name it after the deltas"
+        )
+    folders, dst = split_target(deltas)
+    options = given_options(given)
+    layout, mesh = given["layout"], given["mesh"]
+    here: dict[str, Any] = {**unlisted_option(unlisted), **library_options(options)}
+    check_words(options, [mesh])
+    with watching(as_json or quiet) as progress:
+        report = reshard.apply(
+            base, folders, dst, layout=layout, mesh=mesh, max_memory=max_memory, workers=workers,
+            progress=progress, **here,
+        )  # fmt: skip
+    if as_json:
+        print_json(applied(report))
+    elif quiet:
+        warn(report.warnings)
+    else:
+        from reshard.cli.views.report import report_view
+
+        print_all(report_view(report, show_all, set()))

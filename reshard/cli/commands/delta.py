@@ -1,0 +1,152 @@
+"""``reshard delta``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import reshard
+from reshard.cli.options import (
+    Item,
+    Json,
+    MaxMemory,
+    Quiet,
+    ShowAll,
+    Step,
+    Unlisted,
+    Workers,
+    casts,
+    examples,
+    renames,
+    size,
+    sizes,
+    source_of,
+    unlisted_option,
+    usage,
+)
+from reshard.cli.target_options import declared
+
+EXAMPLES = examples(
+    "reshard delta hf ckpt/2000 published/weight_v000001 --map to_hf.yaml",
+    "reshard delta ckpt/1000 ckpt/2000 published/weight_v000001 --map to_hf.yaml",
+    "reshard delta hf ckpt published/weight_v000001 --step latest --map to_hf.yaml",
+)
+
+Old = Annotated[
+    str,
+    typer.Argument(
+        metavar="OLD",
+        help="The version before: already converted, or an earlier step, to which the same map and rules are applied.",
+    ),
+]
+New = Annotated[
+    str,
+    typer.Argument(
+        metavar="NEW", help="The step to publish; with --step, the folder of a training run."
+    ),
+]
+Dst = Annotated[
+    str,
+    typer.Argument(
+        metavar="DST",
+        help="The folder of the new version, such as published/weight_v000007; its name says which version it is.",
+    ),
+]
+BaseVersion = Annotated[
+    int | None,
+    typer.Option(
+        "--base-version",
+        metavar="N",
+        min=0,
+        help="The version of OLD. Default: what its index or its folder's name says, else the number before that of DST.",
+    ),
+]
+Encoding = Annotated[
+    reshard.DeltaEncoding,
+    typer.Option(
+        metavar="xor|overwrite",
+        help="What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes.",
+    ),
+]
+Checksum = Annotated[
+    reshard.DeltaChecksum,
+    typer.Option(
+        metavar="xxh3-128|blake3|adler32",
+        help="The checksum of each tensor. Only blake3 finds what somebody changed on purpose.",
+    ),
+]
+FileBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--file-bytes",
+        parser=size,
+        metavar="SIZE",
+        help="Most bytes of payloads in one file; receivers read each file whole. Default: 1GB.",
+    ),
+]
+Rules = list[str] | None
+
+
+def delta(
+    old: Old,
+    new: New,
+    dst: Dst,
+    step: Step = None,
+    item: Item = None,
+    unlisted: Unlisted = "leave",
+    select: Annotated[Rules, declared("select")] = None,
+    drop: Annotated[Rules, declared("drop")] = None,
+    rename: Annotated[Rules, declared("rename")] = None,
+    cast: Annotated[Rules, declared("cast")] = None,
+    map: Annotated[str | None, declared("map")] = None,  # noqa: A002  the name of the option
+    size: Annotated[Rules, declared("sizes")] = None,
+    reverse: Annotated[bool, declared("reverse")] = False,
+    base_version: BaseVersion = None,
+    encoding: Encoding = "xor",
+    checksum: Checksum = "xxh3-128",
+    file_bytes: FileBytes = None,
+    max_memory: MaxMemory = None,
+    workers: Workers = None,
+    show_all: ShowAll = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write what turns one version of the weights into the next, in the layout that serving reads.
+
+    DST gets what differs between OLD and what reshard convert would make of NEW with the same map and rules, byte by byte: an index and
+    safetensors files with a compressed payload for each tensor that changed. miles, slime and SGLang's pull_weights read this layout, and reshard
+    apply makes full checkpoints of it. DST appears whole or not at all.
+
+    Tensors that were added, removed or reshaped are refused: publish a full version then. Needs the extra delta.
+    """
+    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.progress import watching
+    from reshard.surface.answers import delta_document
+
+    there: dict[str, Any] = unlisted_option(unlisted)
+    rules: dict[str, Any] = {
+        "select": select,
+        "drop": drop,
+        "rename": None if rename is None else renames(rename),
+        "cast": None if cast is None else casts(cast),
+        "map": map,
+        "sizes": sizes(size),
+        "reverse": reverse,
+    }
+    with usage():
+        reshard.check_arguments(**{key: value for key, value in rules.items() if value})
+    new = source_of(new, step, item)
+    with watching(as_json or quiet) as progress:
+        report = reshard.delta(
+            old, new, dst, base_version=base_version, encoding=encoding, checksum=checksum, file_bytes=file_bytes,
+            max_memory=max_memory, workers=workers, progress=progress, **there, **rules,
+        )  # fmt: skip
+    if as_json:
+        print_json(delta_document(report))
+    elif quiet:
+        warn(report.warnings)
+    else:
+        from reshard.cli.views.delta import delta_view
+
+        print_all(delta_view(report, show_all))

@@ -1,0 +1,44 @@
+"""The arguments of commands that read deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from reshard.cli.options import Misuse
+
+Base = Annotated[
+    str,
+    typer.Argument(
+        metavar="BASE",
+        help="The full version from which the deltas start: safetensors with whole tensors.",
+    ),
+]
+DeltasAndTarget = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DELTA... DST",
+        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes.",
+        show_default=False,
+    ),
+]
+Deltas = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delta",
+        metavar="DELTA",
+        help="Verify A as the deltas leave it that are given, once for each: every one from A to the version that is wanted.",
+    ),
+]
+
+
+def split_target(words: Sequence[str]) -> tuple[list[str], str]:
+    """The deltas and the target; a usage error where one of them is missing."""
+    if len(words) < 2:
+        raise Misuse(
+            f"{words[0] if words else 'nothing'} alone was given behind BASE; expected every delta and, last, the target: reshard apply BASE "
+            "weight_v000001 served"
+        )
+    return list(words[:-1]), words[-1]

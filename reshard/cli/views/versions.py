@@ -1,0 +1,37 @@
+"""What ``inspect`` shows of versions: the chain, sizes, and what the newest needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from reshard import VersionInfo
+from reshard.cli.tables import Column, table
+from reshard.cli.text import count_text
+from reshard.geometry.sizes import format_bytes
+
+COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("changed", right=True, rank=1), "newest needs it")  # fmt: skip
+
+
+def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
+    """A row for each version, and why those lead nowhere that do."""
+    rows = (
+        (
+            one.name,
+            one.kind,
+            one.base_version,
+            format_bytes(one.nbytes),
+            f"{one.changed:,}" if one.kind == "delta" else "",
+            "yes" if one.is_needed else "no",
+        )
+        for one in versions
+    )
+    yield table("", COLUMNS, rows, whole=True)
+    for one in versions:
+        if one.problem:
+            yield Text(f"{one.name}: {one.problem}")
+    total = sum(one.nbytes for one in versions)
+    idle = sum(one.nbytes for one in versions if not one.is_needed)
+    yield Text(f"{count_text(len(versions), 'version')}, {format_bytes(total)}; the newest does not need {format_bytes(idle)}")  # fmt: skip

@@ -1,0 +1,268 @@
+"""Makes a delta: reads OLD and what a conversion would make of NEW in lock step, and publishes what differs.
+
+Nothing appears before every tensor was read and every file written; the index is the last file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.deltas.fill import fill_windows
+from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
+from reshard.deltas.report import DeltaReport, DeltaTensor
+from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
+from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
+from reshard.deltas.windows import Window, rounds
+from reshard.engine.buffers import ALIGNMENT
+from reshard.engine.limits import Limits
+from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
+from reshard.engine.progress import Progress, tell_bytes
+from reshard.errors import PlanError, SourceChangedError
+from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.delta.checksums import Checksum, hasher
+from reshard.formats.delta.index import (
+    DeltaIndex,
+    Encoded,
+    render_index,
+    tensors_digest,
+    version_text,
+)
+from reshard.formats.delta.read_delta import anchor_version, version_of_name
+from reshard.formats.registry import open_reader
+from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.layout.changes import Changes
+from reshard.maps.given_map import GivenMap
+from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
+from reshard.storage.local.spool import Spool
+from reshard.storage.location import Location, locate
+from reshard.storage.targets import check_place, held_target, is_local
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+
+_SHARE = 4
+"""The windows of each side take a quarter of the memory; half of it is for reading."""
+
+_COMPRESSING_BYTES = 4 << 20
+"""Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
+
+
+class DeltaRequest(Struct, frozen=True):
+    """What was asked.
+
+    Attributes:
+        old, new: the checkpoints.
+        target: the folder of the version, such as ``published/weight_v000007``.
+        given, changes: the map and the rules, as for a conversion of NEW.
+        base_version: of OLD; None where it or the number before the target's says it.
+        file_bytes: most bytes of payloads in one file.
+    """
+
+    old: CheckpointPath
+    new: CheckpointPath
+    target: str
+    given: GivenMap | None
+    changes: Changes
+    encoding: Encoded
+    checksum: Checksum
+    base_version: int | None
+    file_bytes: int
+
+
+def make_delta(
+    request: DeltaRequest, limits: Limits, progress: Callable[[Progress], None] | None = None
+) -> DeltaReport:
+    """Makes the delta, or raises and leaves nothing; see ``reshard.delta``."""
+    started = time.monotonic()
+    place = locate(request.target)
+    version, base_version = _versions(request, place)
+    hasher(request.checksum)  # a package that is missing is told before anything is read
+    for source in (request.old.root, request.new.root):
+        check_place(place, source, overwrite=False)
+    check_leaves_to_read(limits.max_memory, request.old, request.new)
+    before = _states(request)
+    old, new = delta_sides(
+        open_reader(request.old), open_reader(request.new), request.given, request.changes
+    )
+    for made in new.mapping.tensors:
+        refuse_wrapping(request.encoding, made.spec)
+    left = left_to_read(limits.max_memory, old.reader, new.reader)
+    with held_target(place) as transaction, closing(Spool(_spool_folder(place))) as spool:
+        check_place(place, request.old.root, overwrite=False)  # another process may have published
+        transaction.begin({"made_by": "reshard.delta"})
+        transaction.close()
+        try:
+            budget = replace(limits, max_memory=left)
+            payloads = _compared(old, new, request, spool, budget, progress)
+            files = payload_files([one for one in payloads if one.changed], request.file_bytes)
+            transaction.root.make_folder()
+            stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
+            index = _index(request, version, base_version, payloads, files)
+            transaction.mark(_marks(index, place))
+            if _states(request) != before:
+                raise SourceChangedError(
+                    f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when nothing "
+                    "writes to them"
+                )
+            transaction.commit(overwrite=False)
+        finally:  # of a version that was published, what lies beside it
+            transaction.abort()
+    report = _report(request, index, payloads, files)
+    warnings = (*old.reader.warnings, *new.reader.warnings)
+    seconds = time.monotonic() - started
+    return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
+
+
+def _versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
+    """The version that the target's name gives, and that of OLD."""
+    version = version_of_name(place.name)
+    if version is None:
+        raise PlanError(
+            f"the target {str(place)!r} should have the name of a version, weight_v and at least six digits, by which receivers find it; name it "
+            "such as weight_v000007"
+        )
+    base = request.base_version
+    if base is None:
+        base = anchor_version(request.old.root)
+    if base is None:
+        base = version - 1
+    if not 0 <= base < version:
+        raise PlanError(
+            f"the base of the version {version_text(version)} should be an earlier one, from 0, but is {base}; give another base version, or name the "
+            "target by a later version"
+        )
+    return version, base
+
+
+def _spool_folder(place: Location) -> str | None:
+    """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
+    return place.parent.path if is_local(place) else None
+
+
+def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
+    places = (request.old.root, *request.old.deltas, request.new.root, *request.new.deltas)
+    # Looked up anew: what a call remembers of a bucket never changes.
+    return tuple(tuple(locate(str(place)).state()) for place in places)
+
+
+def _marks(index: DeltaIndex, place: Location) -> dict[str, bytes]:
+    """The files that say that the version is whole; the index last."""
+    marks = {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
+    return {**marks, INDEX_NAME: render_index(index)}
+
+
+def _compared(
+    old: DeltaSide,
+    new: DeltaSide,
+    request: DeltaRequest,
+    spool: Spool,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+) -> list[TensorPayload]:
+    """The payload of each tensor, in their order."""
+    olds, news = old.tensors, new.tensors
+    specs = [made.spec for made in new.mapping.tensors]
+    compressing = limits.workers * _COMPRESSING_BYTES
+    most = max(1, (limits.max_memory - compressing) // _SHARE)
+    made: dict[str, TensorPayload] = {}
+    total = sum(spec.nbytes for spec in specs)
+    tell = tell_bytes(2 * total, "comparing", progress)
+    reading = replace(limits, max_memory=limits.max_memory - 2 * most)
+    largest = min(sum(-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs), most + ALIGNMENT)
+    memories = np.empty(largest, np.uint8), np.empty(largest, np.uint8)
+    with ThreadPoolExecutor(limits.workers, "reshard.delta") as threads:
+        for windows in rounds(specs, most):
+            names = [window.spec.name for window in windows]
+            before = fill_windows(
+                old.reader, [olds[n] for n in names], windows, memories[0], reading
+            )
+            after = fill_windows(
+                new.reader, [news[n] for n in names], windows, memories[1], reading
+            )
+            for window in windows:
+                name = window.spec.name
+                if name not in made:
+                    made[name] = payload_of(
+                        request.encoding, news[name].spec, request.checksum, spool
+                    )
+            given = [made[name] for name in names]
+            for window in threads.map(_added, given, windows, before, after):
+                tell(window.spec.name, 2 * window.nbytes)
+    return [made[spec.name] for spec in specs]
+
+
+def _added(payload: TensorPayload, window: Window, old: Bytes, new: Bytes) -> Window:
+    payload.add(old, new, window.start)
+    if window.is_last:
+        payload.finish()
+    return window
+
+
+def _index(
+    request: DeltaRequest,
+    version: int,
+    base_version: int,
+    payloads: Sequence[TensorPayload],
+    files: Sequence[PayloadFile],
+) -> DeltaIndex:
+    before = {one.spec.name: listed_tensor(one.spec, one.digests[0]) for one in payloads}
+    after = {one.spec.name: listed_tensor(one.spec, one.digests[1]) for one in payloads}
+    return DeltaIndex(
+        version,
+        base_version,
+        request.encoding,
+        request.checksum,
+        weight_map(files),
+        tensors_digest(request.checksum, before),
+        tensors_digest(request.checksum, after),
+        sum(one.spec.nbytes for one in payloads),
+        after,
+    )
+
+
+def _report(
+    request: DeltaRequest,
+    index: DeltaIndex,
+    payloads: Sequence[TensorPayload],
+    files: Sequence[PayloadFile],
+) -> DeltaReport:
+    tensors: Mapping[str, DeltaTensor] = {
+        one.spec.name: DeltaTensor(
+            one.spec.name,
+            one.spec.dtype,
+            one.spec.shape,
+            one.spec.nbytes,
+            one.spec.nbytes // one.spec.itemsize,
+            one.changed,
+            one.frame.nbytes,
+            file.name,
+        )
+        for file in files
+        for one in file.payloads
+    }
+    return DeltaReport(
+        request.old.path,
+        request.new.path,
+        request.target,
+        version_text(index.version),
+        version_text(index.base_version),
+        index.encoding,
+        index.checksum,
+        len(payloads),
+        index.total_size or 0,
+        0,
+        index.base_digest or "",
+        index.target_digest or "",
+        0.0,
+        tensors,
+    )

@@ -1,0 +1,140 @@
+"""Payloads in the making: the bytes of a tensor before and after, window by window, as a frame of zstd.
+
+Elements are compared by their bytes, so that -0.0 and the payload of a NaN count.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reshard.errors import PlanError
+from reshard.formats.delta.checksums import Checksum, hasher
+from reshard.formats.delta.index import Encoded
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.local.spool import Spool, Spooled
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+
+LEVEL = 1
+
+BLOCK_BYTES = 240 << 10
+"""Fits the cache of a processor; a multiple of the size of every element, so that none is cut."""
+
+POSITIONS = 1 << 32
+"""A position of ``overwrite`` is a u32."""
+
+
+class TensorPayload(ABC):
+    """What changes in one tensor.
+
+    Attributes:
+        changed: how many elements differ so far.
+        frame: the payload, once it is finished.
+    """
+
+    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
+        self.spec = spec
+        self.changed = 0
+        self.frame = Spooled([])
+        self.spool = spool
+        self._old, self._new = hasher(checksum), hasher(checksum)
+
+    def add(self, old: Bytes, new: Bytes, start: int) -> None:
+        """The next bytes of both, which begin at byte ``start`` of the tensor."""
+        self._old.update(old.data)
+        self._new.update(new.data)
+        for at in range(0, len(old), BLOCK_BYTES):
+            difference = np.bitwise_xor(old[at : at + BLOCK_BYTES], new[at : at + BLOCK_BYTES])
+            self.changed += changed_elements(difference, self.spec.itemsize)
+            self.take(difference, new[at : at + BLOCK_BYTES], start + at)
+
+    @property
+    def digests(self) -> tuple[str, str]:
+        """The checksums of all bytes before and after."""
+        return self._old.hexdigest(), self._new.hexdigest()
+
+    @abstractmethod
+    def take(self, difference: Bytes, new: Bytes, start: int) -> None:
+        """The XOR of a block, and its new bytes."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Ends the frame, after the last block."""
+
+
+class XorPayload(TensorPayload):
+    """The XOR of all bytes."""
+
+    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
+        super().__init__(spec, checksum, spool)
+        # Made with the first block and gone with the last: there may be any number of tensors.
+        self._compressor: Any = None
+
+    def take(self, difference: Bytes, new: Bytes, start: int) -> None:  # noqa: ARG002
+        if self._compressor is None:
+            self._compressor = _compressor(self.spec.nbytes)
+        self.spool.append(self.frame, self._compressor.compress(difference.data))
+
+    def finish(self) -> None:
+        if self._compressor is not None:
+            self.spool.append(self.frame, self._compressor.flush())
+        self._compressor = None
+
+
+class OverwritePayload(TensorPayload):
+    """The positions of the bytes that differ, and what they become. Both are spooled: their number comes first in the frame."""
+
+    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
+        super().__init__(spec, checksum, spool)
+        self._positions, self._values = Spooled([]), Spooled([])
+
+    def take(self, difference: Bytes, new: Bytes, start: int) -> None:
+        places = np.flatnonzero(difference)
+        self.spool.append(self._positions, (places + start).astype("<u4").tobytes())
+        self.spool.append(self._values, new[places].tobytes())
+
+    def finish(self) -> None:
+        size = 4 + self._positions.nbytes + self._values.nbytes
+        compressor = _compressor(size)
+        count = self._values.nbytes.to_bytes(4, "little")
+        self.spool.append(self.frame, compressor.compress(count))
+        for part in (self._positions, self._values):
+            for data in self.spool.read(part):
+                self.spool.append(self.frame, compressor.compress(data))
+        self.spool.append(self.frame, compressor.flush())
+
+
+def payload_of(
+    encoding: Encoded, spec: TensorSpec, checksum: Checksum, spool: Spool
+) -> TensorPayload:
+    """A payload to which nothing was added yet."""
+    kind = XorPayload if encoding == "xor" else OverwritePayload
+    return kind(spec, checksum, spool)
+
+
+def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:
+    """Raises PlanError for a tensor whose positions would wrap around."""
+    if encoding == "overwrite" and spec.nbytes >= POSITIONS:
+        raise PlanError(
+            f"{spec.name!r} has {spec.nbytes:,} bytes, but positions of overwrite end at {POSITIONS:,}: a receiver would change other bytes; choose "
+            "the encoding xor"
+        )
+
+
+def changed_elements(difference: Bytes, itemsize: int) -> int:
+    """How many elements of so many bytes are not zero."""
+    if itemsize in (1, 2, 4, 8):
+        return int(np.count_nonzero(difference.view(f"u{itemsize}")))
+    return int(np.count_nonzero(difference.reshape(-1, itemsize).any(axis=1)))
+
+
+def _compressor(nbytes: int) -> Any:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=LEVEL).compressobj(size=nbytes)

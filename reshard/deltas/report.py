@@ -1,0 +1,76 @@
+"""DeltaReport: what a delta holds, as a call returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import field
+
+from reshard.geometry.sizes import format_bytes
+from reshard.record import Record, counted, several
+
+
+class DeltaTensor(Record, frozen=True):
+    """A tensor that a delta changes.
+
+    Attributes:
+        nbytes: of the tensor.
+        elements, changed: how many it has, and how many of them differ.
+        stored_bytes: of its payload.
+        file: that holds the payload.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    elements: int
+    changed: int
+    stored_bytes: int
+    file: str
+
+    def __str__(self) -> str:
+        share = self.changed / max(1, self.elements)
+        return f"{self.name}: {self.changed:,} of {self.elements:,} elements ({share:.2%}), {format_bytes(self.stored_bytes)}"
+
+
+class DeltaReport(Record, frozen=True):
+    """What ``reshard.delta`` made.
+
+    Attributes:
+        old, new, target: as they were given.
+        version, base_version: such as ``"000007"``.
+        encoding, checksum: of the payloads.
+        tensors: those that changed, by name.
+        all_tensors, total_bytes: of the whole version.
+        stored_bytes: of the delta's files, without its index.
+        base_digest, target_digest: of all tensors before and after.
+    """
+
+    old: str
+    new: str
+    target: str
+    version: str
+    base_version: str
+    encoding: str
+    checksum: str
+    all_tensors: int
+    total_bytes: int
+    stored_bytes: int
+    base_digest: str
+    target_digest: str
+    seconds: float
+    tensors: Mapping[str, DeltaTensor] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> int:
+        """How many elements differ."""
+        return sum(one.changed for one in self.tensors.values())
+
+    def __str__(self) -> str:
+        headline = (
+            f"{self.target!r}: {len(self.tensors):,} of {counted(self.all_tensors, 'tensor')} changed, {format_bytes(self.stored_bytes)} for "
+            f"{format_bytes(self.total_bytes)}"
+        )
+        return several("DeltaReport", headline, list(self.tensors.values()), self.warnings)

@@ -1,0 +1,129 @@
+"""The two checkpoints of a delta as tensors of one list: what a conversion would make of NEW, and OLD as it is or made alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import PlanError, ReshardError
+from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.contents import Leaf
+from reshard.formats.delta.index import ListedTensor
+from reshard.formats.format import refuse_others
+from reshard.formats.leaf_paths import renamed_leaves
+from reshard.formats.safetensors.form import SafetensorsForm
+from reshard.formats.safetensors.format import SAFETENSORS
+from reshard.formats.safetensors.write.header import header_shape, safetensors_name
+from reshard.geometry.grid import Grid
+from reshard.layout.changes import Changes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.given_map import GivenMap
+from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped_checkpoint import mapped_tensors
+from reshard.planning.piece import Piece
+from reshard.planning.rules import rewrites
+
+_FULL_VERSION = "a delta changes bytes and nothing else: publish a full version (reshard convert)"
+
+
+class DeltaSide(Struct, frozen=True):
+    """A checkpoint, and the tensors that are made of it.
+
+    Attributes:
+        mapping: its tensors, and those of the source that must be equal.
+    """
+
+    reader: Reader
+    mapping: Mapped
+
+    @property
+    def tensors(self) -> Mapping[str, MappedTensor]:
+        """By name."""
+        return {made.spec.name: made for made in self.mapping.tensors}
+
+
+def delta_sides(
+    old: Reader, new: Reader, given: GivenMap | None, changes: Changes
+) -> tuple[DeltaSide, DeltaSide]:
+    """Both sides, with the same tensors in the same order.
+
+    OLD is taken as it is where it has the tensors that are made of NEW, else the same rules are applied to it.
+
+    Raises PlanError where the rules do not fit NEW, and where the tensors differ in name, dtype or shape; FormatError for what
+    safetensors files cannot hold.
+    """
+    made = _made(new, given, changes)
+    _refuse_unknown(made)
+    kept = _made(old, None, Changes(), only_tensors=True)
+    difference = _difference(kept, made)
+    if difference and (given is not None or changes):
+        try:
+            again = _made(old, given, changes)
+        except ReshardError:
+            again = kept
+        if not _difference(again, made):
+            kept, difference = again, ""
+    if difference:
+        raise PlanError(f"{difference}; {_FULL_VERSION}")
+    ordered = tuple(kept.tensors[name] for name in made.tensors)
+    return replace(kept, mapping=replace(kept.mapping, tensors=ordered)), made
+
+
+def listed_tensor(spec: TensorSpec, digest: str) -> ListedTensor:
+    """A tensor as the index of a delta lists it."""
+    dtype = safetensors_name(spec.dtype, spec.name)
+    return ListedTensor(dtype, header_shape(spec.dtype, spec.shape), digest)
+
+
+def _made(
+    reader: Reader, given: GivenMap | None, changes: Changes, *, only_tensors: bool = False
+) -> DeltaSide:
+    if given is not None:
+        return DeltaSide(reader, mapped_tensors(reader, given, changes)[0])
+    specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
+    keys = {name for name, tensor in reader.tensors.items() if tensor.is_key}
+    found = rewrites(changes, [leaf.name for leaf in reader.leaves], specs, keys)
+    names = {rewrite.source: rewrite.target for rewrite in found}
+    leaves = renamed_leaves(reader.leaves, names, reader.container.naming_items).leaves
+    if not only_tensors:
+        _refuse_leaves(reader, leaves)
+    tensors = tuple(
+        _whole(specs[rewrite.source], leaf.name, rewrite.dtype, rewrite.saturate)
+        for rewrite, leaf in zip(found, leaves, strict=True)
+        if rewrite.source in specs
+    )
+    return DeltaSide(reader, Mapped(tensors))
+
+
+def _whole(source: TensorSpec, name: str, dtype: str | None, saturate: bool) -> MappedTensor:
+    spec = TensorSpec(name, source.shape, dtype or source.dtype, Grid.whole(source.shape))
+    return MappedTensor(spec, (Piece.whole(source, spec, saturate=saturate),), "")
+
+
+def _refuse_leaves(reader: Reader, leaves: Sequence[Leaf]) -> None:
+    """What a conversion to safetensors refuses: strings, None, empty containers and PRNG keys."""
+    target = TargetCheckpoint(reader.container, {}, leaves, {}, SafetensorsForm())
+    refuse_others(SAFETENSORS, target, reader)
+
+
+def _refuse_unknown(side: DeltaSide) -> None:
+    for name, made in side.tensors.items():
+        safetensors_name(made.spec.dtype, name)
+
+
+def _difference(old: DeltaSide, new: DeltaSide) -> str:
+    """The first way in which the tensors of both differ; "" for none."""
+    olds, news = old.tensors, new.tensors
+    for name, made in news.items():
+        if name not in olds:
+            return f"{old.reader.uri} has no {name[:200]!r}, which {new.reader.uri} gives"
+        a, b = olds[name].spec, made.spec
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return (
+                f"{name[:200]!r} is {a.dtype} of shape {list(a.shape)} in {old.reader.uri}, but {new.reader.uri} gives {b.dtype} of shape "
+                f"{list(b.shape)}"
+            )
+    more = next((name for name in olds if name not in news), None)
+    return "" if more is None else f"{old.reader.uri} has {more[:200]!r}, which {new.reader.uri} does not give"  # fmt: skip

@@ -1,0 +1,267 @@
+"""The bytes of a tensor with the layers of deltas over them.
+
+Each block of the base passes through every layer, the oldest first, and through the checksum that the layer records. Payloads are decoded in step
+with the base, in bounded memory: a layer that overwrites has its positions and its new bytes in one frame, which is decoded by two streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+
+from reshard.errors import VerificationError
+from reshard.formats.codecs.source import Source
+from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
+from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes
+from reshard.formats.contents import Extent, Layer
+from reshard.formats.delta.checksums import Checksum, Hasher, hasher
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+
+LEVEL = 1
+"""Of the zstd frames; a larger window than this level has is refused."""
+
+BLOCK_BYTES = 256 << 10
+"""Small enough for a processor's cache: a block passes through all layers before the next is read."""
+
+COUNT_BYTES = POSITION_BYTES = 4
+
+_KEPT_POSITIONS = BLOCK_BYTES // POSITION_BYTES
+
+
+def layered_decoder_bytes(decoders: str) -> int:
+    """Memory of the layers of a stream, with so many decoders of zstd (``Encoding.spec``)."""
+    return int(decoders or 0) * (zstd_decoder_bytes(LEVEL) + 2 * BLOCK_BYTES) + BLOCK_BYTES
+
+
+class LayeredStream(SourceStream):
+    """The bytes of ``source``, which are those of a whole tensor, with layers over them."""
+
+    def __init__(self, source: Source, decoded_bytes: int, read_ahead_bytes: int) -> None:
+        super().__init__(source, decoded_bytes)
+        self._done = 0
+        self._layers: list[_CheckedLayer] = []
+        if source.length != decoded_bytes:
+            raise source.corrupt(f"it should have {decoded_bytes} bytes, but has {source.length}")
+        try:
+            for layer in source.extent.layers:
+                self._layers.append(
+                    _CheckedLayer(layer, source.where, decoded_bytes, read_ahead_bytes)
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, out: memoryview) -> None:
+        for start in range(0, len(out), BLOCK_BYTES):
+            block = out[start : start + BLOCK_BYTES]
+            self._source.readinto(block)
+            octets = np.frombuffer(block, np.uint8)
+            for layer in self._layers:
+                layer.apply(octets, self._done)
+            self._done += len(octets)
+
+    def _check_end(self) -> None:
+        for layer in self._layers:
+            layer.check()
+
+    def close(self) -> None:
+        super().close()
+        for layer in self._layers:
+            layer.close()
+
+
+class _Change(Protocol):
+    """The payload of a layer."""
+
+    def apply(self, block: Bytes, start: int) -> None:
+        """Changes a block, which begins at byte ``start`` of the tensor; blocks come in order."""
+        ...
+
+    def check_end(self) -> None:
+        """Raises CorruptError where something is left over."""
+        ...
+
+    def close(self) -> None:
+        """Closes without checks; may be called twice."""
+        ...
+
+
+class _CheckedLayer:
+    """A layer, and the checksum of what it makes."""
+
+    def __init__(self, layer: Layer, where: str, decoded_bytes: int, read_ahead_bytes: int) -> None:
+        self._layer = layer
+        self._where = f"{where}, version {layer.version}"
+        self._hasher: Hasher = hasher(cast("Checksum", layer.checksum))
+        self._change: _Change | None = None
+        if layer.kind == "same":
+            return
+        extent = Extent(layer.path, layer.offset, layer.length, version=layer.file_version)
+
+        def source() -> Source:
+            return Source(extent, self._where, False, read_ahead_bytes)
+
+        if layer.kind == "xor":
+            self._change = _Xor(source(), decoded_bytes)
+        else:
+            self._change = _Overwrite((source(), source()), decoded_bytes)
+
+    def apply(self, block: Bytes, start: int) -> None:
+        if self._change is not None:
+            self._change.apply(block, start)
+        self._hasher.update(block.data)
+
+    def check(self) -> None:
+        """Raises CorruptError where the payload has more, or the checksum is another."""
+        if self._change is not None:
+            self._change.check_end()
+        found = self._hasher.hexdigest()
+        if found != self._layer.digest:
+            raise _other_bytes(self._layer, self._where, found)
+
+    def close(self) -> None:
+        if self._change is not None:
+            self._change.close()
+
+
+class _Xor:
+    """As many bytes as the tensor has, each XORed with the one at its place."""
+
+    def __init__(self, source: Source, decoded_bytes: int) -> None:
+        self._stream = _opened(source, decoded_bytes)
+        self._scratch = np.empty(min(BLOCK_BYTES, decoded_bytes), np.uint8)
+
+    def apply(self, block: Bytes, start: int) -> None:  # noqa: ARG002  blocks come in order
+        changes = self._scratch[: len(block)]
+        self._stream.readinto(changes.data)
+        np.bitwise_xor(block, changes, out=block)
+
+    def check_end(self) -> None:
+        self._stream.close_checked()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Overwrite:
+    """A count, then the positions of bytes, ascending, then the bytes that go there."""
+
+    def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
+        self._source = sources[0]
+        self._decoded_bytes = decoded_bytes
+        self._left = self._count(sources)
+        size = COUNT_BYTES + (POSITION_BYTES + 1) * self._left
+        self._places = _opened(sources[0], size)
+        try:
+            self._bytes = _opened(sources[1], size)
+        except BaseException:
+            self._places.close()
+            raise
+        self._places.skip(COUNT_BYTES)
+        self._bytes.skip(COUNT_BYTES + POSITION_BYTES * self._left)
+        self._positions = np.empty(0, np.int64)
+        self._last = -1
+
+    def apply(self, block: Bytes, start: int) -> None:
+        end = start + len(block)
+        while True:
+            if not len(self._positions):
+                self._positions = self._next_positions()
+            count = int(np.searchsorted(self._positions, end))
+            if not count:
+                return
+            new = np.empty(count, np.uint8)
+            self._bytes.readinto(new.data)
+            block[self._positions[:count] - start] = new
+            self._positions = self._positions[count:]
+
+    def check_end(self) -> None:
+        """Positions lie within the tensor, so that none can be left over."""
+        self._places.close_checked()
+        self._bytes.close_checked()
+
+    def close(self) -> None:
+        self._places.close()
+        self._bytes.close()
+
+    def _count(self, sources: Sequence[Source]) -> int:
+        """How many bytes it changes: the first number in the frame."""
+        try:
+            count = _first_number(self._source)
+        except BaseException:
+            for source in sources:
+                source.close()
+            raise
+        if count > self._decoded_bytes:
+            for source in sources:
+                source.close()
+            raise self._source.corrupt(
+                f"it should change {count} bytes, but the tensor has {self._decoded_bytes}"
+            )
+        return count
+
+    def _next_positions(self) -> npt.NDArray[np.int64]:
+        count = min(_KEPT_POSITIONS, self._left)
+        self._left -= count
+        raw = np.empty(count * POSITION_BYTES, np.uint8)
+        self._places.readinto(raw.data)
+        found = raw.view("<u4").astype(np.int64)
+        if count:
+            self._check_ascending(found)
+            self._last = int(found[-1])
+        return found
+
+    def _check_ascending(self, found: npt.NDArray[np.int64]) -> None:
+        if int(found[0]) <= self._last or bool((np.diff(found) <= 0).any()):
+            raise self._source.corrupt(
+                f"its positions should ascend, but one at or behind {self._last + 1} does not"
+            )
+        if int(found[-1]) >= self._decoded_bytes:
+            raise self._source.corrupt(
+                f"it changes byte {int(found[-1])}, but the tensor has {self._decoded_bytes} bytes"
+            )
+
+
+def _opened(source: Source, decoded_bytes: int) -> ZstdStream:
+    try:
+        return ZstdStream(source, decoded_bytes, LEVEL)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _first_number(source: Source) -> int:
+    """The first u32 of a frame; the source stays at its beginning."""
+    import zstandard
+
+    start = source.at(0, min(source.length, INPUT_BYTES))
+    decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    try:
+        data = decoder.stream_reader(start).read(COUNT_BYTES)
+    except zstandard.ZstdError as error:
+        raise source.corrupt(f"zstd cannot decode it: {error}") from error
+    if len(data) < COUNT_BYTES:
+        raise source.corrupt(
+            f"it should begin with a count of {COUNT_BYTES} bytes, but has {len(data)}"
+        )
+    return int.from_bytes(data, "little")
+
+
+def _other_bytes(layer: Layer, where: str, found: str) -> VerificationError:
+    """The bytes are not those that the delta records: of what is to blame, nothing more is known."""
+    if layer.kind == "same":
+        what = "which the delta does not change: the base is another one, or it is damaged"
+    else:
+        what = (
+            "so that the base is not the one that the delta was made of, or one of both is damaged"
+        )
+    return VerificationError(
+        f"{where}: its bytes have the {layer.checksum} {found}, but {layer.digest} is recorded, {what}; give the right base, restore it from a "
+        "copy, or start from a full version"
+    )

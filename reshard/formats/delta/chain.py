@@ -1,0 +1,211 @@
+"""chain_reader: a full version with deltas over it, as one open checkpoint.
+
+Its tensors are those of the base, their bytes those of the last version. Each chunk is decoded by ``codecs/layered.py`` from the bytes of the base
+and the payloads over them, and every checksum that a delta records is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from reshard.errors import FormatError, PlanError, VerificationError
+from reshard.formats.base import Chunks, Reader
+from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
+from reshard.formats.delta.index import ListedTensor, version_text
+from reshard.formats.delta.read_delta import Delta, Payload
+from reshard.formats.safetensors.write.header import header_shape, safetensors_name
+from reshard.geometry.grid import Index
+
+if TYPE_CHECKING:
+    from reshard.formats.safetensors.reader import SafetensorsChunks
+
+LAYER_BYTES = 500
+"""Memory of a layer, an overestimate."""
+
+_FULL_VERSION = "publish a full version, and start from that"
+
+
+def chained(deltas: Sequence[Delta], anchor: int | None = None) -> tuple[Delta, ...]:
+    """The deltas by their versions, of which none may be missing.
+
+    ``anchor``: the version of the base, where it is known. Raises PlanError for a version that is missing or there twice, VerificationError
+    where a delta was made of another version than the one before it.
+    """
+    chain = tuple(sorted(deltas, key=lambda delta: delta.index.version))
+    before = anchor
+    for delta in chain:
+        if before is not None and delta.index.base_version != before:
+            raise _broken(delta, before)
+        before = delta.index.version
+    for first, second in pairwise(chain):
+        _check_link(first, second)
+    return chain
+
+
+def _broken(delta: Delta, before: int) -> PlanError:
+    if delta.index.version == before:
+        return PlanError(
+            f"{delta.place}: the version {delta.version} is given twice; give each version once, and none that the base has already"
+        )
+    return PlanError(
+        f"{delta.place} changes the version {delta.base_version}, but the version before it here is {version_text(before)}; give every "
+        "delta from the base to the last, each once"
+    )
+
+
+def _check_link(first: Delta, second: Delta) -> None:
+    """The base that a delta records must be what the delta before it makes."""
+    a, b = first.index, second.index
+    if a.target_digest is None or b.base_digest is None or a.checksum != b.checksum:
+        return
+    if a.target_digest != b.base_digest:
+        raise VerificationError(
+            f"{second.place} was made of other weights than {first.place} makes: its base_digest is {b.base_digest}, but the target_digest of "
+            f"the version {first.version} is {a.target_digest}; the versions are of two runs: {_FULL_VERSION}"
+        )
+
+
+def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = None) -> Reader:
+    """The base as the last of its deltas leaves it; arguments as for ``chained``.
+
+    Raises the errors of ``chained``; FormatError for a base that does not hold whole tensors in safetensors files; VerificationError for
+    a base that does not have the tensors that the deltas record.
+    """
+    chain = chained(deltas, anchor)
+    if base.format != "safetensors":
+        raise FormatError(
+            f"{base.uri} is a checkpoint of the format {base.format}, but deltas change the bytes of safetensors files; convert it (to), and give "
+            "the result as the base"
+        )
+    for delta in chain:
+        _check_names(base, delta)
+    listing = next((delta for delta in reversed(chain) if delta.index.tensors is not None), None)
+    if listing is not None:
+        _check_tensors(base, listing)
+    layers = {name: _layers(name, chain, listing) for name in base.tensors}
+    tensors = {name: _layered(base, tensor, layers[name]) for name, tensor in base.tensors.items()}
+    kept = sum(delta.metadata_bytes for delta in chain)
+    kept += LAYER_BYTES * sum(map(len, layers.values()))
+    return replace(
+        base,
+        tensors=MappingProxyType(tensors),
+        chunks=ChainChunks(base, layers),
+        metadata_bytes=base.metadata_bytes + kept,
+        conversion="",
+        made=None,
+        warnings=(*base.warnings, *_warnings(chain)),
+        takes_record=False,
+    )
+
+
+class ChainChunks(Chunks):
+    """The chunks of the base, with their layers.
+
+    Attributes:
+        model_name: how the files of the base are called.
+    """
+
+    def __init__(self, base: Reader, layers: Mapping[str, tuple[Layer, ...]]) -> None:
+        self.model_name = cast("SafetensorsChunks", base.chunks).model_name
+        self._base = base
+        self._layers = layers
+
+    def locate(self, name: str, index: Index) -> Extent | None:
+        found = self._base.locate(name, index)
+        layers = self._layers.get(name)
+        return found if found is None or not layers else replace(found, layers=layers)
+
+
+def _layers(name: str, chain: Sequence[Delta], listing: Delta | None) -> tuple[Layer, ...]:
+    """What changes a tensor; one that nothing changes is compared with what the last delta records of it."""
+    found = tuple(_layer(d, d.payloads[name]) for d in chain if name in d.payloads)
+    if found or listing is None or listing.index.tensors is None:
+        return found
+    digest = listing.index.tensors[name].digest
+    return (Layer("same", listing.version, listing.index.checksum, digest),)
+
+
+def _layer(delta: Delta, payload: Payload) -> Layer:
+    piece, index = payload.piece, delta.index
+    return Layer(
+        index.encoding,
+        delta.version,
+        index.checksum,
+        payload.digest,
+        piece.path,
+        piece.offset,
+        piece.nbytes,
+        piece.version,
+    )
+
+
+def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> StoredTensor:
+    if not layers:
+        return tensor
+    encoding, spec = tensor.encoding, tensor.spec
+    is_whole = spec.storage.count <= 1 and not base.copies(spec.name)
+    if not is_whole or encoding.compressor != "none" or encoding.gathered != "no":
+        raise FormatError(
+            f"{base.uri} holds slices of {spec.name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
+            "tensors, and give the result as the base"
+        )
+    decoders = sum({"xor": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers)
+    made = Encoding("delta", spec=str(decoders), read_ahead_bytes=encoding.read_ahead_bytes)
+    is_changed = decoders > 0
+    return replace(tensor, encoding=made, digest=None if is_changed else tensor.digest)
+
+
+def _check_names(base: Reader, delta: Delta) -> None:
+    for name in delta.payloads:
+        if name not in base.tensors:
+            raise VerificationError(
+                f"{delta.place} changes {name[:200]!r}, which {base.uri} does not have: it is not the base of this delta; give the version "
+                f"{delta.base_version}, or {_FULL_VERSION}"
+            )
+
+
+def _check_tensors(base: Reader, delta: Delta) -> None:
+    """The base must have the tensors that a delta lists: names, dtypes and shapes."""
+    listed: Mapping[str, ListedTensor] = delta.index.tensors or {}
+    what = _first_difference(base, listed)
+    if what:
+        raise VerificationError(
+            f"{base.uri} is not the base of {delta.place}: {what}; give the version {delta.base_version}, or {_FULL_VERSION}"
+        )
+
+
+def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
+    for name, one in listed.items():
+        tensor = base.tensors.get(name)
+        if tensor is None:
+            return f"the delta records {name[:200]!r}, which it does not have"
+        found = described(tensor)
+        if (found.dtype, found.shape) != (one.dtype, one.shape):
+            return (
+                f"{name[:200]!r} is {found.dtype} of shape {list(found.shape)}, but the delta records {one.dtype[:20]} of shape "
+                f"{list(one.shape)[:32]}"
+            )
+    more = next((name for name in base.tensors if name not in listed), None)
+    return "" if more is None else f"it has {more[:200]!r}, which the delta does not record"
+
+
+def described(tensor: StoredTensor) -> ListedTensor:
+    """Dtype and shape of a tensor as a delta lists them, without its checksum."""
+    spec = tensor.spec
+    return ListedTensor(
+        safetensors_name(spec.dtype, spec.name), header_shape(spec.dtype, spec.shape), ""
+    )
+
+
+def _warnings(chain: Sequence[Delta]) -> tuple[str, ...]:
+    if any(delta.index.tensors is not None for delta in chain[-1:]):
+        return ()
+    return (
+        f"{chain[-1].place} records no checksums of the tensors that it does not change: those that no delta changes are taken from the base "
+        "as they are",
+    )

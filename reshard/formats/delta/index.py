@@ -1,0 +1,260 @@
+"""The index of a delta: ``model.safetensors.index.json`` with ``delta_encoding`` in its metadata.
+
+::
+
+    weight_v000007/model-00000-of-00002.safetensors ...   one U8 tensor for each that changed: a zstd frame
+    weight_v000007/model.safetensors.index.json           written last
+
+    {"metadata": {"version": "000007", "base_version": "000006", "delta_encoding": "xor", "compression_format": "zstd",
+                  "checksum_format": "xxh3-128"},
+     "weight_map": {NAME: FILE}}
+
+The metadata of a file gives the checksum of all new bytes of each of its tensors. A payload is, once it is decompressed::
+
+    xor        new ^ old, all bytes of the tensor
+    overwrite  u32 count, count u32 positions of bytes, ascending, then the count new bytes; little-endian
+
+This project adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
+
+    "base_digest", "target_digest"   of all tensors before and after: ``tensors_digest``
+    "total_size"                     bytes of all tensors
+    "tensors"                        {NAME: [dtype as safetensors names it, shape, checksum of the new bytes]}, all of them
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, cast, get_args
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.delta.checksums import CHECKSUMS, HEX_DIGITS, Checksum, checksum_of
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
+
+Encoded = Literal["xor", "overwrite"]
+
+ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
+
+COMPRESSION = "zstd"
+
+VERSION_DIGITS = 6
+
+_VERSION = re.compile(r"[0-9]{1,15}")
+_HEX = re.compile(r"[0-9a-f]+")
+_REMEDY = "restore the folder from a copy, or publish a full version"
+
+
+class ListedTensor(Struct, frozen=True):
+    """A tensor of a version.
+
+    Attributes:
+        dtype: as safetensors names it.
+        shape: as a header has it.
+        digest: of its bytes, hex digits.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+
+class DeltaIndex(Struct, frozen=True):
+    """What an index says.
+
+    Attributes:
+        weight_map: the file of each tensor that changed.
+        base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
+        tensors: all tensors of the version, by name; None where the writer lists none.
+    """
+
+    version: int
+    base_version: int
+    encoding: Encoded
+    checksum: Checksum
+    weight_map: Mapping[str, str]
+    base_digest: str | None = None
+    target_digest: str | None = None
+    total_size: int | None = None
+    tensors: Mapping[str, ListedTensor] | None = None
+
+
+def version_text(version: int) -> str:
+    """A version as folders and indexes have it.
+
+    >>> version_text(7)
+    '000007'
+    """
+    return f"{version:0{VERSION_DIGITS}d}"
+
+
+def is_delta(document: Any) -> bool:
+    """Whether the JSON of an index is of a delta."""
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return isinstance(metadata, dict) and "delta_encoding" in metadata
+
+
+def tensors_digest(checksum: Checksum, tensors: Mapping[str, ListedTensor]) -> str:
+    """The digest of a list of tensors: of a line of JSON for each, ``[name, dtype, shape, digest]``, in the order of their UTF-8."""
+    lines = (
+        json.dumps([n, t.dtype, list(t.shape), t.digest], separators=(",", ":"), ensure_ascii=False)
+        for n, t in sorted(tensors.items(), key=lambda item: item[0].encode())
+    )
+    return checksum_of(checksum, "".join(f"{line}\n" for line in lines).encode())
+
+
+def render_index(index: DeltaIndex) -> bytes:
+    """The text of an index; the same bytes for the same content."""
+    metadata: dict[str, Any] = {
+        "version": version_text(index.version),
+        "base_version": version_text(index.base_version),
+        "delta_encoding": index.encoding,
+        "compression_format": COMPRESSION,
+        "checksum_format": index.checksum,
+        "producer": "reshard",
+    }
+    added = {
+        "base_digest": index.base_digest,
+        "target_digest": index.target_digest,
+        "total_size": index.total_size,
+    }
+    metadata |= {key: value for key, value in added.items() if value is not None}
+    if index.tensors is not None:
+        metadata["tensors"] = {
+            name: [one.dtype, list(one.shape), one.digest] for name, one in index.tensors.items()
+        }
+    document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
+    return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+
+
+def parse_index(data: bytes, where: str) -> DeltaIndex:
+    """An index from its text.
+
+    Raises CorruptError for damage; FormatError for the index of a full version, and for an encoding, a compression or a checksum that is
+    not known.
+    """
+    document = expect(json_value(data, where), dict, "the index", where)
+    if not is_delta(document):
+        raise FormatError(
+            f"{where} has no delta_encoding in its metadata, so that its folder is a full version, not a delta; give it as the base, or "
+            "name the folder of a delta"
+        )
+    metadata = document["metadata"]
+    checksum = cast("Checksum", _choice(metadata, "checksum_format", CHECKSUMS, where))
+    _choice(metadata, "compression_format", (COMPRESSION,), where)
+    weight_map = expect(document.get("weight_map"), dict, "weight_map", where)
+    found = DeltaIndex(
+        _version(metadata, "version", where),
+        _version(metadata, "base_version", where),
+        cast("Encoded", _choice(metadata, "delta_encoding", ENCODINGS, where)),
+        checksum,
+        {n: _file(n, file, where) for n, file in weight_map.items()},
+        _digest(metadata, "base_digest", checksum, where),
+        _digest(metadata, "target_digest", checksum, where),
+        _size(metadata, where),
+        _tensors(metadata, checksum, where),
+    )
+    if found.base_version >= found.version:
+        raise _damaged(
+            where,
+            f"its version {version_text(found.version)} should be later than its base_version {version_text(found.base_version)}",
+        )
+    _check_list(found, where)
+    return found
+
+
+def _choice(metadata: Mapping[str, Any], key: str, choices: tuple[str, ...], where: str) -> str:
+    found = expect(metadata.get(key), str, f"metadata.{key}", where)
+    if found not in choices:
+        raise FormatError(
+            f"{where}: metadata.{key} is {shorten(found)}; expected {' or '.join(choices)}; a newer program may have written it: publish a "
+            "full version, or choose another encoding there"
+        )
+    return found
+
+
+def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
+    found = expect(metadata.get(key), str, f"metadata.{key}", where)
+    if not _VERSION.fullmatch(found):
+        raise _damaged(
+            where, f"metadata.{key} is {shorten(found)}; expected digits, such as 000007"
+        )
+    return int(found)
+
+
+def _file(name: str, file: Any, where: str) -> str:
+    found = expect(file, str, f"the file of {name[:200]!r}", where)
+    if "/" in found or "\\" in found or found in ("", ".", ".."):
+        raise _damaged(
+            where,
+            f"the file of {name[:200]!r} is {found[:200]!r}; expected the name of a file in its folder",
+        )
+    return found
+
+
+def _digest(metadata: Mapping[str, Any], key: str, checksum: Checksum, where: str) -> str | None:
+    if key not in metadata:
+        return None
+    return checked_digest(metadata[key], checksum, f"metadata.{key}", where)
+
+
+def checked_digest(value: Any, checksum: Checksum, what: str, where: str) -> str:
+    """A checksum from a file; CorruptError, naming ``what``, for anything else."""
+    found = expect(value, str, what, where)
+    if len(found) != HEX_DIGITS[checksum] or not _HEX.fullmatch(found):
+        raise _damaged(
+            where,
+            f"{what} is {shorten(found)}; expected {HEX_DIGITS[checksum]} hex digits of {checksum}",
+        )
+    return found
+
+
+def _size(metadata: Mapping[str, Any], where: str) -> int | None:
+    if "total_size" not in metadata:
+        return None
+    (found,) = expect_sizes([metadata["total_size"]], "metadata.total_size", where)
+    return found
+
+
+def _tensors(
+    metadata: Mapping[str, Any], checksum: Checksum, where: str
+) -> dict[str, ListedTensor] | None:
+    if "tensors" not in metadata:
+        return None
+    listed = expect(metadata["tensors"], dict, "metadata.tensors", where)
+    return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}
+
+
+def _listed(name: str, entry: Any, checksum: Checksum, where: str) -> ListedTensor:
+    what = f"metadata.tensors[{name[:80]!r}]"
+    found = expect(entry, list, what, where)
+    if len(found) != 3:
+        raise _damaged(
+            where, f"{what} should be dtype, shape and checksum, but is {shorten(found)}"
+        )
+    return ListedTensor(
+        expect(found[0], str, f"the dtype of {what}", where),
+        expect_sizes(found[1], f"the shape of {what}", where),
+        checked_digest(found[2], checksum, f"the checksum of {what}", where),
+    )
+
+
+def _check_list(index: DeltaIndex, where: str) -> None:
+    """The list of all tensors must give the target's digest, and have those that changed."""
+    if index.tensors is None:
+        return
+    if index.target_digest is not None:
+        found = tensors_digest(index.checksum, index.tensors)
+        if found != index.target_digest:
+            raise _damaged(
+                where, f"its target_digest is {index.target_digest}, but its tensors give {found}"
+            )
+    missing = next((name for name in index.weight_map if name not in index.tensors), None)
+    if missing is not None:
+        raise _damaged(where, f"weight_map names {missing[:200]!r}, which is not among its tensors")
+
+
+def _damaged(where: str, what: str) -> CorruptError:
+    return CorruptError(f"{where}: {what}; {_REMEDY}")

@@ -1,0 +1,140 @@
+"""Versions of weights in a folder: full ones and deltas, which of them lead to the newest, and which nothing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from reshard.errors import NotACheckpointError, ReshardError
+from reshard.formats.delta.index import is_delta, version_text
+from reshard.formats.delta.read_delta import open_delta, version_of_name
+from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.geometry.sizes import format_bytes
+from reshard.record import Record
+from reshard.storage.location import Location
+
+VersionKind = Literal["full", "delta", "damaged"]
+
+
+class VersionInfo(Record, frozen=True):
+    """One version of weights.
+
+    Attributes:
+        name: of its folder.
+        version, base_version: such as ``"000007"``; the second is "" for a full version.
+        kind: whether it stands by itself; ``"damaged"`` for one that cannot be opened, such as one that is not finished.
+        nbytes: of its files.
+        changed: how many tensors a delta changes.
+        encoding, checksum: of a delta's payloads.
+        is_needed: whether the newest version that can be made needs it.
+        problem: why it leads nowhere; "" for nothing.
+    """
+
+    name: str
+    version: str
+    base_version: str
+    kind: VersionKind
+    nbytes: int
+    changed: int = 0
+    encoding: str = ""
+    checksum: str = ""
+    is_needed: bool = False
+    problem: str = ""
+
+    def __str__(self) -> str:
+        on = f" on {self.base_version}" if self.base_version else ""
+        return f"{self.name}: {self.kind}{on}, {format_bytes(self.nbytes)}{', ' + self.problem if self.problem else ''}"
+
+
+def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
+    """The versions in a folder, by their numbers; of the folder of a delta that one. Metadata only.
+
+    A delta whose base is not in the folder stands on a version elsewhere, such as the model with which serving began.
+
+    Raises NotACheckpointError where there are none.
+    """
+    if _is_delta(root):
+        return (_version(root, root.name),)
+    names = [name for name in root.folders() if version_of_name(name) is not None] if root.is_folder() else []  # fmt: skip
+    if not names:
+        raise NotACheckpointError(
+            f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
+        )
+    return _needed(sorted((_version(root / name, name) for name in names), key=_number))
+
+
+def _number(one: VersionInfo) -> int:
+    return int(one.version)
+
+
+def _is_delta(root: Location) -> bool:
+    file = root / INDEX_NAME
+    if not file.is_file():
+        return False
+    return is_delta(json_value(read_bytes(file, what="the index"), str(file)))
+
+
+def _version(place: Location, name: str) -> VersionInfo:
+    version = version_text(version_of_name(name) or 0)
+    nbytes = sum(_sizes(place))
+    try:
+        if not _is_delta(place):
+            return _full(place, name, version, nbytes)
+        delta = open_delta(place)
+    except ReshardError as error:
+        return VersionInfo(name, version, "", "damaged", nbytes, problem=str(error))
+    index = delta.index
+    return VersionInfo(
+        name,
+        delta.version,
+        delta.base_version,
+        "delta",
+        nbytes,
+        len(delta.payloads),
+        index.encoding,
+        index.checksum,
+    )
+
+
+def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
+    from reshard.formats.registry import committed_format
+
+    if committed_format(place) is not None:
+        return VersionInfo(name, version, "", "full", nbytes)
+    return VersionInfo(name, version, "", "damaged", nbytes, problem="it is not finished")
+
+
+def _sizes(place: Location) -> Iterator[int]:
+    for file in place.files():
+        status = (place / file).status()
+        yield 0 if status is None else status.nbytes
+
+
+def _needed(found: Sequence[VersionInfo]) -> tuple[VersionInfo, ...]:
+    """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
+    by_version = {one.version: one for one in found if one.kind != "damaged"}
+    lowest = min(by_version, key=int, default="")
+    told = [_with_problem(one, by_version, lowest) for one in found]
+    sound = {one.version: one for one in told if not one.problem}
+    needed: set[str] = set()
+    at = max(sound, key=int, default="")
+    while at in sound and at not in needed:
+        needed.add(at)
+        at = sound[at].base_version
+    return tuple(replace(one, is_needed=not one.problem and one.version in needed) for one in told)
+
+
+def _with_problem(one: VersionInfo, known: dict[str, VersionInfo], lowest: str) -> VersionInfo:
+    """A delta leads nowhere where a version between the first that is here and its base is missing."""
+    at = one
+    while not one.problem and at.kind == "delta":
+        if at.base_version in known:
+            at = known[at.base_version]
+            continue
+        if at.version == lowest:
+            break  # it stands on a version elsewhere
+        return replace(one, problem=f"the version {at.base_version} is missing")
+    return one

@@ -1,0 +1,70 @@
+"""Spool: a file without a name, in which the payloads of a delta wait until their sizes are known.
+
+A safetensors file begins with the sizes of its tensors, and a payload has its size once all of its tensor was compressed. The file has no name,
+so that nothing of it is left where the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from threading import Lock
+
+from msgspec import Struct
+
+from reshard.storage.local.files import storage_errors, write_all
+
+_READ_BYTES = 1 << 20
+
+
+class Spooled(Struct):
+    """The bytes of one payload: where its parts are, in order.
+
+    Attributes:
+        parts: offset and length of each.
+    """
+
+    parts: list[tuple[int, int]] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(length for _, length in self.parts)
+
+
+class Spool:
+    """The file; used by many threads.
+
+    Args:
+        folder: a local folder with room for the payloads; None for that of temporary files.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._name = folder or tempfile.gettempdir()
+        with storage_errors("make a temporary file in", self._name):
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by close
+        self._end = 0
+        self._lock = Lock()
+
+    def append(self, payload: Spooled, data: bytes | memoryview) -> None:
+        """Adds bytes to a payload, which one thread fills at a time."""
+        if not len(data):
+            return
+        with self._lock:
+            start, self._end = self._end, self._end + len(data)
+        write_all(self._file.fileno(), memoryview(data), start, self._name)
+        if payload.parts and sum(payload.parts[-1]) == start:
+            payload.parts[-1] = (payload.parts[-1][0], payload.parts[-1][1] + len(data))
+        else:
+            payload.parts.append((start, len(data)))
+
+    def read(self, payload: Spooled) -> Iterator[bytes]:
+        """The bytes of a payload, in order."""
+        for start, length in payload.parts:
+            for at in range(start, start + length, _READ_BYTES):
+                with storage_errors("read", self._name):
+                    yield os.pread(self._file.fileno(), min(_READ_BYTES, start + length - at), at)
+
+    def close(self) -> None:
+        """Closes the file, which is gone then."""
+        self._file.close()

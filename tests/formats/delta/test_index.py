@@ -1,0 +1,89 @@
+"""The index of a delta: every refusal by its text, and that it is read as it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.delta.checksums import checksum_of
+from reshard.formats.delta.index import (
+    DeltaIndex,
+    ListedTensor,
+    parse_index,
+    render_index,
+    tensors_digest,
+)
+
+DIGEST = checksum_of("adler32", b"abcd")
+LISTED = {
+    "b": ListedTensor("F4", (2, 4), "00000001"),
+    "ä": ListedTensor("BF16", (2,), DIGEST),
+    "a": ListedTensor("F32", (), "00000002"),
+}
+INDEX = DeltaIndex(
+    7, 6, "xor", "adler32", {"ä": "model-00000-of-00001.safetensors"}, DIGEST,
+    tensors_digest("adler32", LISTED), 12, LISTED,
+)  # fmt: skip
+
+
+def test_it_is_read_as_it_is_written() -> None:
+    assert parse_index(render_index(INDEX), "index") == INDEX
+
+
+def test_the_digest_of_the_tensors_is_of_lines_of_json() -> None:
+    lines = '["a","F32",[],"00000002"]\n["b","F4",[2,4],"00000001"]\n["ä","BF16",[2],"%s"]\n'
+    assert tensors_digest("adler32", LISTED) == checksum_of("adler32", (lines % DIGEST).encode())
+
+
+def test_an_index_without_what_this_project_adds() -> None:
+    metadata = {"version": "000001", "base_version": "000000", "delta_encoding": "overwrite", "compression_format": "zstd", "checksum_format": "blake3"}  # fmt: skip
+    text = json.dumps({"metadata": metadata, "weight_map": {}}).encode()
+    assert parse_index(text, "index") == DeltaIndex(1, 0, "overwrite", "blake3", {})
+
+
+def _metadata(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document["metadata"].__setitem__(key, value)
+
+
+def _file(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document["weight_map"].__setitem__("ä", name)
+
+
+REMEDY = "; restore the folder from a copy, or publish a full version"
+NEWER = "; a newer program may have written it: publish a full version, or choose another encoding there"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (_metadata("version", 7), CorruptError, "index: metadata.version should be of type str, but is 7"),
+        (_metadata("version", "seven"), CorruptError, f"index: metadata.version is 'seven'; expected digits, such as 000007{REMEDY}"),
+        (_metadata("version", "٣"), CorruptError, f"index: metadata.version is '٣'; expected digits, such as 000007{REMEDY}"),
+        (_metadata("base_version", "000007"), CorruptError, f"index: its version 000007 should be later than its base_version 000007{REMEDY}"),
+        (_metadata("delta_encoding", "sparse"), FormatError, f"index: metadata.delta_encoding is 'sparse'; expected xor or overwrite{NEWER}"),
+        (_metadata("compression_format", "lz4"), FormatError, f"index: metadata.compression_format is 'lz4'; expected zstd{NEWER}"),
+        (_metadata("checksum_format", "md5"), FormatError, f"index: metadata.checksum_format is 'md5'; expected xxh3-128 or blake3 or adler32{NEWER}"),
+        (_metadata("base_digest", "12"), CorruptError, f"index: metadata.base_digest is '12'; expected 8 hex digits of adler32{REMEDY}"),
+        (_metadata("target_digest", "00000000"), CorruptError, f"index: its target_digest is 00000000, but its tensors give {INDEX.target_digest}{REMEDY}"),
+        (_metadata("total_size", -1), CorruptError, "index: metadata.total_size should contain numbers from 0 to 2^62, but is [-1]"),
+        (_metadata("tensors", []), CorruptError, "index: metadata.tensors should be of type dict, but is []"),
+        (_metadata("tensors", {"a": ["F32", []]}), CorruptError, f"index: metadata.tensors['a'] should be dtype, shape and checksum, but is ['F32', []]{REMEDY}"),
+        (_metadata("tensors", {"a": ["F32", [-1], DIGEST]}), CorruptError, "index: the shape of metadata.tensors['a'] should contain numbers from 0 to 2^62, but is [-1]"),
+        (_file("../x"), CorruptError, f"index: the file of 'ä' is '../x'; expected the name of a file in its folder{REMEDY}"),
+        (_file("..\\x"), CorruptError, f"index: the file of 'ä' is '..\\\\x'; expected the name of a file in its folder{REMEDY}"),
+        (lambda document: document["weight_map"].update(z="x"), CorruptError, f"index: weight_map names 'z', which is not among its tensors{REMEDY}"),
+        (lambda document: document.update(weight_map=[]), CorruptError, "index: weight_map should be of type dict, but is []"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(
+    change: Callable[[dict[str, Any]], None], kind: type[Exception], text: str
+) -> None:
+    document = json.loads(render_index(INDEX))
+    change(document)
+    with pytest.raises(kind) as error:
+        parse_index(json.dumps(document).encode(), "index")
+    assert (type(error.value), str(error.value)) == (kind, text)

@@ -1,0 +1,79 @@
+"""The versions in a folder: the chain to the newest, what it does not need, and what leads nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.cli.app import run
+from tests.delta_layout import bytes_of, changed, write_delta, write_full
+
+LIKE = {"a": np.arange(600, dtype="f4"), "b": np.arange(9, dtype="i4")}
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """Deltas 1 to 3 on a version elsewhere, a full version 4, a delta 5 on it, and an unfinished 6."""
+    folder, state = tmp_path / "published", bytes_of(LIKE)
+    for number in (1, 2, 3, 5):
+        after = changed(state, 0.01, number)
+        write_delta(folder, number, state, after)
+        state = after
+    write_full(folder / "weight_v000004", state, LIKE)
+    (folder / "weight_v000006").mkdir()
+    (folder / "notes").mkdir()
+    return folder
+
+
+def summary(folder: Path) -> list[tuple[str, str, str, bool]]:
+    return [(v.version, v.kind, v.base_version, v.is_needed) for v in reshard.inspect_versions(folder)]  # fmt: skip
+
+
+def test_the_newest_needs_the_chain_from_the_last_full_version(published: Path) -> None:
+    assert summary(published) == [
+        ("000001", "delta", "000000", False),
+        ("000002", "delta", "000001", False),
+        ("000003", "delta", "000002", False),
+        ("000004", "full", "", True),
+        ("000005", "delta", "000004", True),
+        ("000006", "damaged", "", False),
+    ]
+    *_, last = reshard.inspect_versions(published)
+    assert last.problem == "it is not finished"
+
+
+def test_a_delta_whose_base_is_missing_leads_nowhere(published: Path) -> None:
+    (published / "weight_v000002").rename(published / "gone")
+    found = {one.version: one for one in reshard.inspect_versions(published)}
+    assert found["000001"].problem == ""
+    assert found["000003"].problem == "the version 000002 is missing"
+    assert str(found["000003"]).endswith("the version 000002 is missing")
+
+
+def test_one_delta_by_itself(published: Path) -> None:
+    (one,) = reshard.inspect_versions(published / "weight_v000002")
+    assert (one.changed, one.encoding, one.checksum) == (2, "xor", "xxh3-128")
+    assert one.nbytes == sum(f.stat().st_size for f in (published / "weight_v000002").iterdir())
+
+
+def test_a_folder_without_versions(tmp_path: Path) -> None:
+    with pytest.raises(reshard.NotACheckpointError) as error:
+        reshard.inspect_versions(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
+    )
+
+
+def test_the_command_shows_them(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(published)]) == 0
+    said = capsys.readouterr().out
+    assert "weight_v000005  delta    000004" in said
+    assert "weight_v000006: it is not finished" in said
+    assert run(["inspect", str(published / "weight_v000001"), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["versions"]
+    assert one["base_version"] == "000000"
+    assert run(["inspect", str(published / "notes")]) == 1
