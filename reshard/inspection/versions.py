@@ -57,7 +57,7 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
     Raises NotACheckpointError where there are none.
     """
     if _is_delta(root):
-        return (_version(root, root.name),)
+        return _needed([_version(root, root.name)])
     names = [name for name in root.folders() if version_of_name(name) is not None] if root.is_folder() else []  # fmt: skip
     if not names:
         raise NotACheckpointError(

@@ -57,6 +57,7 @@ def test_a_delta_whose_base_is_missing_leads_nowhere(published: Path) -> None:
 def test_one_delta_by_itself(published: Path) -> None:
     (one,) = reshard.inspect_versions(published / "weight_v000002")
     assert (one.changed, one.encoding, one.checksum) == (2, "xor", "xxh3-128")
+    assert one.is_needed and not one.problem
     assert one.nbytes == sum(f.stat().st_size for f in (published / "weight_v000002").iterdir())
 
 

@@ -34,4 +34,5 @@ def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
             yield Text(f"{one.name}: {one.problem}")
     total = sum(one.nbytes for one in versions)
     idle = sum(one.nbytes for one in versions if not one.is_needed)
-    yield Text(f"{count_text(len(versions), 'version')}, {format_bytes(total)}; the newest does not need {format_bytes(idle)}")  # fmt: skip
+    told = f"; the newest does not need {format_bytes(idle)}" if idle else ""
+    yield Text(f"{count_text(len(versions), 'version')}, {format_bytes(total)}{told}")
