@@ -25,7 +25,7 @@ from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_bytes
-from reshard.errors import PlanError, SourceChangedError
+from reshard.errors import PlanError, SourceChangedError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import (
@@ -87,8 +87,7 @@ def make_delta(
     place = locate(request.target)
     version, base_version = _versions(request, place)
     hasher(request.checksum)  # a package that is missing is told before anything is read
-    for source in (request.old.root, request.new.root):
-        check_place(place, source, overwrite=False)
+    _check_new(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
     old, new = delta_sides(
@@ -98,7 +97,7 @@ def make_delta(
         refuse_wrapping(request.encoding, made.spec)
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     with held_target(place) as transaction, closing(Spool(_spool_folder(place))) as spool:
-        check_place(place, request.old.root, overwrite=False)  # another process may have published
+        _check_new(place, request)  # another process may have published
         transaction.begin({"made_by": "reshard.delta"})
         transaction.close()
         try:
@@ -142,6 +141,17 @@ def _versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
             "target by a later version"
         )
     return version, base
+
+
+def _check_new(place: Location, request: DeltaRequest) -> None:
+    """Refuses a version that exists, which receivers may have read, and a place within a source."""
+    try:
+        for source in (request.old.root, request.new.root):
+            check_place(place, source, overwrite=False)
+    except TargetExistsError:
+        raise TargetExistsError(
+            f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
+        ) from None
 
 
 def _spool_folder(place: Location) -> str | None:
