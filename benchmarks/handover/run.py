@@ -50,7 +50,11 @@ def contenders(trained: Path, served: Path, budgets: list[str]) -> dict[str, lis
 
 
 def run_rounds(
-    commands: dict[str, list[str]], rounds: int, work: Path, nbytes: int
+    commands: dict[str, list[str]],
+    rounds: int,
+    work: Path,
+    nbytes: int,
+    name_of_target: str = "made",
 ) -> dict[str, list[Cost]]:
     """The costs of each, round by round."""
     costs: dict[str, list[Cost]] = defaultdict(list)
@@ -58,7 +62,7 @@ def run_rounds(
     for number in range(rounds):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
-            target = work / "made"
+            target = work / name_of_target
             touch_free_memory(2 * nbytes)
             cost = run_once([*commands[name], str(target)], target, REPOSITORY, LIMIT_S)
             costs[name].append(cost)
