@@ -50,7 +50,7 @@ EXCEPTIONS = {
         "conversion.resume.check_chunks", "conversion.resume.resume",
     ),
     "writes targets, which are on local disks": (
-        "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.stream",
+        "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.one_task",
         "engine.write.chunk_files", "engine.write.sinks",
         "formats.carry_out", "formats.registry",
         "saving.orbax_manager",

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.buffers import ArenaPool
-from reshard.engine.movers.stream import execute
+from reshard.engine.movers.one_task import execute
 from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.task import Result, Task
 from reshard.engine.write.uploads import Uploads
@@ -87,9 +87,9 @@ class Work(Struct, frozen=True):
 
     def __call__(self, batch: Batch) -> BatchResult:
         if not isinstance(batch, PackedBatch):
-            return carry_out(batch, self.outputs, self.pool)
+            return execute_batch(batch, self.outputs, self.pool)
         with _uploading(self.outputs, batch) as outputs:
-            return carry_out(batch.tasks, outputs, self.pool)
+            return execute_batch(batch.tasks, outputs, self.pool)
 
     def with_pool(self, pool: ArenaPool) -> Work:
         """The same with the buffers of a worker."""
@@ -112,7 +112,7 @@ def _uploading(outputs: Sequence[TaskOutput], batch: PackedBatch) -> Iterator[li
         yield found
 
 
-def carry_out(
+def execute_batch(
     tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None = None
 ) -> BatchResult:
     """Runs the tasks of a batch one after the other, in any process.

@@ -30,7 +30,7 @@ class TaskOutput(Struct, frozen=True):
     """Where a task writes; travels to the workers with every batch.
 
     Attributes:
-        root: text of the folder below which chunk files are written, a local path or a URL.
+        root: text of the folder below which chunk files are written, a local path or a URL; the staging folder where there is one.
         put: stores whole chunks where the target is not made of plain files.
         target: named in errors where a run has several targets; None where it has one.
         uploads: writes the files that chunks share where the store does not write in place.

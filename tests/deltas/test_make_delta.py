@@ -315,7 +315,7 @@ def test_a_version_is_never_written_twice(tmp_path: Path) -> None:
     assert json.loads((target / "model.safetensors.index.json").read_text())["weight_map"] == {}
     with pytest.raises(
         TargetExistsError,
-        match="weight_v000001.*exists already and was left untouched, since receivers may have read it; publish the next number",
+        match=r"weight_v000001.*exists already and was left untouched, since receivers may have read it; publish the next number",
     ):
         delta(place, place, target)
     apply(place, [target], tmp_path / "served")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.books import Books, DoneUnits, TargetRun
-from reshard.engine.movers import stream
+from reshard.engine.movers import one_task
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.write.sinks import ChunkSink, PieceSink
@@ -131,7 +131,7 @@ def test_without_defects_nothing_is_caught(moving, strategy):
 @pytest.mark.parametrize("defect", [Swapped, Shifted, Dropped, Again, Flipped])
 def test_a_defect_inside_the_sink_is_caught(moving, monkeypatch, strategy, defect):
     sink = {"PieceSink": PieceSink, "ChunkSink": ChunkSink}[SINKS[strategy]]
-    monkeypatch.setattr(stream, SINKS[strategy], type("Broken", (defect, sink), {}))
+    monkeypatch.setattr(one_task, SINKS[strategy], type("Broken", (defect, sink), {}))
     with pytest.raises(
         VerificationError,
         match=r"'w': (what was written has digest|\d of 6 chunks were|not every element was)",
@@ -142,7 +142,7 @@ def test_a_defect_inside_the_sink_is_caught(moving, monkeypatch, strategy, defec
 @pytest.mark.parametrize("strategy", ["scatter", "weave"])
 def test_a_piece_that_is_written_twice_is_caught(moving, monkeypatch, strategy):
     """In a block a second time changes nothing, since chunks are summed when they are complete."""
-    monkeypatch.setattr(stream, "PieceSink", type("Broken", (Repeated, PieceSink), {}))
+    monkeypatch.setattr(one_task, "PieceSink", type("Broken", (Repeated, PieceSink), {}))
     with pytest.raises(VerificationError, match="'w': "):
         moving(strategy)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.engine.books import Books, DoneUnits, TargetRun
-from reshard.engine.movers import stream
+from reshard.engine.movers import one_task
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
@@ -241,7 +241,7 @@ def test_a_defect_in_one_target_is_caught_there(kind, which, tmp_path, monkeypat
         kinds = (sink, type("Broken", (Swapped, sink), {}))
         return kinds[unit.target == which](unit, *args, **kwargs)
 
-    monkeypatch.setattr(stream, name, made)
+    monkeypatch.setattr(one_task, name, made)
     with pytest.raises(VerificationError, match=f"'out/{which}': what was written has digest"):
         carry_out(case, tmp_path)
 

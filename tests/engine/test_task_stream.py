@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.engine.movers.stream import _Buffers
+from reshard.engine.movers.one_task import _Buffers
 from reshard.engine.output import TargetOutput
 from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError

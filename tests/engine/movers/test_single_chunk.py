@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from reshard.engine.movers import stream
+from reshard.engine.movers import one_task
 from reshard.engine.output import TargetOutput
 from reshard.engine.write.chunk_files import store_chunk
 from reshard.errors import CorruptError, VerificationError
@@ -108,7 +108,7 @@ def test_bytes_that_change_between_decoding_and_writing_are_caught(
         data[0] ^= 1
         return store_chunk(task, target, data, output)
 
-    monkeypatch.setattr(stream, "store_chunk", flip_and_store)
+    monkeypatch.setattr(one_task, "store_chunk", flip_and_store)
     store.add(SPEC, values, ZSTD)
     with pytest.raises(VerificationError, match="'layer/w': what was written has digest"):
         carry_out([whole_move(ZSTD, RAW)], store, tmp_path / "t", Folder(), {SPEC.name: RAW})

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.movers import stream
+from reshard.engine.movers import one_task
 from reshard.engine.output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
@@ -105,7 +105,7 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
     output = TargetOutput(Folder(), {"w": target}, str(tmp_path / "t"))
     tasks = [t for b in batches(plan, store, output) for t in b]
     swap = (1, 3) if wrong == "zeros" else (0, 3)
-    original = stream.store_chunk
+    original = one_task.store_chunk
 
     def store_wrongly(task, chunk, data, output_):
         if chunk.index[0] in swap:
@@ -116,7 +116,7 @@ def test_small_chunks_that_change_places(target, wrong, tmp_path, monkeypatch):
                 chunk = other
         return original(task, chunk, data, output_)
 
-    monkeypatch.setattr(stream, "store_chunk", store_wrongly)
+    monkeypatch.setattr(one_task, "store_chunk", store_wrongly)
     with pytest.raises(VerificationError, match=r"^'w': "):
         run(plan, [tuple(tasks)], output)
 
@@ -130,7 +130,7 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
     move = by_hand(Piece.whole(spec, spec), both, both, "copy", spec.storage, 1)
     plan = Plan((TensorPlan((move,)),), 64 << 20, 1)
     output = TargetOutput(Folder(), {"w": ZSTD}, str(tmp_path / "t"))
-    original = stream.pass_to_all
+    original = one_task.pass_to_all
 
     def swapped(task, files, outputs):
         from msgspec.structs import replace
@@ -139,7 +139,7 @@ def test_chunks_that_are_copied_as_each_other(tmp_path, monkeypatch):
         moved = (replace(read.chunks[0], index=(1, 0)), *read.chunks[1:])
         return original(replace(task, reads=(replace(read, chunks=moved),)), files, outputs)
 
-    monkeypatch.setattr(stream, "pass_to_all", swapped)
+    monkeypatch.setattr(one_task, "pass_to_all", swapped)
     with pytest.raises(
         VerificationError,
         match=r"^'w': chunk \[1, 0\] of the source was to be copied as chunk \[0, 0\]; this is a defect",

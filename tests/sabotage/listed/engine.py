@@ -188,7 +188,7 @@ SABOTAGES = (
     Sabotage(
         "piece-to-another-target",
         "of targets that share a read, the second gets what the first asked for",
-        "reshard/engine/movers/stream.py",
+        "reshard/engine/movers/one_task.py",
         "    for taker in takers:\n        taker.put()\n    changed",
         "    for taker in (takers[0], *takers[:-1]):\n        taker.put()\n    changed",
         ("tests/engine/test_several_targets.py::test_the_source_is_read_once[scatter]",),

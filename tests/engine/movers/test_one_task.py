@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
-from reshard.engine.movers.stream import execute
+from reshard.engine.movers.one_task import execute
 from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError
 from reshard.formats.codecs import zstd

@@ -7,7 +7,7 @@ each. The source's digest is taken from the decoded band, unless it was recorded
 the same (then that is compared in the end); a target's from the bytes that are written and the place
 they are written to, after they were. What a cast or another order of axes must give is
 made a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
-``coverage``).
+``checksums.sums.coverage``).
 
 A small chunk that holds the same elements on all sides is decoded, encoded and written at once. Checkpoints have thousands of
 small tensors of one chunk each, and cutting bands into pieces and summing pieces up row by row takes longer than moving so few
