@@ -6,9 +6,11 @@ so that nothing of it is left where the process is killed.
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Lock
 
 from msgspec import Struct
@@ -36,13 +38,13 @@ class Spool:
     """The file; used by many threads.
 
     Args:
-        folder: a local folder with room for the payloads; None for that of temporary files.
+        folder: a local folder with room for the payloads.
     """
 
-    def __init__(self, folder: str | None) -> None:
-        self._name = folder or tempfile.gettempdir()
-        with storage_errors("make a temporary file in", self._name):
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by close
+    def __init__(self, folder: str) -> None:
+        self._name = folder
+        with storage_errors("make a temporary file in", folder):
+            self._fd = _open_without_name(folder)
         self._end = 0
         self._lock = Lock()
 
@@ -52,7 +54,7 @@ class Spool:
             return
         with self._lock:
             start, self._end = self._end, self._end + len(data)
-        write_all(self._file.fileno(), memoryview(data), start, self._name)
+        write_all(self._fd, memoryview(data), start, self._name)
         if payload.parts and sum(payload.parts[-1]) == start:
             payload.parts[-1] = (payload.parts[-1][0], payload.parts[-1][1] + len(data))
         else:
@@ -63,8 +65,21 @@ class Spool:
         for start, length in payload.parts:
             for at in range(start, start + length, _READ_BYTES):
                 with storage_errors("read", self._name):
-                    yield os.pread(self._file.fileno(), min(_READ_BYTES, start + length - at), at)
+                    yield os.pread(self._fd, min(_READ_BYTES, start + length - at), at)
 
     def close(self) -> None:
         """Closes the file, which is gone then."""
-        self._file.close()
+        os.close(self._fd)
+
+
+def _open_without_name(folder: str) -> int:
+    try:
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+    # The file system has no such files, as NFS: the name is taken away at once.
+    path = Path(folder, f".{secrets.token_hex(8)}.reshard-spool")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    path.unlink()
+    return fd

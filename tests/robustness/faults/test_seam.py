@@ -13,7 +13,7 @@ import reshard
 from tests.robustness.faults.seam import BY_DESCRIPTOR, BY_PATH, OF_LIBC, Call, Go, at_the_seam
 
 PARTS = (
-    "conversion", "engine", "formats", "inspection", "planning", "restoring", "saving", "storage", "streaming", "verification",
+    "conversion", "deltas", "engine", "formats", "identity", "inspection", "planning", "restoring", "saving", "storage", "streaming", "verification",
 )  # fmt: skip
 
 NO_FILES = frozenset((
