@@ -56,6 +56,8 @@ def encoding_text(tensor: InspectedTensor) -> str:
     name = {"none": "raw", "tensorstore": "other codecs"}.get(tensor.compressor, tensor.compressor)
     level = "" if tensor.level is None else f"-{tensor.level}"
     turned = f", axes {list(tensor.axis_order)}" if tensor.axis_order else ""
+    if len(tensor.axis_order) > len(tensor.shape):
+        turned = ", shuffled"
     return f"{name}{level}{' + crc32c' if tensor.checksum else ''}{turned}"
 
 

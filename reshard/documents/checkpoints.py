@@ -51,7 +51,9 @@ class InspectedTensor(Struct, frozen=True):
     ] = None
     axis_order: Annotated[
         Shape,
-        Meta(description="Axes as a chunk stores them, slowest first; empty if row-major."),
+        Meta(
+            description="Axes as a chunk stores them, slowest first; empty if row-major. One more than it has: the bytes of an element."
+        ),
     ] = ()
     is_gathered: Annotated[
         bool, Meta(description="Whether chunks are gathered from raw pieces of several files.")

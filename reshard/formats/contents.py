@@ -52,7 +52,7 @@ class Pieces(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-Compressor = Literal["none", "zstd", "blosc", "gzip", "tensorstore", "delta"]
+Compressor = Literal["none", "zstd", "blosc", "gzip", "zlib", "tensorstore", "delta"]
 
 
 class Encoding(Struct, frozen=True):
@@ -69,7 +69,8 @@ class Encoding(Struct, frozen=True):
         gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
             reads are cheap.
-        axis_order: the axes as the chunk stores them, slowest first, where that is not row-major; else ().
+        axis_order: the axes as the chunk stores them, slowest first, where that is not row-major; else (). One more than the tensor has
+            means the bytes of an element, where they are stored apart (HDF5's shuffle).
     """
 
     compressor: Compressor = "none"

@@ -80,6 +80,7 @@ def test_encodings() -> None:
     assert encoded(Encoding(gathered="in ranges")) == "raw pieces"
     assert encoded(Encoding("tensorstore", spec="{}")) == "other codecs"
     assert encoded(Encoding(axis_order=(1, 0))) == "raw, axes [1, 0]"
+    assert encoded(Encoding("zlib", 4, axis_order=(2, 0, 1))) == "zlib-4, shuffled"
 
 
 def encoded(encoding: Encoding) -> str:

@@ -14,6 +14,7 @@ from reshard.formats.codecs.tensorstore import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.turned import TurnedStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
 from reshard.formats.contents import Encoding, Extent
+from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import Store
 
 __all__ = [
@@ -63,6 +64,8 @@ def open_stream(
             return ArrayStream(source, encoding.spec, inside, dtype, decoded_bytes)
         if encoding.axis_order:
             stored = _decoder(encoding, source, decoded_bytes, None)
+            if len(encoding.axis_order) > len(shape):
+                shape = (*shape, storage_bytes(dtype))
             return TurnedStream(stored, shape, encoding.axis_order, decoded_bytes)
         return _decoder(encoding, source, decoded_bytes, encoded)
     except BaseException:
@@ -86,7 +89,7 @@ def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
 def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     if encoding.compressor == "zstd":
         return zstd_decoder_bytes(encoding.level)
-    if encoding.compressor == "gzip":
+    if encoding.compressor in ("gzip", "zlib"):
         return gzip_decoder_bytes()
     if encoding.compressor == "blosc":
         return blosc_decoder_bytes(encoding.spec, decoded_bytes)
@@ -127,7 +130,7 @@ def _decoder(
 ) -> DecodeStream:
     if encoding.compressor == "zstd":
         return ZstdStream(source, decoded_bytes, encoding.level, encoded)
-    if encoding.compressor == "gzip":
+    if encoding.compressor in ("gzip", "zlib"):
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":
         return BloscStream(source, decoded_bytes, encoding.spec)

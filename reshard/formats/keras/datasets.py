@@ -1,6 +1,7 @@
 """The datasets of an open HDF5 file by their paths, and where the elements of each are.
 
-Read are contiguous datasets, in place: Keras writes no others. Everything else is refused by name, and no link is followed.
+Read are contiguous datasets, in place, which are all that Keras writes, and those in chunks (``keras/chunks.py``). Everything else is refused
+by name, and no link is followed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.keras.chunks import REPACK, ChunkTable, read_chunk_table
 from reshard.formats.keras.dtypes import stored_dtype
 from reshard.formats.limits import (
     MAX_ALL_NAMES_CHARACTERS,
+    MAX_CHUNKS,
     MAX_LEAVES,
     MAX_NAME_CHARACTERS,
     MAX_PATH_KEYS,
@@ -30,24 +33,23 @@ if TYPE_CHECKING:
 
 
 class Dataset(Struct, frozen=True):
-    """A contiguous dataset.
+    """A dataset.
 
     Attributes:
         name: its path in the file, such as ``"layers/dense/vars/0"``.
-        offset: of its first byte in the file; None for one without elements.
+        offset: of its first byte in the file; None for one without elements, or in chunks.
+        chunks: where they are; None for one that is contiguous.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int | None
+    chunks: ChunkTable | None = None
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * storage_bytes(self.dtype)
-
-
-REPACK = "rewrite the file with 'h5repack -l CONTI -f NONE OLD NEW', or load it with Keras and save it again"
 
 
 def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]:
@@ -55,7 +57,14 @@ def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]
 
     Raises FormatError for what is not read, CorruptError for elements beyond the end of the file.
     """
-    return [_described(found, name, where, file_bytes) for name, found in walk(file, where)]
+    datasets, chunks = [], 0
+    for name, found in walk(file, where):
+        dataset = _described(found, name, where, file_bytes)
+        chunks += 0 if dataset.chunks is None else dataset.chunks.grid.count
+        if chunks > MAX_CHUNKS:
+            raise FormatError(f"{where} has more than {MAX_CHUNKS:,} chunks; {REPACK}")
+        datasets.append(dataset)
+    return datasets
 
 
 def walk(file: h5py.File, where: str) -> Iterator[tuple[str, DatasetID]]:
@@ -130,9 +139,9 @@ def _refuse_link(group: GroupID, link: bytes, what: str) -> None:
 def _described(found: DatasetID, name: str, where: str, file_bytes: int) -> Dataset:
     what = f"{where}: {name!r}"
     shape = _shape(found, what)
-    _refuse_layout(found, what)
+    is_chunked = _is_chunked(found, what)
     dtype = stored_dtype(found, what)
-    dataset = Dataset(name, dtype, shape, found.get_offset())
+    dataset = Dataset(name, dtype, shape, None if is_chunked else found.get_offset())
     nbytes = dataset.nbytes
     if nbytes > MAX_TENSOR_BYTES:
         raise CorruptError(
@@ -140,6 +149,9 @@ def _described(found: DatasetID, name: str, where: str, file_bytes: int) -> Data
         )
     if not nbytes:
         return Dataset(name, dtype, shape, None)
+    if is_chunked:
+        table = read_chunk_table(found, what, dtype, shape, file_bytes)
+        return Dataset(name, dtype, shape, None, table)
     if dataset.offset is None:
         raise FormatError(
             f"{what} was made without any elements being written; write them, or leave it out when the file is made"
@@ -163,8 +175,8 @@ def _shape(found: DatasetID, what: str) -> tuple[int, ...]:
     return shape
 
 
-def _refuse_layout(found: DatasetID, what: str) -> None:
-    """Raises FormatError where elements are not in one range of the file itself."""
+def _is_chunked(found: DatasetID, what: str) -> bool:
+    """Whether elements are in chunks. Raises FormatError where they are neither there nor in one range of the file itself."""
     from h5py import h5d
 
     made = found.get_create_plist()
@@ -175,11 +187,8 @@ def _refuse_layout(found: DatasetID, what: str) -> None:
         )
     if made.get_external_count():
         raise FormatError(f"{what} has its elements in another file (external storage); {REPACK}")
-    filters = [made.get_filter(number) for number in range(made.get_nfilters())]
-    if filters:
-        names = ", ".join(one[3].decode(errors="replace") or f"filter {one[0]}" for one in filters)
-        raise FormatError(f"{what} is stored in chunks with filters ({names}); {REPACK}")
     if layout == h5d.CHUNKED:
-        raise FormatError(f"{what} is stored in chunks; {REPACK}")
+        return True
     if layout != h5d.CONTIGUOUS:
         raise FormatError(f"{what} is stored in its header (compact); {REPACK}")
+    return False

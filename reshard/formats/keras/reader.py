@@ -1,7 +1,7 @@
-"""Reading weights of Keras 3, and other HDF5 files of contiguous arrays.
+"""Reading weights of Keras 3, and other HDF5 files of arrays.
 
 Opening reads the metadata with h5py. A tensor's bytes lie in one piece of the file, row-major, without checksums, so that the engine
-reads them in ranges. Names are the paths in the file, such as ``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
+reads them in ranges; or in chunks, which other programs write, and which it reads where they are. Names are the paths in the file, such as ``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
 
 This project records the text that is ``slices.json`` in a folder as a dataset of that name: an array of bytes at the top of the
 file. Keras loads by name, and does not look at it.
@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
+    Encoding,
     Extent,
     Item,
     Leaf,
@@ -25,6 +28,7 @@ from reshard.formats.contents import (
     RawPiece,
     StoredTensor,
 )
+from reshard.formats.keras.chunks import CHUNK_BYTES, REPACK, ChunkTable
 from reshard.formats.keras.datasets import Dataset, read_datasets, walk
 from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
@@ -41,7 +45,7 @@ from reshard.formats.slices.slice_file import (
 )
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 
@@ -86,7 +90,8 @@ def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Rea
         leaves=tuple(_leaf(one.name, known.tensors.get(one.name)) for one in arrays),
         chunks=KerasChunks(uri, chunks),
         metadata_bytes=root.traits.memory_bytes
-        + sum(TENSOR_BYTES + 2 * len(name) for name in tensors),
+        + sum(TENSOR_BYTES + 2 * len(name) for name in tensors)
+        + sum(CHUNK_BYTES * one.chunks.grid.count for one in arrays if one.chunks),
         conversion=known.conversion,
         made=known.made,
         warnings=tuple(_warnings(root, known)),
@@ -109,7 +114,7 @@ def leaf_count(root: Location) -> int:
 class KerasChunks(Chunks):
     """The bytes of an open file of weights."""
 
-    def __init__(self, uri: str, chunks: Mapping[str, GatheredChunks]) -> None:
+    def __init__(self, uri: str, chunks: Mapping[str, GatheredChunks | _TableChunks]) -> None:
         self._uri = uri
         self._chunks = chunks
 
@@ -120,7 +125,29 @@ class KerasChunks(Chunks):
         return self._chunks[name].locate(index)
 
 
-def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks:
+class _TableChunks(Struct, frozen=True):
+    """The chunks of a tensor that HDF5 stores in chunks, all in one file."""
+
+    table: ChunkTable
+    path: str
+    version: str
+
+    @property
+    def grid(self) -> Grid:
+        return self.table.grid
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.table.encoding
+
+    def locate(self, index: Index) -> Extent:
+        offset, length = self.table.place(index)
+        return Extent(self.path, offset, length, version=self.version)
+
+
+def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks | _TableChunks:
+    if dataset.chunks is not None:
+        return _TableChunks(dataset.chunks, str(root), version)
     shape, pieces = dataset.shape, []
     if dataset.offset is not None:
         pieces = [RawPiece(Box.full(shape), str(root), dataset.offset, version=version)]
@@ -128,13 +155,14 @@ def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks:
 
 
 def _stored(
-    dataset: Dataset, chunks: GatheredChunks, known: SliceFile, root: Location
+    dataset: Dataset, chunks: GatheredChunks | _TableChunks, known: SliceFile, root: Location
 ) -> StoredTensor:
     entry = described_entry(known, dataset.name, dataset.dtype, dataset.shape)
     layout, digest, partition = None, None, None
     if entry is not None:
         layout, digest, partition = entry.layout, entry.digest, entry.partition
-    spec = TensorSpec(dataset.name, dataset.shape, dataset.dtype, chunks.grid, layout=layout)
+    padded = None if dataset.chunks is None else dataset.chunks.shape
+    spec = TensorSpec(dataset.name, dataset.shape, dataset.dtype, chunks.grid, padded, layout)
     encoding, fill = read_ahead(chunks.encoding, root.store), bytes(storage_bytes(dataset.dtype))
     return StoredTensor(spec, encoding, fill, False, digest, partition=partition)
 
@@ -173,6 +201,10 @@ def read_record(
     def read() -> SliceFile | None:
         if found is None:
             return None
+        if found.chunks is not None:
+            raise FormatError(
+                f"{file}: {NAME!r} is stored in chunks, and a record is not; {REPACK}"
+            )
         if found.offset is None or found.nbytes > MAX_JSON_BYTES:
             raise FormatError(f"{file}: {NAME!r} has {found.nbytes:,} bytes, which is no record")
         with closing(file.open(version)) as opened:

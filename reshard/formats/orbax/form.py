@@ -72,6 +72,8 @@ def _encoding(form: OrbaxForm, source: StoredTensor) -> Encoding:
         return form.compression
     if source.encoding.compressor in ("tensorstore", "delta"):
         return Encoding(checksum=True)
+    if source.encoding.compressor == "zlib":
+        return Encoding("gzip", source.encoding.level, checksum=True)
     # A chunk that travels encoded is given a checksum on its way, so that later damage is found.
     return replace(source.encoding, checksum=True, gathered="no", axis_order=())
 

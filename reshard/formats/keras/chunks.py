@@ -1,0 +1,152 @@
+"""Where the chunks of an HDF5 dataset are, and how they are compressed.
+
+h5py reads the index of chunks. The engine then reads and decodes them as it does those of any format: side by side, with sizes that are
+checked, while HDF5's own filter takes as much memory as a chunk claims to need. Read are chunks that are plain, or compressed by gzip
+(deflate), with or without shuffle before it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from reshard.errors import CorruptError, FormatError
+from reshard.formats.contents import Encoding
+from reshard.formats.limits import MAX_CHUNKS, MAX_TENSOR_BYTES
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import MAX_PARTS, Grid, Index
+
+if TYPE_CHECKING:
+    from h5py.h5d import DatasetID
+    from h5py.h5p import PropDCID
+
+REPACK = "rewrite the file with 'h5repack -l CONTI -f NONE OLD NEW', or load it with Keras and save it again"
+
+CHUNK_BYTES = 16
+"""Memory of the place of a chunk: its offset and its length."""
+
+_DEFLATE, _SHUFFLE = 1, 2
+"""The numbers of filters in HDF5."""
+
+_LEVELS = range(10)
+
+
+class ChunkTable(Struct, frozen=True):
+    """The chunks of a dataset.
+
+    Attributes:
+        shape: of a chunk, padding included.
+        places: offset and length of each, in row-major order.
+    """
+
+    grid: Grid
+    shape: tuple[int, ...]
+    encoding: Encoding
+    places: Sequence[int]
+
+    def place(self, index: Index) -> tuple[int, int]:
+        """Offset and length of a chunk in the file."""
+        at = 2 * _number(index, self.grid.parts)
+        return self.places[at], self.places[at + 1]
+
+
+def read_chunk_table(
+    found: DatasetID, what: str, dtype: str, shape: tuple[int, ...], file_bytes: int
+) -> ChunkTable:
+    """The chunks of an open dataset; ``what`` names it in errors.
+
+    Raises FormatError for other filters and for chunks that were never written, CorruptError for chunks that cannot be.
+    """
+    made = found.get_create_plist()
+    encoding = _encoding(made, what, dtype, len(shape))
+    chunk = tuple(map(int, made.get_chunk()))
+    nbytes = math.prod(chunk) * storage_bytes(dtype)
+    parts = [-(-size // step) for size, step in zip(shape, chunk, strict=True)]
+    count = math.prod(parts)
+    if count > MAX_CHUNKS or max(parts) > MAX_PARTS or nbytes > MAX_TENSOR_BYTES:
+        raise FormatError(f"{what} is stored in more or larger chunks than are read; {REPACK}")
+    places = _places(found, chunk, parts, what)
+    table = ChunkTable(Grid.regular(shape, chunk), chunk, encoding, places)
+    _check_places(table, what, nbytes, file_bytes)
+    return table
+
+
+def _encoding(made: PropDCID, what: str, dtype: str, rank: int) -> Encoding:
+    filters = [made.get_filter(number) for number in range(made.get_nfilters())]
+    numbers = [one[0] for one in filters]
+    if not filters:
+        return Encoding()
+    # Shuffle alone is refused: chunks at the edge may lack it, and nothing in their bytes shows that.
+    if numbers not in ([_DEFLATE], [_SHUFFLE, _DEFLATE]):
+        names = ", ".join(one[3].decode(errors="replace") or f"filter {one[0]}" for one in filters)
+        raise FormatError(
+            f"{what} is stored in chunks with filters ({names}), and only gzip (deflate) is read, with or without shuffle before it; "
+            f"{REPACK}"
+        )
+    values = filters[-1][2]
+    level = values[0] if values and values[0] in _LEVELS else None
+    itemsize = storage_bytes(dtype)
+    if numbers == [_DEFLATE]:
+        return Encoding("zlib", level)
+    if tuple(filters[0][2])[:1] != (itemsize,):
+        raise CorruptError(
+            f"{what} has elements of {itemsize} bytes, but its filter shuffle says otherwise; restore the file from a copy"
+        )
+    order = (rank, *range(rank)) if itemsize > 1 else ()
+    return Encoding("zlib", level, axis_order=order)
+
+
+def _places(
+    found: DatasetID, chunk: Sequence[int], parts: Sequence[int], what: str
+) -> Sequence[int]:
+    places = array("q", bytes(CHUNK_BYTES * math.prod(parts)))
+    wrong = ""
+
+    def take(one: Any) -> str | None:
+        """Nothing is raised in here, where HDF5 calls: a text ends its walk."""
+        nonlocal wrong
+        index = [start // step for start, step in zip(one.chunk_offset, chunk, strict=True)]
+        if any(at >= most for at, most in zip(index, parts, strict=True)):
+            wrong = f"{what} has a chunk at {list(one.chunk_offset)}, outside of it"
+        elif one.filter_mask:
+            wrong = f"{what} has a chunk at {list(one.chunk_offset)} without some of its filters"
+        else:
+            at = 2 * _number(index, parts)
+            wrong = f"{what} has two chunks at {list(one.chunk_offset)}" if places[at + 1] else ""
+            places[at], places[at + 1] = one.byte_offset, one.size
+        return wrong or None
+
+    found.chunk_iter(take)
+    if wrong:
+        raise FormatError(f"{wrong}, which is not read; {REPACK}")
+    return places
+
+
+def _check_places(table: ChunkTable, what: str, nbytes: int, file_bytes: int) -> None:
+    lengths = table.places[1::2]
+    written = sum(map(bool, lengths))
+    if written < len(lengths):
+        raise FormatError(
+            f"{what} has {len(lengths):,} chunks, of which {written:,} were written; write them all, or leave it out when the file is made"
+        )
+    end = max(map(sum, zip(table.places[::2], lengths, strict=True)))
+    if end > file_bytes:
+        raise CorruptError(
+            f"{what} has a chunk that ends at {end:,}, but the file has {file_bytes:,} bytes; it was cut short: restore it from a copy"
+        )
+    if min(table.places) < 0 or (table.encoding.compressor == "none" and set(lengths) != {nbytes}):
+        raise CorruptError(
+            f"{what} has a chunk of another size than {nbytes:,} bytes; restore the file from a copy"
+        )
+
+
+def _number(index: Sequence[int], parts: Sequence[int]) -> int:
+    """The number of a chunk, counted row-major."""
+    number = 0
+    for at, count in zip(index, parts, strict=True):
+        number = number * count + at
+    return number
