@@ -15,7 +15,7 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.identity.envelope import read_signed_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
@@ -52,7 +52,8 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
     beside = is_root or given is None
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
-    recorded = read_identity(folder)
+    # The tree is not needed here; whoever relies on it elsewhere must hear of its damage.
+    recorded = read_identity(folder, with_tree=(folder / TREE_NAME).exists())
     if is_root:
         root = str(given).lower()
     elif key is not None:
