@@ -22,13 +22,12 @@ from reshard.cli.failures import Detached, Stopped
 from reshard.cli.options import Misuse
 from reshard.cli.server_options import TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.errors import MissingPackageError, ReshardError
-from reshard.identity.hashes import is_root
-from reshard.identity.keys import public_text
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
 from reshard.maps.read_map import load_map, recipe_names
-from reshard.storage.location import locate
+from reshard.surface.identities import is_root, public_text
+from reshard.surface.places import locate
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
