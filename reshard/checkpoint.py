@@ -55,6 +55,7 @@ class OpenedCheckpoint:
     def __init__(self, chosen: CheckpointPath) -> None:
         self.path = chosen.path
         self._root = locate(self.path)
+        self._listed = chosen.root  # a bucket is not listed once more for the identity
         # Taken before reading, so that later changes are noticed.
         self._identity = _identity(self._root)
         self._reader: Reader = open_reader(chosen)
@@ -192,7 +193,7 @@ class OpenedCheckpoint:
     @cached_property
     def _place(self) -> Location:
         """The folder, of which no link leads out: files of an identity may come from strangers, too."""
-        return self._root.view()
+        return self._listed.view()
 
     def needs_elements(self, name: str, box: Box | str | None = None) -> bool:
         """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice."""

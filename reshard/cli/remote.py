@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType, structs
 
-from reshard import ConversionReport, FileVerdict, LeafDiff, TensorVerdict, Verification
+from reshard import (
+    ConversionReport,
+    FileVerdict,
+    IdentityVerdict,
+    LeafDiff,
+    TensorVerdict,
+    Verification,
+)
 from reshard.cli.failures import Detached, Stopped
+from reshard.cli.options import Misuse
 from reshard.cli.server_options import TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.errors import MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
 from reshard.maps.read_map import load_map, recipe_names
+from reshard.surface.identities import is_root, public_text
+from reshard.surface.places import locate
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -71,6 +81,20 @@ def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]
         return verification_of(client.checkpoints.verify(a, b, **options))
 
 
+def identity_there(identity: str | None, key: str | None) -> dict[str, str]:
+    """The root and the text of the public key, where they are given. Private keys are refused here, and never sent."""
+    given = {}
+    if identity is not None:
+        if not is_root(identity):
+            raise Misuse(
+                f"--identity {identity} names files of this host, and --server lets a server do the work; give the root (64 hex digits)"
+            )
+        given["identity"] = identity
+    if key is not None:
+        given["key"] = public_text(locate(key))
+    return given
+
+
 def goals_there(targets: Sequence[NamedTarget], options: Mapping[str, Any]) -> dict[str, Any]:
     """The targets in the form of a request to the server."""
     # Options at their default are left out: an older server refuses members that it does not know.
@@ -115,6 +139,9 @@ def verification_of(answer: VerificationAnswer) -> Verification:
         tuple(LeafDiff(**structs.asdict(leaf)) for leaf in answer.leaves),
         answer.missing_chunks,
         None if isinstance(answer.map, UnsetType) else answer.map,
+        None
+        if isinstance(answer.identity, UnsetType)
+        else IdentityVerdict(**structs.asdict(answer.identity)),
     )
 
 

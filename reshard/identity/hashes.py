@@ -12,6 +12,7 @@ What is hashed (numbers are u64, little-endian; a text is its length and its UTF
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Bytes = bytes | npt.NDArray[np.uint8]
 
 HASH_BYTES = 32
+_ROOT = re.compile(r"[0-9a-fA-F]{64}")
 
 _CONTEXT = "reshard 2026 weights-identity v1 "
 
@@ -48,6 +50,11 @@ def _blake3() -> Any:
 def _key(kind: str) -> bytes:
     key: bytes = _blake3()(b"", derive_key_context=_CONTEXT + kind).digest()
     return key
+
+
+def is_root(text: str) -> bool:
+    """Whether a text has the form of a root: 64 hex digits."""
+    return _ROOT.fullmatch(text) is not None
 
 
 def is_installed() -> bool:

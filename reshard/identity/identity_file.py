@@ -28,6 +28,7 @@ FORMAT = "reshard weights identity"
 VERSION = 1
 
 _TREE_HEAD = b"reshard weights identity tree, version 1\n"
+_OTHER_TREE = re.compile(rb"reshard weights identity tree, version (\d+)")
 _REMEDY = "restore the file from a copy, or make it anew with reshard identify"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _CRC = re.compile(r"[0-9a-f]{16}")
@@ -166,15 +167,14 @@ def read_nodes(
     expected = len(_TREE_HEAD) + HASH_BYTES * sum(counts.values())
     if status is None:
         raise CorruptError(f"{place} is missing; {_REMEDY}")
-    if status.nbytes != expected:
-        raise _damaged(
-            str(place),
-            f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
-        )
     nodes: dict[str, bytes] = {}
     with closing(place.open()) as file:
-        if file.read(0, len(_TREE_HEAD)) != _TREE_HEAD:
-            raise _damaged(str(place), "it does not begin as version 1 does")
+        _check_head(file.read(0, min(len(_TREE_HEAD), status.nbytes)), str(place))
+        if status.nbytes != expected:
+            raise _damaged(
+                str(place),
+                f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
+            )
         offset = len(_TREE_HEAD)
         for name, count in counts.items():
             if name in names:
@@ -184,6 +184,18 @@ def read_nodes(
                 nodes[name] = data
             offset += HASH_BYTES * count
     return nodes
+
+
+def _check_head(head: bytes, where: str) -> None:
+    if head == _TREE_HEAD:
+        return
+    other = _OTHER_TREE.match(head)
+    if other is None:
+        raise _damaged(where, "it does not begin as version 1 does")
+    raise FormatError(
+        f"{where} has version {int(other[1])} of the tree of a {FORMAT}, and this reshard reads version {VERSION}; install a newer "
+        "reshard"
+    )
 
 
 def _damaged(where: str, what: str) -> CorruptError:

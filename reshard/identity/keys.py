@@ -93,15 +93,26 @@ def read_public_key(place: Location) -> PublicKey:
 def public_key_of(data: bytes, place: str) -> PublicKey:
     """The public key in the content of a PEM file; ``place`` names it in errors, which are those of ``read_public_key``."""
     serialization = _serialization()
-    if b"PRIVATE KEY-----" in data:
-        raise FormatError(
-            f"{place} holds a private key; checking needs the public one (openssl pkey -in KEY -pubout -out PUB)"
-        )
+    _refuse_private(data, place)
     try:
         key = serialization.load_pem_public_key(data)
     except (ValueError, _unsupported()) as error:
         raise _no_key(place, "a public key", error) from None
     return PublicKey(_id_of(_checked(key, place)), key)
+
+
+def public_text(place: Location) -> str:
+    """The content of a PEM file with a public key, which another host will read; FormatError for a private one."""
+    data = read_bytes(place, MAX_KEY_BYTES)
+    _refuse_private(data, str(place))
+    return data.decode("ascii", errors="replace")
+
+
+def _refuse_private(data: bytes, place: str) -> None:
+    if b"PRIVATE KEY" in data.upper():
+        raise FormatError(
+            f"{place} holds a private key; checking needs the public one (openssl pkey -in KEY -pubout -out PUB)"
+        )
 
 
 def _serialization() -> Any:

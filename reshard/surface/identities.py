@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
-from reshard.identity.hashes import HASH_BYTES, is_installed
+from reshard.identity.hashes import HASH_BYTES, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
     parse_identity,
     render_identity,
     tree_of_identity,
 )
+from reshard.identity.keys import public_text
 from reshard.identity.slice_proof import aligned_slice, check_aligned, check_slice, proof_hashes
 from reshard.streaming.tensor_stream import slice_box
 
@@ -21,10 +22,12 @@ __all__ = [
     "check_slice",
     "hashed_dtype",
     "is_installed",
+    "is_root",
     "numpy_dtype",
     "opaque_dtype",
     "parse_identity",
     "proof_hashes",
+    "public_text",
     "render_identity",
     "slice_box",
     "storage_bytes",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -15,16 +14,15 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.identity.envelope import read_signed_root
+from reshard.identity.hashes import is_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate
 from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
-
-_ROOT = re.compile(r"[0-9a-f]{64}")
 
 
 class Expected(Struct, frozen=True):
@@ -49,11 +47,12 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     Raises MissingError where there is no identity or no signature, VerificationError where the key signed none or another root, and
     the errors of reading the files.
     """
-    is_root = given is not None and _ROOT.fullmatch(given.lower()) is not None
-    beside = is_root or given is None
+    by_root = given is not None and is_root(given)
+    beside = by_root or given is None
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
-    recorded = read_identity(folder)
-    if is_root:
+    # The tree is not needed here; whoever relies on it elsewhere must hear of its damage.
+    recorded = read_identity(folder, with_tree=(folder / TREE_NAME).exists())
+    if by_root:
         root = str(given).lower()
     elif key is not None:
         root = read_signed_root(folder, key)
@@ -64,7 +63,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
         )
     else:
         root = recorded.root
-    if key is not None and is_root and read_signed_root(folder, key) != root:
+    if key is not None and by_root and read_signed_root(folder, key) != root:
         raise VerificationError(
             f"the key {key.id[:16]}… has signed the root {read_signed_root(folder, key)}, but {root} was given; check which of "
             "both you trust"

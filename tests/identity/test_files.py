@@ -129,6 +129,31 @@ def test_a_damaged_tree_is_said(
     assert "reshard identify" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[:-1], "bytes, but the tensors of identity.json have"),
+        (lambda _: b"", "it does not begin as version 1 does"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "do not give its top"),
+        (lambda data: data.replace(b"version 1", b"version 2"), "has version 2 of the tree of a reshard weights identity"),
+    ],
+    ids=["short", "empty", "bit", "newer"],
+)  # fmt: skip
+def test_a_damaged_tree_beside_a_good_identity_is_said_by_verify(
+    change: Callable[[bytes], bytes], words: str, checkpoint: Path
+) -> None:
+    path = checkpoint / "identity.tree"
+    data = path.read_bytes()
+    path.write_bytes(change(data))
+    for expected in (checkpoint, reshard.identify(checkpoint).root):
+        with pytest.raises(reshard.FormatError) as caught:
+            reshard.verify(checkpoint, identity=expected)
+        assert words in str(caught.value)
+        assert str(path) in str(caught.value)
+    path.unlink()
+    assert not reshard.verify(checkpoint, identity=checkpoint).differences
+
+
 def test_where_they_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.safetensors"
     reshard.convert(checkpoint, one, drop=["n$"])

@@ -243,3 +243,18 @@ def test_what_cannot_be_proved(tmp_path: Path) -> None:
         match=r"records no identity, so that there is nothing to prove; record it with reshard identify --write$",
     ):
         reshard.open_checkpoint(path).prove_slice("w")
+
+
+def test_the_identity_is_looked_up_in_the_listing_of_the_opening(s3_bucket: Bucket) -> None:
+    path = f"{s3_bucket.url}/ckpt"
+    reshard.save(path, {"w": np.zeros(9)})
+    log = s3_bucket.emulator.log
+    opened = reshard.open_checkpoint(path)
+    log.clear()
+    assert opened.identity is None
+    assert log.count() == 0
+    root = reshard.identify(path, write=True).root
+    opened = reshard.open_checkpoint(path)
+    log.clear()
+    assert opened.identity is not None and opened.identity.root == root
+    assert "list" not in log.counts()

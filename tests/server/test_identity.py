@@ -15,6 +15,7 @@ import pytest
 from reshard_server.client import Client
 
 import reshard
+from reshard.cli.app import run
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
 from tests.signing_keys import ED25519, P256, make_key
@@ -149,6 +150,37 @@ def test_verify_takes_a_public_key(client: httpx.Client, signed: Path) -> None:
     refused = client.post("/v1/checkpoints:verify", json=path)
     assert refused.status_code == 422
     assert "expected a public key as the text of a PEM file" in refused.json()["detail"]
+
+
+def test_the_command_asks_a_server(
+    server: Live,
+    signed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RESHARD_TOKEN", TOKENS["bob"][0])
+
+    def verified(*words: str, url: str = server.url) -> tuple[int, str]:
+        code = run(["verify", "data/signed", *words, "--server", url])
+        shown = capsys.readouterr()
+        return code, " ".join((shown.out + shown.err).split())
+
+    root = root_of(server, "data/signed")
+    code, said = verified("--identity", root)
+    assert (code, f"root: {root}" in said, "verified: 1 of 1 tensor" in said) == (0, True, True)
+    code, said = verified("--identity", "0" * 64)
+    assert (code, f"expected: {'0' * 64}" in said) == (3, True)
+    code, said = verified("--key", str(signed.with_name("release.pub.pem")))
+    assert (code, "signer: " in said) == (0, True)
+    code, said = verified("--key", str(signed.with_name("other.pub.pem")))
+    assert (code, "is not signed with this key" in said) == (3, True)
+    nobody = "http://127.0.0.1:9"  # nothing is sent
+    code, said = verified("--key", str(signed), url=nobody)
+    assert (code, "holds a private key; checking needs the public one" in said) == (1, True)
+    code, said = verified("--identity", str(signed.parent), url=nobody)
+    assert (code, "names files of this host, and --server lets a server" in said) == (2, True)
+    code, said = verified("--receipt", "r.json", url=nobody)
+    assert (code, "--receipt is of this host" in said) == (2, True)
 
 
 def test_a_private_key_is_refused_and_kept_nowhere(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -148,7 +149,8 @@ def verify(
     With --delta, once for each, the version that the deltas make of A is verified, and nothing is written: with B bit by bit, without it by
     the checksums that they record.
 
-    With --server a server reads and compares its checkpoints, and this command waits for its answer.
+    With --server a server reads and compares its checkpoints, and this command waits for its answer. --identity is then a root, and the
+    text of the public key of --key is sent.
     """
     from reshard.cli.progress import watching
 
@@ -172,15 +174,13 @@ def verify(
             {
                 "--missing-chunks": missing_chunks,
                 "--workers": workers,
-                "--identity": identity,
-                "--key": key,
                 "--receipt": receipt,
                 "--delta": delta,
             }
         )
-        found = _verify_there(
-            asked, a, b, {**choice_there(step, item, unlisted), **options}, mapped
-        )
+        choice = choice_there(step, item, unlisted)
+        with _other_signature(as_json):
+            found = _verify_there(asked, a, b, {**choice, **options}, mapped, identity, key)
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {
@@ -193,17 +193,23 @@ def verify(
             "deltas": delta,
             **mapped,
         }
-        try:
-            with watching(as_json or quiet) as progress:
-                found = reshard.verify(a, b, **options, **here, progress=progress)
-        except reshard.VerificationError as error:  # the key has signed something else
-            refused(error, as_json)
-            raise typer.Exit(DIFFERENT) from None
+        with _other_signature(as_json), watching(as_json or quiet) as progress:
+            found = reshard.verify(a, b, **options, **here, progress=progress)
     _answer(found, as_json=as_json, quiet=quiet, show_all=show_all)
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
         raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _other_signature(as_json: bool) -> Iterator[None]:
+    """Where the key has signed something else, that is a difference."""
+    try:
+        yield
+    except reshard.VerificationError as error:
+        refused(error, as_json)
+        raise typer.Exit(DIFFERENT) from None
 
 
 def _verify_there(
@@ -212,12 +218,15 @@ def _verify_there(
     b: str | None,
     options: Mapping[str, Any],
     mapped: Mapping[str, Any],
+    identity: str | None,
+    key: str | None,
 ) -> reshard.Verification:
-    from reshard.cli.remote import map_there, verify_there
+    from reshard.cli.remote import identity_there, map_there, verify_there
 
     # A server of before maps knows none of these options: they are sent only where they are given.
     by_map = {"sizes": mapped["sizes"] or None, "reverse": mapped["reverse"] or None}
-    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map})
+    expected = identity_there(identity, key)
+    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map, **expected})
 
 
 def _answer(found: reshard.Verification, *, as_json: bool, quiet: bool, show_all: bool) -> None:

@@ -43,6 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rank files": {"to": "safetensors", "files": "ranks", "layout": COLUMNS},
     "cast": {"cast": {"float": "bfloat16"}},
     "read back": {"layout": COLUMNS, "check": "readback"},
+    "identity": {"layout": COLUMNS, "identity": "compute"},
 }
 
 

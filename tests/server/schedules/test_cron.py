@@ -167,3 +167,12 @@ def test_pages_of_the_history(bench: Bench) -> None:
         if token is None:
             break
     assert keys == [f"2026-11-{21 + day}T03:00:00Z" for day in range(5)][::-1]
+
+
+@pytest.mark.parametrize("how", ["carry", "compute", "check", "none"])
+def test_the_conversion_of_a_tick_has_the_identity_of_its_schedule(bench: Bench, how: str) -> None:
+    (target,) = NIGHTLY["targets"]
+    bench.put(now=NIGHT - 100, **{**NIGHTLY, "targets": [{**target, "identity": how}]})
+    bench.tick(NIGHT + 1)
+    [run] = bench.runs()
+    assert bench.conversion(run.key).request.model_dump()["identity"] == how
