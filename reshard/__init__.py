@@ -21,7 +21,14 @@ from reshard.api.conversion import (
     plan,
     plan_all,
 )
-from reshard.api.deltas import DeltaChecksum, DeltaEncoding, apply, delta, inspect_versions
+from reshard.api.deltas import (
+    DeltaChecksum,
+    DeltaEncoding,
+    apply,
+    clean_versions,
+    delta,
+    inspect_versions,
+)
 from reshard.api.identity import identify, prove, sign
 from reshard.api.inspection import (
     checkpoint_format,
@@ -87,7 +94,9 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
+    from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
+    from reshard.deltas.versions import VersionInfo
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
@@ -102,7 +111,6 @@ if TYPE_CHECKING:
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
-    from reshard.inspection.versions import VersionInfo
     from reshard.layout.devices import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
@@ -144,6 +152,7 @@ __all__ = [
     "Check",
     "CheckpointInfo",
     "CheckpointWarning",
+    "CleanedVersions",
     "ConversionPlan",
     "ConversionReport",
     "ConvertOptions",
@@ -244,6 +253,7 @@ __all__ = [
     "check_arguments",
     "checkpoint_format",
     "clean",
+    "clean_versions",
     "commit",
     "convert",
     "convert_all",
@@ -285,6 +295,7 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
+    "CleanedVersions": "reshard.deltas.prune_versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",
     "DiffReport": "reshard.verification.diff_report",
@@ -341,7 +352,7 @@ _LAZY = {
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",
-    "VersionInfo": "reshard.inspection.versions",
+    "VersionInfo": "reshard.deltas.versions",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import ConversionReport
+    from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
+    from reshard.deltas.versions import VersionInfo
     from reshard.engine.progress import Progress
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
-    from reshard.inspection.versions import VersionInfo
 
 DeltaEncoding = Literal["xor", "overwrite"]
 """What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become."""
@@ -118,11 +119,36 @@ def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
 
     >>> [one.name for one in inspect_versions("published") if not one.is_needed]  # doctest: +SKIP
     """
-    from reshard.inspection.versions import versions_of
+    from reshard.deltas.versions import versions_of
     from reshard.storage.location import locate
 
     text = path_of("folder", path)
     return versions_of(text, locate(text))
+
+
+def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVersions:
+    """Removes the versions in a folder that the newest ``keep`` do not need, and what interrupted runs left of versions up to the newest.
+
+    A delta needs the version on which it stands, and so back to a full version. The latest version goes first, so that a call that is killed
+    leaves no delta without its base; the next call removes the rest. What is later than the newest version that can be made is not touched: it
+    may be in the making.
+
+    Args:
+        path: the folder of the versions, on a disk or in a bucket.
+        keep: how many of the newest versions are kept, at least 1.
+        dry_run: only tell what would be removed.
+
+    Raises NotACheckpointError where there are no versions, CorruptError for one that cannot be read, TargetBusyError if a run is writing one
+    that would be removed; nothing is removed then that was not before it.
+
+    >>> clean_versions("published", 3).nbytes  # doctest: +SKIP
+    """
+    from reshard.deltas.prune_versions import prune_versions
+    from reshard.storage.location import locate
+
+    check_positive("keep", keep, "how many of the newest versions are kept")
+    text = path_of("folder", path)
+    return prune_versions(text, locate(text), keep, dry_run=dry_run)
 
 
 def _check_version(version: Any) -> None:

@@ -171,6 +171,13 @@ class Transaction(Records, TargetFiles, Protocol):
         """Whether the files of this transaction are the target already. False where that cannot be looked up."""
         ...
 
+    def take_back(self, index: str) -> None:
+        """Makes the finished target an unfinished one, that ``abort`` removes; ``index``: a file that goes before the others.
+
+        Raises MissingError where there is no target.
+        """
+        ...
+
     def abort(self) -> None:
         """Removes everything but the target; what cannot be removed stays."""
         ...

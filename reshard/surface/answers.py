@@ -16,14 +16,15 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
+    from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
+    from reshard.deltas.versions import VersionInfo
     from reshard.documents.checkpoints import Inspection
     from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
     from reshard.identity.identification import Identification
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
-    from reshard.inspection.versions import VersionInfo
     from reshard.planning.time_plan import TimePlan
     from reshard.storage.buckets.doctor import BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -35,6 +36,7 @@ __all__ = [
     "answer_of",
     "applied",
     "clean",
+    "cleaned_versions",
     "content_document",
     "conversion_plan",
     "conversion_plans",
@@ -167,6 +169,11 @@ def doctor(found: BucketReport) -> Document:
 def clean(found: Leftovers) -> Document:
     """The object of ``clean``."""
     return {"command": "clean", **found.to_dict()}
+
+
+def cleaned_versions(found: CleanedVersions) -> Document:
+    """The object of ``clean --versions``."""
+    return {"command": "clean", "nbytes": found.nbytes, **found.to_dict()}
 
 
 def fingerprint(found: Fingerprint) -> Document:

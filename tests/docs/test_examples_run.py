@@ -23,6 +23,7 @@ import pytest
 from flax.training import train_state
 
 import reshard
+from tests.delta_layout import bytes_of, write_full
 from tests.docs.examples import DOCS, HELP, JOBS
 from tests.docs.serving import serving
 from tests.docs.walk import mesh, shell
@@ -185,6 +186,10 @@ def test_the_example_of_doctor_works(
 def test_the_example_of_clean_works(line: str, gcs_bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "ckpt/.served.reshard-partial/checkpoint").mkdir(parents=True)
     gcs_bucket.store().put("run/.1000.reshard-partial/lease", b"{}")
+    weights = {"a": np.arange(4, dtype="f4")}
+    for number in range(4):
+        version = tmp_path / "published" / f"weight_v{number:06d}"
+        write_full(version, bytes_of(weights), weights)
     done = shell(tmp_path, line.replace("gs://bucket", gcs_bucket.url))
     assert done.code == 0, done.said
     assert ("would remove: " if "--dry-run" in line else "removed: ") in done.out

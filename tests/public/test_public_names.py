@@ -18,7 +18,7 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "ArrayProof", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning",
+    "ArrayProof", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "CleanedVersions",
     "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError", "DeltaChecksum", "DeltaEncoding",
     "DeltaReport", "DeltaTensor", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict", "FilesOf", "Fingerprint",
     "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid", "Identification", "IdentityMode",
@@ -34,7 +34,7 @@ PUBLIC = [
     "TensorPreview", "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport",
     "TreeError", "Unlisted", "VariableError", "VariableIndexError", "VariableTypeError", "Verification",
     "VerificationError", "VersionInfo", "WeightsIdentity", "__version__", "apply", "check_arguments",
-    "checkpoint_format", "clean", "commit", "convert", "convert_all", "convert_part", "delta", "diff",
+    "checkpoint_format", "clean", "clean_versions", "commit", "convert", "convert_all", "convert_part", "delta", "diff",
     "distribute_tensor", "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run",
     "inspect_versions", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "prove", "restore", "save", "sign", "starter_layout", "steps",

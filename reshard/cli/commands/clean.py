@@ -7,25 +7,40 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import Json, Quiet, examples
+from reshard.cli.options import Json, Misuse, Quiet, examples
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
     "reshard clean ckpt/served",
     "reshard clean gs://bucket/run/1000 --dry-run",
+    "reshard clean published --versions 3",
 )
 
 Target = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="The target of the run, a path or a URL of a bucket."),
+    typer.Argument(
+        metavar="TARGET",
+        help="The target of the run, a path or a URL of a bucket; with --versions a folder of versions.",
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
 ]
 
 
+Versions = Annotated[
+    int | None,
+    typer.Option(
+        "--versions",
+        metavar="KEEP",
+        help="Remove the versions of weights in TARGET that the newest KEEP do not need.",
+    ),
+]
+
+
 def clean(
     target: Target,
+    versions: Versions = None,
     dry_run: DryRun = False,
     state: Annotated[str | None, declared("state")] = None,
     quiet: Quiet = False,
@@ -37,8 +52,14 @@ def clean(
     removes what it kept: the folder beside the target and, in a bucket, the objects of the unfinished target. A finished target
     is not touched. A target that a run is writing now is refused.
 
+    With --versions TARGET is a folder of versions such as weight_v000007: what the newest KEEP need stays, down to a full version, and what is
+    later than the newest. The latest goes first, so that no delta is ever without its base.
+
     On S3 it also aborts unfinished uploads in parts. In other clouds a lifecycle rule of the bucket has to remove them.
     """
+    if versions is not None:
+        _clean_versions(target, versions, dry_run, state, quiet, as_json)
+        return
     found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:
         from reshard.cli.console import print_json
@@ -52,3 +73,23 @@ def clean(
     from reshard.cli.views.targets import clean_view
 
     print_all(clean_view(found))
+
+
+def _clean_versions(
+    folder: str, keep: int, dry_run: bool, state: str | None, quiet: bool, as_json: bool
+) -> None:
+    if state is not None:
+        raise Misuse(
+            "--state is of the run to one target, but --versions looks through a folder; leave one of them out"
+        )
+    found = reshard.clean_versions(folder, keep, dry_run=dry_run)
+    if as_json:
+        from reshard.cli.console import print_json
+        from reshard.surface.answers import cleaned_versions
+
+        print_json(cleaned_versions(found))
+    elif not quiet:
+        from reshard.cli.console import print_all
+        from reshard.cli.views.versions import cleaned_view
+
+        print_all(cleaned_view(found))

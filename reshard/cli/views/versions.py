@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import VersionInfo
+from reshard import CleanedVersions, VersionInfo
 from reshard.cli.tables import Column, table
-from reshard.cli.text import count_text
+from reshard.cli.text import count_text, safe
 from reshard.geometry.sizes import format_bytes
 
 COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("changed", right=True, rank=1), "newest needs it")  # fmt: skip
@@ -36,3 +36,23 @@ def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
     idle = sum(one.nbytes for one in versions if not one.is_needed)
     told = f"; the newest does not need {format_bytes(idle)}" if idle else ""
     yield Text(f"{count_text(len(versions), 'version')}, {format_bytes(total)}{told}")
+
+
+def cleaned_view(found: CleanedVersions) -> Iterator[RenderableType]:
+    """A row for each version that goes, and a sentence."""
+    rows = (
+        (one.name, one.kind, one.base_version, format_bytes(one.nbytes)) for one in found.removed
+    )
+    if found.removed:
+        yield table("", ("version", "kind", "on", Column("size", right=True)), rows, whole=True)
+    done = ("removed: ", "bold green") if found.is_removed else ("would remove: ", "bold")
+    count = count_text(len(found.removed), "version")
+    left = (
+        f" and what is left of {count_text(len(found.leftovers), 'interrupted run')}"
+        if found.leftovers
+        else ""
+    )
+    yield Text.assemble(
+        done,
+        f"{count}{left} ({format_bytes(found.nbytes)}) of {safe(found.uri)}; kept: {len(found.kept)}",
+    )

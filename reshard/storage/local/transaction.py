@@ -195,6 +195,13 @@ class LocalTransaction:
         except (StorageError, ResumeError, OSError):
             return False
 
+    def take_back(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
+        end_attempts(self._staging.folder)
+        self._staging = emptied(self._staging)
+        with storage_errors("remove", self._staging.target):
+            self._staging.target.rename(self._staging.root)
+        fsync(self._staging.target.parent)
+
     def abort(self) -> None:
         with suppress(StorageError):
             unlink_files(self._staging)

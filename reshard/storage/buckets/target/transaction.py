@@ -227,6 +227,12 @@ class ObjectTransaction:
         except StorageError:
             return False
 
+    def take_back(self, index: str) -> None:
+        if self._target.status() is None:
+            raise MissingError(f"{self._target} is gone; another run removed it: run again")
+        self.adopt()
+        self._delete([index])
+
     def abort(self) -> None:
         with suppress(StorageError):
             if self._is_own():

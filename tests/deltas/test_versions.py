@@ -40,7 +40,7 @@ def test_the_newest_needs_the_chain_from_the_last_full_version(published: Path) 
         ("000003", "delta", "000002", False),
         ("000004", "full", "", True),
         ("000005", "delta", "000004", True),
-        ("000006", "damaged", "", False),
+        ("000006", "unfinished", "", False),
     ]
     *_, last = reshard.inspect_versions(published)
     assert last.problem == "it is not finished"
@@ -72,7 +72,7 @@ def test_a_folder_without_versions(tmp_path: Path) -> None:
 def test_the_command_shows_them(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(published)]) == 0
     said = capsys.readouterr().out
-    assert "weight_v000005  delta    000004" in said
+    assert "weight_v000005  delta       000004" in said
     assert "weight_v000006: it is not finished" in said
     assert run(["inspect", str(published / "weight_v000001"), "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["versions"]

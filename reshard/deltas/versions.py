@@ -16,7 +16,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
 from reshard.storage.location import Location
 
-VersionKind = Literal["full", "delta", "damaged"]
+VersionKind = Literal["full", "delta", "unfinished", "damaged"]
 
 
 class VersionInfo(Record, frozen=True):
@@ -25,7 +25,7 @@ class VersionInfo(Record, frozen=True):
     Attributes:
         name: of its folder.
         version, base_version: such as ``"000007"``; the second is "" for a full version.
-        kind: whether it stands by itself; ``"damaged"`` for one that cannot be opened, such as one that is not finished.
+        kind: whether it stands by itself; ``"unfinished"`` without what is written last, ``"damaged"`` for one that cannot be opened.
         nbytes: of its files.
         changed: how many tensors a delta changes.
         encoding, checksum: of a delta's payloads.
@@ -104,7 +104,7 @@ def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
 
     if committed_format(place) is not None:
         return VersionInfo(name, version, "", "full", nbytes)
-    return VersionInfo(name, version, "", "damaged", nbytes, problem="it is not finished")
+    return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
 
 
 def _sizes(place: Location) -> Iterator[int]:
@@ -115,16 +115,22 @@ def _sizes(place: Location) -> Iterator[int]:
 
 def _needed(found: Sequence[VersionInfo]) -> tuple[VersionInfo, ...]:
     """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
-    by_version = {one.version: one for one in found if one.kind != "damaged"}
+    by_version = {one.version: one for one in found if one.kind in ("full", "delta")}
     lowest = min(by_version, key=int, default="")
     told = [_with_problem(one, by_version, lowest) for one in found]
-    sound = {one.version: one for one in told if not one.problem}
-    needed: set[str] = set()
-    at = max(sound, key=int, default="")
-    while at in sound and at not in needed:
-        needed.add(at)
-        at = sound[at].base_version
+    needed = needed_by(told, 1)
     return tuple(replace(one, is_needed=not one.problem and one.version in needed) for one in told)
+
+
+def needed_by(found: Sequence[VersionInfo], newest: int) -> set[str]:
+    """The newest versions that can be made, and all on which they stand, also where that is not in the folder."""
+    sound = {one.version: one for one in found if not one.problem}
+    needed: set[str] = set()
+    for at in sorted(sound, key=int)[-newest:]:
+        while at and at not in needed:
+            needed.add(at)
+            at = sound[at].base_version if at in sound else ""
+    return needed
 
 
 def _with_problem(one: VersionInfo, known: dict[str, VersionInfo], lowest: str) -> VersionInfo:

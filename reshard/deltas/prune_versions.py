@@ -1,0 +1,107 @@
+"""Removes the versions in a folder that no kept version needs.
+
+The newest go first, so that what is left is a chain at every moment. Each is taken back under the lock of its writers: on a disk by one rename, in
+a bucket by its mark and its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from reshard.deltas.versions import VersionInfo, needed_by, versions_of
+from reshard.errors import CorruptError, MissingError, TargetBusyError
+from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.geometry.sizes import format_bytes
+from reshard.record import Record
+from reshard.storage.leftovers import Leftovers, remove_leftovers
+from reshard.storage.local.staging import PARTIAL
+from reshard.storage.location import Location
+from reshard.storage.targets import held_target
+
+
+class CleanedVersions(Record, frozen=True):
+    """What was removed of a folder of versions.
+
+    Attributes:
+        kept, removed: versions, by their numbers.
+        leftovers: what interrupted runs left of versions up to the newest.
+        is_removed: whether it is gone now.
+    """
+
+    uri: str
+    kept: tuple[VersionInfo, ...]
+    removed: tuple[VersionInfo, ...]
+    leftovers: tuple[Leftovers, ...]
+    is_removed: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is removed; what is left in a bucket of a version lies in its folder, and counts once."""
+        unfinished = {one.name for one in self.removed if one.kind == "unfinished"}
+        others = (one for one in self.leftovers if one.target.rpartition("/")[2] not in unfinished)
+        return sum(one.nbytes for one in self.removed) + sum(one.nbytes for one in others)
+
+    def __str__(self) -> str:
+        done = "removed" if self.is_removed else "would remove"
+        return f"CleanedVersions({self.uri!r}: {done} {len(self.removed)} of {len(self.removed) + len(self.kept)}, {format_bytes(self.nbytes)})"
+
+
+def prune_versions(uri: str, root: Location, keep: int, *, dry_run: bool) -> CleanedVersions:
+    """Removes what the newest ``keep`` versions do not need; see ``reshard.clean_versions``."""
+    found = versions_of(uri, root)
+    for one in found:
+        _refuse_damaged(one)
+    removed = _unneeded(found, keep)
+    kept = tuple(one for one in found if one not in removed)
+    left = _leftovers(root, _newest(found), dry_run=dry_run)
+    if not dry_run:
+        for one in reversed(removed):
+            if (root / one.name).exists():  # in a bucket it may have been a leftover
+                _remove(root / one.name)
+    return CleanedVersions(uri, kept, removed, left, not dry_run)
+
+
+def _refuse_damaged(one: VersionInfo) -> None:
+    """What a version that cannot be read stands on is not known, so that its base could be removed."""
+    if one.kind == "damaged":
+        raise CorruptError(
+            f"the version {one.name} cannot be read, so that what it needs is not known, and nothing was removed: {one.problem}; restore that "
+            "version or remove its folder, and run again"
+        )
+
+
+def _unneeded(found: Sequence[VersionInfo], keep: int) -> tuple[VersionInfo, ...]:
+    """Those before the newest that can be made: a later one may be in the making."""
+    needed, newest = needed_by(found, keep), _newest(found)
+    later = [one for one in found if int(one.version) > newest]
+    needed |= {one.base_version for one in later}
+    return tuple(one for one in found if int(one.version) <= newest and one.version not in needed)
+
+
+def _newest(found: Sequence[VersionInfo]) -> int:
+    """The newest version that can be made; -1 for none."""
+    return max((int(one.version) for one in found if not one.problem), default=-1)
+
+
+def _leftovers(root: Location, newest: int, *, dry_run: bool) -> tuple[Leftovers, ...]:
+    """Removes what interrupted runs left of versions that are published or late; what a run writes now is not touched."""
+    found: list[Leftovers] = []
+    for folder in root.folders():
+        name = folder.removeprefix(".").removesuffix(PARTIAL)
+        version = version_of_name(name) if folder == f".{name}{PARTIAL}" else None
+        if version is None or version > newest:
+            continue
+        try:
+            found.append(remove_leftovers(str(root / name), dry_run=dry_run))
+        except (MissingError, TargetBusyError):  # gone, or at work
+            continue
+    return tuple(replace(one, is_removed=not dry_run) for one in found)
+
+
+def _remove(place: Location) -> None:
+    with held_target(place, unsafe=True) as transaction:
+        transaction.take_back(INDEX_NAME)
+        transaction.abort()
