@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -155,9 +154,9 @@ def _check_new(place: Location, request: DeltaRequest) -> None:
         ) from None
 
 
-def _spool_folder(place: Location) -> str:
+def _spool_folder(place: Location) -> str | None:
     """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
-    return place.parent.path if is_local(place) else gettempdir()
+    return place.parent.path if is_local(place) else None
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:

@@ -38,10 +38,11 @@ class Spool:
     """The file; used by many threads.
 
     Args:
-        folder: a local folder with room for the payloads.
+        folder: a local folder with room for the payloads; None for that of temporary files.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str | None) -> None:
+        folder = folder or os.environ.get("TMPDIR", "/tmp")  # noqa: S108  POSIX names it
         self._name = folder
         with storage_errors("make a temporary file in", folder):
             self._fd = _open_without_name(folder)
