@@ -8,7 +8,7 @@ from reshard.conversion.options import IdentityMode
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.identity.hashes import check_installed, is_installed
-from reshard.identity.identity_file import read_identity
+from reshard.identity.identity_file import read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location
@@ -57,10 +57,12 @@ def known_identity(
 
 
 def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsIdentity | None:
-    found = read_identity(source.view(), with_tree=with_tree)
-    if found is not None:
-        check_identity_of(reader, found)
-    return found
+    folder = source.view()
+    found = read_identity(folder)
+    if found is None:
+        return None
+    check_identity_of(reader, found)  # first: the tree is as large as identity.json says
+    return with_nodes(folder, found) if with_tree else found
 
 
 def receipt_warnings(known: KnownIdentity, target: TargetCheckpoint) -> tuple[str, ...]:

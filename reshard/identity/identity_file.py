@@ -35,6 +35,8 @@ _CRC = re.compile(r"[0-9a-f]{16}")
 _KEY_DTYPE = "uint32"
 """Of the data of PRNG keys."""
 
+_MOST_TREE_BYTES = 1 << 30
+
 _MAX_RANK = 64
 _MAX_SIZE = 1 << 62
 
@@ -86,8 +88,11 @@ def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdenti
     if not place.exists():
         return None
     found = parse_identity(read_bytes(place), str(place))
-    if not with_tree:
-        return found
+    return with_nodes(folder, found) if with_tree else found
+
+
+def with_nodes(folder: Location, found: WeightsIdentity) -> WeightsIdentity:
+    """An identity with its nodes; errors as for ``read_nodes``."""
     nodes = read_nodes(folder, found, found.tensors.keys())
     return WeightsIdentity(found.root, found.contents, found.rest, found.tensors, nodes)
 
@@ -159,7 +164,7 @@ def read_nodes(
 ) -> dict[str, bytes]:
     """The nodes of some of its tensors, which must give the tops of ``identity.json``; of the file no more is read.
 
-    Raises CorruptError where the file is missing or damaged.
+    Raises CorruptError where the file is missing or damaged, FormatError where it is of another version or too large.
     """
     place = folder / TREE_NAME
     status = place.status()
@@ -174,6 +179,11 @@ def read_nodes(
             raise _damaged(
                 str(place),
                 f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
+            )
+        if expected > _MOST_TREE_BYTES:  # a hostile file may be sparse, and cost its writer nothing
+            raise FormatError(
+                f"{place} has {expected:,} bytes, and at most {_MOST_TREE_BYTES:,} are read, which is the tree of 32 TiB of weights; "
+                "identify the checkpoint in parts (item)"
             )
         offset = len(_TREE_HEAD)
         for name, count in counts.items():

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import reshard
 from reshard.cli.app import run
 from reshard.conversion.resume.identity import source_state
+from reshard.identity import identity_file
 from reshard.identity.identity_file import read_identity
 from reshard.storage.location import locate
 
@@ -236,3 +238,25 @@ def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoi
         match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 140,737,488,355,369;",
     ):
         read_identity(locate(checkpoint), with_tree=True)
+
+
+def test_a_tree_that_is_too_large_is_refused_before_it_is_read(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity_file, "_MOST_TREE_BYTES", 100)
+    with pytest.raises(
+        reshard.FormatError, match=r"identity\.tree has \d+ bytes, and at most 100 "
+    ):
+        reshard.verify(checkpoint, identity=checkpoint)
+
+
+def test_an_identity_of_other_tensors_is_refused_before_its_tree_is_read(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    other = {"other": np.zeros(4, "float32")}
+    reshard.save(tmp_path / "other", other)
+    for name in ("identity.json", "identity.tree"):
+        shutil.copy(checkpoint / name, tmp_path / "other" / name)
+    (tmp_path / "other" / "identity.tree").write_bytes(b"")
+    with pytest.raises(reshard.CorruptError, match="does not fit its tensors"):
+        reshard.convert(tmp_path / "other", tmp_path / "out", identity="carry")
