@@ -86,7 +86,7 @@ def make_delta(
     started = time.monotonic()
     place = locate(request.target)
     version, base_version = _versions(request, place)
-    hasher(request.checksum)  # a package that is missing is told before anything is read
+    hasher(request.checksum)  # raises before anything is read if its package is missing
     _check_new(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)

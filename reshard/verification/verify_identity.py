@@ -50,7 +50,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     by_root = given is not None and is_root(given)
     beside = by_root or given is None
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
-    # The tree is not needed here; whoever relies on it elsewhere must hear of its damage.
+    # This check does not need the tree. It is read so that its damage is told.
     recorded = read_identity(folder, with_tree=(folder / TREE_NAME).exists())
     if by_root:
         root = str(given).lower()

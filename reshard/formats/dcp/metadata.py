@@ -87,7 +87,7 @@ class MetadataFile(Struct, frozen=True):
 def parse_metadata(files: Sequence[MetadataFile]) -> Entries:
     """What ``.metadata``, or the files of all ranks, list.
 
-    Raises CorruptError where they are damaged or contradict each other, FormatError for what is not read.
+    Raises CorruptError where they are damaged or contradict each other, FormatError where they are of a kind that is not read.
     """
     parsed = [_parsed(file) for file in files]
     places: dict[_Key, list[ItemPlace]] = defaultdict(list)

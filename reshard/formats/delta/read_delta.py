@@ -82,7 +82,7 @@ def open_delta(place: Location) -> Delta:
     """The delta in a folder.
 
     Raises MissingError where nothing is there, IncompleteCheckpointError for a folder without an index, CorruptError where index and files
-    contradict each other, FormatError for what is no delta and for what is not supported.
+    contradict each other, FormatError where the folder is not a delta, or is one of a kind that is not read.
     """
     if not place.exists():
         raise MissingError(

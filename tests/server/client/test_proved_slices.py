@@ -111,7 +111,7 @@ def test_another_root_and_no_identity(client: Client) -> None:
 
 
 def test_changed_weights_are_refused(client: Client, data: Path, known: str) -> None:
-    """Whoever changes weights can make their identity anew; the root gives them away."""
+    """The weights were changed and their identity made anew: its root is another one."""
     path = data / "changed"
     other = W.copy()
     other.view(np.uint32)[800, 3] ^= 1
@@ -232,7 +232,7 @@ CASES: dict[str, tuple[Callable[..., None], str]] = {
 
 @pytest.mark.parametrize("part", ["0:750,550:", "3:5,7:9"], ids=["by header", "by an answer"])
 @pytest.mark.parametrize("what", CASES)
-def test_whoever_changes_answers_is_found(what: str, part: str, served: Live, known: str) -> None:
+def test_changed_answers_are_refused(what: str, part: str, served: Live, known: str) -> None:
     change, said = CASES[what]
     if "proof" in what and what in ("not a proof", "an endless proof") and part.startswith("0:750"):
         found = between(served, change).read("data/proved", "w", part, identity=known)
