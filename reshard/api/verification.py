@@ -208,7 +208,8 @@ def fingerprint(
 
     For checkpoints without checksums of their data, such as stock Orbax's. Reads the checkpoint once, and adds a
     slices.json beside each ``_METADATA`` and at the top. Nothing else is changed, and other programs ignore the file.
-    From then on ``verify``, ``convert`` and ``restore`` compare what they read with it.
+    From then on ``verify``, ``convert`` and ``restore`` compare what they read with it. The digests find accidents; ``identify``
+    makes hashes against intent.
 
     Args:
         step, item: which step of a run, and which item of several; as for ``inspect``.

@@ -29,7 +29,7 @@ Deltas = Annotated[
     typer.Option(
         "--delta",
         metavar="DELTA",
-        help="Verify A as the deltas leave it that are given, once for each: every one from A to the version that is wanted.",
+        help="A delta over A; give every one from A to the version that is wanted. What they make of A is verified.",
     ),
 ]
 

@@ -214,6 +214,20 @@ def test_the_command_says_it(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fingerprint", "against that, reshard identify and sign make hashes that cannot be kept"),
+        ("identify", "fingerprint records faster checksums in a checkpoint, which find accidents"),
+    ],
+)
+def test_the_help_of_both_says_which_to_use(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_copy_of_the_folder_keeps_its_identity(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "copy")
     assert not reshard.verify(tmp_path / "copy", identity=checkpoint).differences

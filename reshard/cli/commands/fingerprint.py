@@ -53,6 +53,9 @@ def fingerprint(
     slices.json, beside each _METADATA and at the top; nothing else is changed, and Orbax restores
     the checkpoint as before. From then on verify, convert and restore compare the bytes that they read with it. Earlier
     damage is not detected.
+
+    These digests are fast and find accidents. Whoever changes weights on purpose can keep them: against that, reshard identify and sign
+    make hashes that cannot be kept.
     """
     from reshard.cli.console import print_json
     from reshard.cli.progress import watching
