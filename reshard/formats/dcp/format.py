@@ -19,7 +19,7 @@ from reshard.formats.dcp.files import (
 )
 from reshard.formats.dcp.form import DcpForm, arrange
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import open_dcp
+from reshard.formats.dcp.reader import PLAIN, open_dcp
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
@@ -44,6 +44,7 @@ class Dcp(Format):
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
     )
+    conventions = PLAIN
 
     def recognise(self, root: Location) -> Recognised | None:
         return _RECOGNISED if is_dcp(root) else None
@@ -55,7 +56,7 @@ class Dcp(Format):
         uri: str = "",
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:
-        return open_dcp(root, record, uri)
+        return open_dcp(root, record, uri, self.conventions)
 
     def form(self, options: Mapping[str, Any], source: Reader) -> DcpForm:  # noqa: ARG002
         return DcpForm()

@@ -61,9 +61,9 @@ PLAIN = Conventions(FORMAT, lambda _, entries: entries)
 
 def open_dcp(
     root: Location,
-    record: Record = "checked",
-    uri: str = "",
-    conventions: Conventions = PLAIN,
+    record: Record,
+    uri: str,
+    conventions: Conventions,
 ) -> Reader:
     """Opens the checkpoint in a folder.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from reshard.arguments import Unlisted
-from reshard.formats.base import Reader, Record
 from reshard.formats.dcp.files import FORMAT as DCP
 from reshard.formats.dcp.files import METADATA, is_whole
 from reshard.formats.dcp.format import Dcp
 from reshard.formats.dcp.megatron import CONFIG, FORMAT, entries_of, is_megatron
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import Conventions, open_dcp
+from reshard.formats.dcp.reader import Conventions
 from reshard.formats.format import About, Recognised
 from reshard.storage.location import Location
 
@@ -18,8 +16,6 @@ _RECOGNISED = Recognised(
     is_finished=is_whole,
     is_ours=lambda _: False,  # nobody could write it again
 )
-
-_CONVENTIONS = Conventions(FORMAT, entries_of)
 
 
 class TorchDist(Dcp):
@@ -34,18 +30,10 @@ class TorchDist(Dcp):
         is_written=False,
         written_as=DCP,
     )
+    conventions = Conventions(FORMAT, entries_of)
 
     def recognise(self, root: Location) -> Recognised | None:
         return _RECOGNISED if is_megatron(root) else None
-
-    def open(
-        self,
-        root: Location,
-        record: Record = "checked",
-        uri: str = "",
-        unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
-    ) -> Reader:
-        return open_dcp(root, record, uri, _CONVENTIONS)
 
 
 TORCH_DIST = TorchDist()
