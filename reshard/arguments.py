@@ -105,12 +105,12 @@ def bytes_of(name: str, size: int | str | None) -> int | None:
         raise PlanError(f"{name}: {error}") from None
 
 
-def check_positive(name: str, value: Any, what: str) -> None:
+def check_positive(name: str, value: Any, what: str, *, has_default: bool = True) -> None:
     """Raises PlanError unless ``value`` is a whole number of at least 1; ``what`` says of what."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(
-            f"{name} is {value!r}; expected a whole number of at least 1 ({what}), or leave it out "
-            "for the default"
+            f"{name} is {value!r}; expected a whole number of at least 1 ({what})"
+            + (", or leave it out for the default" if has_default else "")
         )
 
 

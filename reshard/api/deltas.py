@@ -146,7 +146,7 @@ def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVe
     from reshard.deltas.prune_versions import prune_versions
     from reshard.storage.location import locate
 
-    check_positive("keep", keep, "how many of the newest versions are kept")
+    check_positive("keep", keep, "how many of the newest versions are kept", has_default=False)
     text = path_of("folder", path)
     return prune_versions(text, locate(text), keep, dry_run=dry_run)
 

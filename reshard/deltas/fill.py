@@ -68,7 +68,7 @@ def fill_windows(
         most = limits.max_memory // limits.workers
         for _ in threads.map(lambda one: _stream(reader, one, most), streamed):
             pass
-    if others := [one for one in wanted if not _is_streamed(reader, one)]:
+    if others := [one for one in wanted if one not in streamed]:
         _make(reader, others, limits)
     return [one.memory for one in wanted]
 

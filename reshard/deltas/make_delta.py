@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +25,13 @@ from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_bytes
-from reshard.errors import PlanError, SourceChangedError, TargetExistsError
+from reshard.errors import (
+    MemoryBudgetError,
+    PlanError,
+    ResumeError,
+    SourceChangedError,
+    TargetExistsError,
+)
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import (
@@ -38,10 +44,12 @@ from reshard.formats.delta.index import (
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.geometry.sizes import format_bytes
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.local.spool import Spool
+from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import check_place, held_target, is_local
 
@@ -55,6 +63,13 @@ _SHARE = 4
 
 _COMPRESSING_BYTES = 4 << 20
 """Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
+
+_LEAST_WINDOW_BYTES = 256 << 10
+"""With smaller windows, each round would cost more than what it compares."""
+
+MIB = 1 << 20
+
+_MADE_BY = {"made_by": "reshard.delta"}
 
 
 class DeltaRequest(Struct, frozen=True):
@@ -96,24 +111,27 @@ def make_delta(
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
     left = left_to_read(limits.max_memory, old.reader, new.reader)
-    with held_target(place) as transaction, closing(Spool(_spool_folder(place))) as spool:
+    threads = _compressing_threads(limits, left)
+    with held_target(place) as transaction:
         _check_new(place, request)  # another process may have published
-        transaction.begin({"made_by": "reshard.delta"})
-        transaction.close()
+        _refuse_other_runs(place, transaction.left_by())
         try:
-            budget = replace(limits, max_memory=left)
-            payloads = _compared(old, new, request, spool, budget, progress)
-            files = payload_files([one for one in payloads if one.changed], request.file_bytes)
-            transaction.root.make_folder()
-            stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
-            index = _index(request, version, base_version, payloads, files)
-            transaction.mark(_marks(index, place))
-            if _states(request) != before:
-                raise SourceChangedError(
-                    f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when nothing "
-                    "writes to them"
-                )
-            transaction.commit(overwrite=False)
+            with closing(Spool(_spool_folder(place))) as spool:
+                transaction.begin(_MADE_BY)
+                transaction.close()
+                budget = replace(limits, max_memory=left)
+                payloads = _compared(old, new, request, spool, budget, threads, progress)
+                files = payload_files([one for one in payloads if one.changed], request.file_bytes)
+                transaction.root.make_folder()
+                stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
+                index = _index(request, version, base_version, payloads, files)
+                transaction.mark(_marks(index, place))
+                if _states(request) != before:
+                    raise SourceChangedError(
+                        f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when "
+                        "nothing writes to them"
+                    )
+                transaction.commit(overwrite=False)
         finally:  # of a version that was published, what lies beside it
             transaction.abort()
     report = _report(request, index, payloads, files)
@@ -146,12 +164,37 @@ def _versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
 def _check_new(place: Location, request: DeltaRequest) -> None:
     """Refuses a version that exists, which receivers may have read, and a place within a source."""
     try:
-        for source in (request.old.root, request.new.root):
-            check_place(place, source, overwrite=False)
+        check_place(place, request.old.root, overwrite=False)
+        refuse_overlap(place, request.new.root)
     except TargetExistsError:
         raise TargetExistsError(
             f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
         ) from None
+
+
+def _refuse_other_runs(place: Location, left: Mapping[str, Any] | None) -> None:
+    """Keeps what a conversion left that can be resumed; an earlier delta begins anew."""
+    if left is not None and left != _MADE_BY:
+        raise ResumeError(
+            f"another run to {str(place)!r} was interrupted, and what it did was kept; run it again to resume it, or remove what it left "
+            f"(reshard clean {place})"
+        )
+
+
+def _compressing_threads(limits: Limits, left: int) -> int:
+    """How many threads compress: each has a compressor beside windows that are not too small.
+
+    Raises MemoryBudgetError where one does not fit.
+    """
+    fit = (left - _SHARE * _LEAST_WINDOW_BYTES) // _COMPRESSING_BYTES
+    if fit < 1:
+        smallest = limits.max_memory - left + _COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES
+        raise MemoryBudgetError(
+            f"to compare and compress takes {format_bytes(_COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES)} beside what is open, but max_memory "
+            f"is {format_bytes(limits.max_memory)}; allow {-(-smallest // MIB)}MiB",
+            smallest_bytes=smallest,
+        )
+    return min(limits.workers, fit)
 
 
 def _spool_folder(place: Location) -> str | None:
@@ -160,7 +203,7 @@ def _spool_folder(place: Location) -> str | None:
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
-    places = (request.old.root, *request.old.deltas, request.new.root, *request.new.deltas)
+    places = (request.old.root, request.new.root)
     # Looked up anew: what a call remembers of a bucket never changes.
     return tuple(tuple(locate(str(place)).state()) for place in places)
 
@@ -177,20 +220,20 @@ def _compared(
     request: DeltaRequest,
     spool: Spool,
     limits: Limits,
+    compressing: int,
     progress: Callable[[Progress], None] | None,
 ) -> list[TensorPayload]:
-    """The payload of each tensor, in their order."""
+    """The payload of each tensor, in their order; ``compressing``: in how many threads."""
     olds, news = old.tensors, new.tensors
     specs = [made.spec for made in new.mapping.tensors]
-    compressing = limits.workers * _COMPRESSING_BYTES
-    most = max(1, (limits.max_memory - compressing) // _SHARE)
+    most = (limits.max_memory - compressing * _COMPRESSING_BYTES) // _SHARE
     made: dict[str, TensorPayload] = {}
     total = sum(spec.nbytes for spec in specs)
     tell = tell_bytes(2 * total, "comparing", progress)
     reading = replace(limits, max_memory=limits.max_memory - 2 * most)
     largest = min(sum(-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs), most + ALIGNMENT)
     memories = np.empty(largest, np.uint8), np.empty(largest, np.uint8)
-    with ThreadPoolExecutor(limits.workers, "reshard.delta") as threads:
+    with ThreadPoolExecutor(compressing, "reshard.delta") as threads:
         for windows in rounds(specs, most):
             names = [window.spec.name for window in windows]
             before = fill_windows(

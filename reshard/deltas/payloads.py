@@ -108,6 +108,7 @@ class OverwritePayload(TensorPayload):
             for data in self.spool.read(part):
                 self.spool.append(self.frame, compressor.compress(data))
         self.spool.append(self.frame, compressor.flush())
+        self._positions, self._values = Spooled([]), Spooled([])
 
 
 def payload_of(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from reshard.deltas.versions import VersionInfo, needed_by, versions_of
 from reshard.errors import CorruptError, MissingError, TargetBusyError
 from reshard.formats.delta.read_delta import version_of_name
@@ -98,7 +96,7 @@ def _leftovers(root: Location, newest: int, *, dry_run: bool) -> tuple[Leftovers
             found.append(remove_leftovers(str(root / name), dry_run=dry_run))
         except (MissingError, TargetBusyError):  # gone, or at work
             continue
-    return tuple(replace(one, is_removed=not dry_run) for one in found)
+    return tuple(found)
 
 
 def _remove(place: Location) -> None:

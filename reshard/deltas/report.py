@@ -38,7 +38,8 @@ class DeltaReport(Record, frozen=True):
     """What ``reshard.delta`` made.
 
     Attributes:
-        old, new, target: as they were given.
+        old, new: the checkpoints that were chosen.
+        target: as it was given.
         version, base_version: such as ``"000007"``.
         encoding, checksum: of the payloads.
         tensors: those that changed, by name.

@@ -67,7 +67,8 @@ def delta_sides(
             kept, difference = again, ""
     if difference:
         raise PlanError(f"{difference}; {_FULL_VERSION}")
-    ordered = tuple(kept.tensors[name] for name in made.tensors)
+    olds = kept.tensors
+    ordered = tuple(olds[made.spec.name] for made in made.mapping.tensors)
     return replace(kept, mapping=replace(kept.mapping, tensors=ordered)), made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from reshard.errors import NotACheckpointError, ReshardError
 from reshard.formats.delta.index import is_delta, version_text
 from reshard.formats.delta.read_delta import open_delta, version_of_name
 from reshard.formats.json.safe_json import json_value, read_bytes
-from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
 from reshard.storage.location import Location
@@ -102,9 +102,14 @@ def _version(place: Location, name: str) -> VersionInfo:
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
 
-    if committed_format(place) is not None:
+    if committed_format(place) is not None and not _lacks_index(place):
         return VersionInfo(name, version, "", "full", nbytes)
     return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
+
+
+def _lacks_index(place: Location) -> bool:
+    """Whether files of several are here without the index, which is written last; their tensors may be payloads."""
+    return any(is_shard(file) for file in place.files()) and not (place / INDEX_NAME).is_file()
 
 
 def _sizes(place: Location) -> Iterator[int]:
@@ -117,7 +122,8 @@ def _needed(found: Sequence[VersionInfo]) -> tuple[VersionInfo, ...]:
     """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
     by_version = {one.version: one for one in found if one.kind in ("full", "delta")}
     lowest = min(by_version, key=int, default="")
-    told = [_with_problem(one, by_version, lowest) for one in found]
+    unsound = {one.version for one in found} - by_version.keys()
+    told = [_with_problem(one, by_version, unsound, lowest) for one in found]
     needed = needed_by(told, 1)
     return tuple(replace(one, is_needed=not one.problem and one.version in needed) for one in told)
 
@@ -133,8 +139,10 @@ def needed_by(found: Sequence[VersionInfo], newest: int) -> set[str]:
     return needed
 
 
-def _with_problem(one: VersionInfo, known: dict[str, VersionInfo], lowest: str) -> VersionInfo:
-    """A delta leads nowhere where a version between the first that is here and its base is missing."""
+def _with_problem(
+    one: VersionInfo, known: dict[str, VersionInfo], unsound: Collection[str], lowest: str
+) -> VersionInfo:
+    """A delta leads nowhere where a version between the first that is here and its base is missing, or is damaged or unfinished."""
     at = one
     while not one.problem and at.kind == "delta":
         if at.base_version in known:
@@ -142,5 +150,7 @@ def _with_problem(one: VersionInfo, known: dict[str, VersionInfo], lowest: str) 
             continue
         if at.version == lowest:
             break  # it stands on a version elsewhere
-        return replace(one, problem=f"the version {at.base_version} is missing")
+        there = at.base_version in unsound
+        what = "cannot be used" if there else "is missing"
+        return replace(one, problem=f"the version {at.base_version} {what}")
     return one

@@ -98,7 +98,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
         metadata_bytes=base.metadata_bytes + kept,
         conversion="",
         made=None,
-        warnings=(*base.warnings, *_warnings(chain)),
+        warnings=(*base.warnings, *_warnings(chain, listing)),
         takes_record=False,
     )
 
@@ -202,8 +202,8 @@ def described(tensor: StoredTensor) -> ListedTensor:
     )
 
 
-def _warnings(chain: Sequence[Delta]) -> tuple[str, ...]:
-    if any(delta.index.tensors is not None for delta in chain[-1:]):
+def _warnings(chain: Sequence[Delta], listing: Delta | None) -> tuple[str, ...]:
+    if listing is not None:
         return ()
     return (
         f"{chain[-1].place} records no checksums of the tensors that it does not change: those that no delta changes are taken from the base "

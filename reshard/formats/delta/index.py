@@ -224,7 +224,19 @@ def _tensors(
     if "tensors" not in metadata:
         return None
     listed = expect(metadata["tensors"], dict, "metadata.tensors", where)
+    for name in listed:
+        if not _is_text(name):
+            raise _damaged(where, f"the name {name[:80]!r} in metadata.tensors is no text")
     return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can hold it: JSON may have halves of surrogate pairs."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _listed(name: str, entry: Any, checksum: Checksum, where: str) -> ListedTensor:

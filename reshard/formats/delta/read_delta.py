@@ -62,11 +62,6 @@ class Delta(Struct, frozen=True):
         """The version before it, as its folder has it."""
         return version_text(self.index.base_version)
 
-    @property
-    def nbytes(self) -> int:
-        """Of all payloads."""
-        return sum(one.piece.nbytes for one in self.payloads.values())
-
 
 def version_of_name(name: str) -> int | None:
     """The version that the name of a folder gives; None for another name.

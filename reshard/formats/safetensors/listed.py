@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
-from reshard.errors import CorruptError, ReshardError
+from reshard.errors import CorruptError, IncompleteCheckpointError, ReshardError
 from reshard.formats.model_index import ModelIndex
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
@@ -53,12 +53,26 @@ def read_headers(files: Files, unlisted: Unlisted) -> ModelHeaders:
     store = files.files[0].store if files.files else None
     headers = [] if store is None else list(each_at_once(store, read_header, files.files))
     if files.index is None:
+        _refuse_payloads(files.files, headers)
         return ModelHeaders(tuple(headers))
     _check_held(files.index, files.files, headers)
     if unlisted == "include":
         others = list(each_at_once(files.index.file.store, read_header, files.unlisted))
         return _with_unlisted(files.index, headers, others)
     return _listed_only(files, files.index, headers)
+
+
+def _refuse_payloads(files: Sequence[Location], headers: Sequence[FileHeader]) -> None:
+    """A delta whose index is missing would be read as a model of bytes: its files say of each tensor a checksum."""
+    for file, header in zip(files, headers, strict=True):
+        if header.pieces and all(
+            piece.dtype == "uint8" and len(piece.shape) == 1 and piece.name in header.metadata
+            for piece in header.pieces
+        ):
+            raise IncompleteCheckpointError(
+                f"{file} holds the payloads of a delta, but its index, which is written last, is missing: the delta is not finished; wait for it, or "
+                "publish it anew"
+            )
 
 
 def _check_held(

@@ -30,6 +30,11 @@ ENDING = ".safetensors"
 INDEX_NAME = f"model{ENDING}.index.json"
 
 
+def is_shard(file: str) -> bool:
+    """Whether a name is of one of several files."""
+    return _SHARD.fullmatch(file) is not None
+
+
 def is_index(name: str) -> bool:
     """Whether a file of that name is an index."""
     return _ANY_INDEX.fullmatch(name) is not None

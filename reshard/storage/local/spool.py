@@ -42,7 +42,7 @@ class Spool:
     """
 
     def __init__(self, folder: str | None) -> None:
-        folder = folder or os.environ.get("TMPDIR", "/tmp")  # noqa: S108  POSIX names it
+        folder = folder or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  POSIX names it
         self._name = folder
         with storage_errors("make a temporary file in", folder):
             self._fd = _open_without_name(folder)
