@@ -139,7 +139,7 @@ def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVe
         dry_run: only tell what would be removed.
 
     Raises NotACheckpointError where there are no versions, CorruptError for one that cannot be read, TargetBusyError if a run is writing one
-    that would be removed; nothing is removed then that was not before it.
+    that would be removed. What was removed before it stays removed.
 
     >>> clean_versions("published", 3).nbytes  # doctest: +SKIP
     """
@@ -195,9 +195,9 @@ def apply(
     from reshard.storage.local.target_checks import refuse_overlap
     from reshard.storage.location import locate
 
-    limits = limits_of(max_memory, workers, base, target, max_growth=max_growth)
-    checked = check_target(Target(target, **options), limits)
     chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
+    limits = limits_of(max_memory, workers, base, *deltas, target, max_growth=max_growth)
+    checked = check_target(Target(target, **options), limits)
     for each in chosen.deltas:
         refuse_overlap(locate(checked.target), each)
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]

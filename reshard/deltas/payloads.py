@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reshard.errors import PlanError
+from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import Encoded
 from reshard.layout.tensor_spec import TensorSpec
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Bytes = npt.NDArray[np.uint8]
-
-LEVEL = 1
 
 BLOCK_BYTES = 240 << 10
 """Fits the cache of a processor; a multiple of the size of every element, so that none is cut."""
@@ -100,9 +99,9 @@ class OverwritePayload(TensorPayload):
         self.spool.append(self._values, new[places].tobytes())
 
     def finish(self) -> None:
-        size = 4 + self._positions.nbytes + self._values.nbytes
+        size = COUNT_BYTES + self._positions.nbytes + self._values.nbytes
         compressor = _compressor(size)
-        count = self._values.nbytes.to_bytes(4, "little")
+        count = self._values.nbytes.to_bytes(COUNT_BYTES, "little")
         self.spool.append(self.frame, compressor.compress(count))
         for part in (self._positions, self._values):
             for data in self.spool.read(part):

@@ -172,7 +172,9 @@ class Transaction(Records, TargetFiles, Protocol):
         ...
 
     def take_back(self, index: str) -> None:
-        """Makes the finished target an unfinished one, that ``abort`` removes; ``index``: a file that goes before the others.
+        """Makes the finished target an unfinished one, which ``abort`` removes.
+
+        ``index``: where files go one by one, as in buckets, this one goes first.
 
         Raises MissingError where there is no target.
         """

@@ -19,7 +19,7 @@ LIKE = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Full versions ``v0`` to ``v2``, and the deltas between them; ``b`` and ``c`` change once, ``c`` never."""
+    """Full versions ``v0`` to ``v2``, and the deltas between them; ``a`` changes twice, ``b`` once, ``c`` never."""
     states = [bytes_of(LIKE)]
     states.append(changed(states[0], 0.01, 1) | {"b": states[0]["b"], "c": states[0]["c"]})
     states.append(changed(states[1], 0.01, 2) | {"c": states[0]["c"]})
@@ -76,8 +76,12 @@ def test_all_damage_is_listed(run: Path) -> None:
         (file,) = delta.glob("*.safetensors")
         flip(file, -3)
     found = reshard.verify(run / "v0", deltas=chain(run))
-    assert {t.name for t in found.tensors if t.status == "damaged"}
-    assert all(": " in t.detail for t in found.tensors if t.status == "damaged")
+    told = {t.name: (t.status, t.detail) for t in found.tensors}
+    assert told["a"][0] == "damaged"
+    assert "version 000001" in told["a"][1]  # it is not read any further
+    assert told["b"][0] == "damaged"
+    assert "version 000002" in told["b"][1]
+    assert told["c"][0] == "checksum"
 
 
 def test_a_chain_with_a_hole_is_no_chain(run: Path) -> None:

@@ -52,8 +52,8 @@ def clean(
     removes what it kept: the folder beside the target and, in a bucket, the objects of the unfinished target. A finished target
     is not touched. A target that a run is writing now is refused.
 
-    With --versions TARGET is a folder of versions such as weight_v000007: what the newest KEEP need stays, down to a full version, and what is
-    later than the newest. The latest goes first, so that no delta is ever without its base.
+    With --versions TARGET is a folder of versions such as weight_v000007. The newest KEEP stay, with all that they stand on, back to a full
+    version. What is later than the newest whole version stays too. The latest is removed first, so that no delta is ever without its base.
 
     On S3 it also aborts unfinished uploads in parts. In other clouds a lifecycle rule of the bucket has to remove them.
     """
