@@ -1,7 +1,7 @@
 """Predicts the requests of a conversion from or to buckets: those that its opening made, and those that are still to come.
 
-The formulas in ``planning/requests.py`` and ``planning/requests.py`` take facts of the open source, of the file map of a
-target, and of buckets, which are found here.
+The formulas in ``planning/requests.py`` take facts of the open source, of the file map of a target, and of buckets, which
+are found here.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ _MAP_OF_TEXT = re.compile(rb"(?:[\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]
 _TORCH = re.compile(rb"PK\x03\x04.{26}[^/]{1,80}/data\.pkl", re.DOTALL)
 """An archive whose first record is the one that ``torch.save`` writes first."""
 
-_START_BYTES, _END_BYTES = 128, 16
+_HEAD_BYTES, _END_BYTES = 128, 16
 
 _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
     (r"saved_model\.pb", b"", SAVED_MODEL),
@@ -145,15 +145,17 @@ _FILES: tuple[tuple[str, bytes, Foreign], ...] = (
 )
 """A file by its name and its first bytes."""
 
-_FOLDERS: tuple[tuple[tuple[str, ...], Foreign], ...] = (
-    ((r"latest_checkpointed_iteration\.txt|mp_rank_\d.*",), MEGATRON),
-    ((r"metadata\.pkl",), TORCH_CHECKPOINTING),
-    ((r"zero_to_fp32\.py",), DEEPSPEED),
-    ((r"saved_model\.pb",), SAVED_MODEL),
-    ((r"model_index\.json",), DIFFUSERS),
-    ((r"manifest\.ocdbt",), OCDBT),
+_RANK_OF_MEGATRON = r"mp_rank_\d+(?:_\d+)*"
+
+_FOLDERS: tuple[tuple[str, Foreign], ...] = (
+    (_RANK_OF_MEGATRON, MEGATRON),
+    (r"metadata\.pkl", TORCH_CHECKPOINTING),
+    (r"zero_to_fp32\.py|.*_model_states\.pt", DEEPSPEED),
+    (r"saved_model\.pb", SAVED_MODEL),
+    (r"model_index\.json", DIFFUSERS),
+    (r"manifest\.ocdbt", OCDBT),
 )
-"""A folder by names in it: each pattern matches one."""
+"""A folder by a name in it."""
 
 _HELD: tuple[tuple[str, Foreign], ...] = (
     (r".*\.gguf", GGUF),
@@ -201,9 +203,11 @@ def _of_file(file: Location) -> Foreign | None:
 def _of_folder(folder: Location) -> Foreign | None:
     entries = folder.entries()
     names = [entry.name for entry in entries]
-    for patterns, found in _FOLDERS:
-        if all(_has(names, pattern) for pattern in patterns):
+    for pattern, found in _FOLDERS:
+        if _has(names, pattern):
             return found
+    if _has(names, r"latest_checkpointed_iteration\.txt") and _has_ranks(folder, names):
+        return MEGATRON
     if any(entry.name == "checkpoint" and not entry.is_folder for entry in entries):
         found_in = _of_checkpoint_file(folder / "checkpoint")
         if found_in is not None:
@@ -216,6 +220,14 @@ def _of_arrays(folder: Location, names: Collection[str]) -> Foreign | None:
     if not any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
         return None
     return LEVANTER if "metadata.json" in names else ZARR
+
+
+def _has_ranks(run: Location, names: Iterable[str]) -> bool:
+    """Whether the steps of a run of Megatron are in its format ``torch``: a step of ``torch_dist`` has no folders of ranks."""
+    step = next((name for name in names if re.fullmatch(r"iter_\d+", name)), None)
+    return step is not None and _has(
+        [entry.name for entry in (run / step).entries()], _RANK_OF_MEGATRON
+    )
 
 
 def _has(names: Iterable[str], pattern: str) -> bool:
@@ -243,7 +255,7 @@ def _held(names: Collection[str]) -> tuple[str, Foreign] | None:
 
 
 def _listings(folder: Location) -> Iterator[list[str]]:
-    """The names in the first folders below, the deepest first."""
+    """The names in the folder and in those below it, depth first; of the first few."""
     waiting = [folder]
     for _ in range(_MOST_LISTED):
         if not waiting:
@@ -265,4 +277,4 @@ def _ends(file: Location) -> tuple[bytes, bytes]:
         return b"", b""
     with closing(file.open()) as opened:
         end = max(0, found.nbytes - _END_BYTES)
-        return opened.read(0, _START_BYTES), opened.read(end, _END_BYTES)
+        return opened.read(0, _HEAD_BYTES), opened.read(end, _END_BYTES)

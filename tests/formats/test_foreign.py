@@ -92,7 +92,8 @@ FILES: dict[str, tuple[Callable[[Path], None], Foreign]] = {
 FOLDERS: dict[str, tuple[Callable[[Path], None], Foreign]] = {
     "SavedModel": (put("saved_model.pb", "variables/variables.index"), foreign.SAVED_MODEL),
     "old Megatron": (put("mp_rank_00/model_optim_rng.pt"), foreign.MEGATRON),
-    "a run of Megatron": (put("latest_checkpointed_iteration.txt", data=b"100"), foreign.MEGATRON),
+    "a run of Megatron": (put("latest_checkpointed_iteration.txt", "iter_0000100/mp_rank_00_001/model_optim_rng.pt"), foreign.MEGATRON),
+    "a step of DeepSpeed": (put("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"), foreign.DEEPSPEED),
     "DeepSpeed": (put("zero_to_fp32.py", "latest", "global_step1/mp_rank_00_model_states.pt"), foreign.DEEPSPEED),
     "torch_checkpointing": (put("metadata.pkl", "state_0.pt"), foreign.TORCH_CHECKPOINTING),
     "Levanter": (both(zarr("model/wte/weight"), put("metadata.json", data=b'{"step": 10}')), foreign.LEVANTER),
@@ -143,6 +144,13 @@ def test_a_file_in_a_folder_is_named(tmp_path: Path, name: str) -> None:
     assert said.endswith(
         f"; it holds {name!r}, which is {found.name}, which reshard does not read; {found.way}"
     )
+
+
+def test_a_run_of_torch_dist_that_has_no_whole_step_is_not_told_to_become_one(
+    tmp_path: Path,
+) -> None:
+    put("latest_checkpointed_iteration.txt", "iter_0000100/__0_0.distcp")(tmp_path)
+    assert foreign.MEGATRON.way not in refusal(tmp_path)
 
 
 def test_the_same_in_a_bucket(gcs_bucket: Bucket, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reshard.errors import FormatError, NotACheckpointError, ReshardError
+from reshard.errors import CorruptError, FormatError
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import is_dcp
 from reshard.formats.dcp.tiled_tensor import filled
@@ -43,13 +43,11 @@ def is_megatron(root: Location) -> bool:
     if not (is_dcp(root) and root.is_folder()):
         return False
     names = {entry.name for entry in root.entries() if not entry.is_folder}
-    return COMMON in names or (CONFIG in names and _BACKEND in _config(root))
+    return CONFIG in names and (COMMON in names or _BACKEND in _config(root))
 
 
-def check_config(root: Location) -> None:
-    """Raises FormatError for a way to store tensors that is not read; NotACheckpointError for the file in place of its folder."""
-    if not root.is_folder():
-        raise NotACheckpointError(f"{root} is one file of a checkpoint; name its folder")
+def _check_config(root: Location) -> None:
+    """Raises FormatError for a way to store tensors that is not read."""
     config = _config(root)
     found = config.get(_BACKEND, FORMAT), config.get(_VERSION, 1)
     if found != (FORMAT, 1):
@@ -60,12 +58,19 @@ def check_config(root: Location) -> None:
 
 
 def entries_of(root: Location, entries: Entries) -> Entries:
-    """The entries with ``common.pt`` among them; a tensor that only Megatron can put together is a value that is not read."""
-    check_config(root)
+    """The entries with ``common.pt`` among them; errors for a way to store tensors that is not read."""
+    _check_config(root)
     found: dict[str, TensorEntry | ValueEntry] = {}
     status = (root / COMMON).status()
     if status is not None and status.kind == "file":
         found[COMMON] = ValueEntry(COMMON, (ItemPlace(COMMON, 0, status.nbytes),))
+    found |= readable(entries).entries
+    return Entries(found, entries.paths)
+
+
+def readable(entries: Entries) -> Entries:
+    """The entries, in which a tensor that only Megatron can put together is a value that is not read, whatever lies beside it."""
+    found: dict[str, TensorEntry | ValueEntry] = {}
     for name, entry in entries.entries.items():
         kind = _unread_kind(name, entries)
         found[name] = _unread(entry, kind) if kind and isinstance(entry, TensorEntry) else entry
@@ -91,6 +96,6 @@ def _config(root: Location) -> dict[str, Any]:
         return {}
     try:
         found = json_value(read_bytes(file, _MAX_CONFIG_BYTES), str(file))
-    except ReshardError:
+    except (CorruptError, FormatError):
         return {}
     return found if isinstance(found, dict) else {}

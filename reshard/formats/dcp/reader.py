@@ -28,6 +28,7 @@ from reshard.formats.contents import (
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import FORMAT, read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
+from reshard.formats.dcp.megatron import readable
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
@@ -56,7 +57,7 @@ class Conventions(Struct, frozen=True):
     entries_of: Callable[[Location, Entries], Entries]
 
 
-PLAIN = Conventions(FORMAT, lambda _, entries: entries)
+PLAIN = Conventions(FORMAT, lambda _, entries: readable(entries))
 
 
 def open_dcp(

@@ -1,7 +1,7 @@
 """Where the chunks of an HDF5 dataset are, and how they are compressed.
 
 h5py reads the index of chunks. The engine then reads and decodes them as it does those of any format: side by side, with sizes that are
-checked, while HDF5's own filter takes as much memory as a chunk claims to need. Read are chunks that are plain, or compressed by gzip
+checked; HDF5's own filter would take as much memory as a chunk claims to need. Read are chunks that are plain, or compressed by gzip
 (deflate), with or without shuffle before it.
 """
 
@@ -29,6 +29,9 @@ REPACK = "rewrite the file with 'h5repack -l CONTI -f NONE OLD NEW', or load it 
 CHUNK_BYTES = 16
 """Memory of the place of a chunk: its offset and its length."""
 
+_CUT_BYTES = 40
+"""Memory of an edge of the grid, a number of Python and its place."""
+
 _DEFLATE, _SHUFFLE = 1, 2
 """The numbers of filters in HDF5."""
 
@@ -47,6 +50,11 @@ class ChunkTable(Struct, frozen=True):
     shape: tuple[int, ...]
     encoding: Encoding
     places: Sequence[int]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the places, and of the cuts of the grid."""
+        return CHUNK_BYTES * self.grid.count + _CUT_BYTES * sum(map(len, self.grid.cuts))
 
     def place(self, index: Index) -> tuple[int, int]:
         """Offset and length of a chunk in the file."""
@@ -69,9 +77,9 @@ def read_chunk_table(
     count = math.prod(parts)
     if count > MAX_CHUNKS or max(parts) > MAX_PARTS or nbytes > MAX_TENSOR_BYTES:
         raise FormatError(f"{what} is stored in more or larger chunks than are read; {REPACK}")
-    places = _places(found, chunk, parts, what)
+    places = _places(found, chunk, parts, what, file_bytes)
     table = ChunkTable(Grid.regular(shape, chunk), chunk, encoding, places)
-    _check_places(table, what, nbytes, file_bytes)
+    _check_places(table, what, nbytes)
     return table
 
 
@@ -101,44 +109,48 @@ def _encoding(made: PropDCID, what: str, dtype: str, rank: int) -> Encoding:
 
 
 def _places(
-    found: DatasetID, chunk: Sequence[int], parts: Sequence[int], what: str
+    found: DatasetID, chunk: Sequence[int], parts: Sequence[int], what: str, file_bytes: int
 ) -> Sequence[int]:
     places = array("q", bytes(CHUNK_BYTES * math.prod(parts)))
-    wrong = ""
+    wrong = damage = ""
 
     def take(one: Any) -> str | None:
         """Nothing is raised in here, where HDF5 calls: a text ends its walk."""
-        nonlocal wrong
+        nonlocal wrong, damage
         index = [start // step for start, step in zip(one.chunk_offset, chunk, strict=True)]
         if any(at >= most for at, most in zip(index, parts, strict=True)):
             wrong = f"{what} has a chunk at {list(one.chunk_offset)}, outside of it"
         elif one.filter_mask:
             wrong = f"{what} has a chunk at {list(one.chunk_offset)} without some of its filters"
+        elif (
+            not one.byte_offset
+        ):  # the file itself begins there; None is an address that HDF5 calls undefined
+            damage = f"{what} has a chunk without a place in the file; restore the file from a copy"
+        elif one.byte_offset + one.size > file_bytes:
+            end = one.byte_offset + one.size
+            damage = f"{what} has a chunk that ends at {end:,}, but the file has {file_bytes:,} bytes; it was cut short: restore it from a copy"
         else:
             at = 2 * _number(index, parts)
             wrong = f"{what} has two chunks at {list(one.chunk_offset)}" if places[at + 1] else ""
             places[at], places[at + 1] = one.byte_offset, one.size
-        return wrong or None
+        return wrong or damage or None
 
     found.chunk_iter(take)
+    if damage:
+        raise CorruptError(damage)
     if wrong:
         raise FormatError(f"{wrong}, which is not read; {REPACK}")
     return places
 
 
-def _check_places(table: ChunkTable, what: str, nbytes: int, file_bytes: int) -> None:
+def _check_places(table: ChunkTable, what: str, nbytes: int) -> None:
     lengths = table.places[1::2]
     written = sum(map(bool, lengths))
     if written < len(lengths):
         raise FormatError(
             f"{what} has {len(lengths):,} chunks, of which {written:,} were written; write them all, or leave it out when the file is made"
         )
-    end = max(map(sum, zip(table.places[::2], lengths, strict=True)))
-    if end > file_bytes:
-        raise CorruptError(
-            f"{what} has a chunk that ends at {end:,}, but the file has {file_bytes:,} bytes; it was cut short: restore it from a copy"
-        )
-    if min(table.places) < 0 or (table.encoding.compressor == "none" and set(lengths) != {nbytes}):
+    if table.encoding.compressor == "none" and set(lengths) != {nbytes}:
         raise CorruptError(
             f"{what} has a chunk of another size than {nbytes:,} bytes; restore the file from a copy"
         )

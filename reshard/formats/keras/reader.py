@@ -28,7 +28,7 @@ from reshard.formats.contents import (
     RawPiece,
     StoredTensor,
 )
-from reshard.formats.keras.chunks import CHUNK_BYTES, REPACK, ChunkTable
+from reshard.formats.keras.chunks import REPACK, ChunkTable
 from reshard.formats.keras.datasets import Dataset, read_datasets, walk
 from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
@@ -91,7 +91,7 @@ def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Rea
         chunks=KerasChunks(uri, chunks),
         metadata_bytes=root.traits.memory_bytes
         + sum(TENSOR_BYTES + 2 * len(name) for name in tensors)
-        + sum(CHUNK_BYTES * one.chunks.grid.count for one in arrays if one.chunks),
+        + sum(one.chunks.memory_bytes for one in arrays if one.chunks),
         conversion=known.conversion,
         made=known.made,
         warnings=tuple(_warnings(root, known)),

@@ -14,7 +14,7 @@ from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
 from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, Entry, box_of
 from reshard.formats.tensorflow.files import FORMAT, DataFile
 from reshard.formats.tensorflow.index import IndexEntry
-from reshard.formats.tensorflow.strings import STRING_MEMORY, read_strings, stored_strings
+from reshard.formats.tensorflow.strings import HELD, STRING_MEMORY, read_strings, stored_strings
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
 
@@ -52,7 +52,7 @@ class OtherLeaves:
             return Leaf(name, path, tensor=False, meta=meta)
         is_text = not entry.shape and nbytes <= MOST_TEXT_BYTES
         crc = entry.crc32c
-        if is_text or found.slices:
+        if is_text or found.slices or not nbytes:  # of no strings, nothing or a checksum is stored
             if nbytes > self._left:
                 return Leaf(name, path, tensor=False, meta=meta)
             self._left -= nbytes
@@ -61,7 +61,7 @@ class OtherLeaves:
                 return Leaf(name, path, tensor=False, meta={"string": text})
             _, crc = stored_strings(strings)
         self.memory_bytes = max(
-            self.memory_bytes, 3 * nbytes + STRING_MEMORY * math.prod(entry.shape)
+            self.memory_bytes, HELD * nbytes + STRING_MEMORY * math.prod(entry.shape)
         )
         digest = f"{'x'.join(map(str, entry.shape))} {crc:08x}".strip()
         return Leaf(name, path, tensor=False, meta=meta | {"digest": digest, "carried": carried})

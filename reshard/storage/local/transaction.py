@@ -1,6 +1,6 @@
 """A transaction on the local file system: a staging folder beside the target, and one rename; the folders of parts are below it.
 
-The folder is locked by one process (``staging``), the records are a journal in it (``journal_file``), and the commit is the
+The folder is locked by one process (``staging``), the records are a journal in it, and the commit is the
 rename of ``publishing``.
 
 The file of its records has checked lines, the first of which says whose they are::

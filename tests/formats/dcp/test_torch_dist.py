@@ -122,6 +122,31 @@ def test_tensors_that_only_megatron_can_put_together_are_dropped_by_a_rule(
     assert set(reshard.inspect(tmp_path / "dcp").tensors) == set(found.tensors)
 
 
+@pytest.mark.parametrize("text", ['{"sharded_backend": "torch_di', "{}", None])
+def test_what_only_megatron_can_put_together_is_refused_without_its_metadata_too(
+    saved: Path, tmp_path: Path, text: str | None
+) -> None:
+    """Then nothing but ``.metadata`` tells that the tensor is flattened."""
+    source = Path(shutil.copytree(saved / "0.13.1/flattened", tmp_path / "source"))
+    (source / "common.pt").unlink()
+    (source / "metadata.json").unlink()
+    if text is not None:
+        (source / "metadata.json").write_text(text)
+    name = "optimizer.state.exp_avg.rows"
+    assert reshard.inspect(source).format == "dcp"
+    assert name not in reshard.inspect(source).tensors
+    with pytest.raises(FormatError, match=f"{name}' .a flattened tensor of Megatron's optimizer"):
+        reshard.convert(source, tmp_path / "made", drop=[r"_extra_state", r"^rng_state"])
+
+
+def test_a_file_that_is_named_as_megatrons_makes_no_torch_dist(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "orbax", {"w": np.ones(4, "float32")})
+    reshard.convert(tmp_path / "orbax", tmp_path / "dcp", to="dcp")
+    (tmp_path / "dcp" / "common.pt").write_text("notes")
+    assert reshard.inspect(tmp_path / "dcp").format == "dcp"
+    assert reshard.restore(tmp_path / "dcp")["w"].tolist() == [1, 1, 1, 1]
+
+
 def test_diff_tells_whether_what_is_not_read_is_the_same(saved: Path, tmp_path: Path) -> None:
     source = saved / "0.16.1/dp_reshardable"
     copy = Path(shutil.copytree(source, tmp_path / "copy"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -190,7 +191,66 @@ def test_a_chunk_that_lies_about_its_size(content: bytes, said: str, tmp_path: P
     assert not (tmp_path / "made").exists()
 
 
-def test_chunks_beyond_the_end_and_of_another_size(tmp_path: Path) -> None:
+class Reported:
+    """A dataset of 6 × 4 in chunks of 3 × 4, whose index reports what it is given."""
+
+    def __init__(self, made: Any, *reported: SimpleNamespace) -> None:
+        self._made, self._reported = made, reported
+
+    def get_create_plist(self) -> Any:
+        return self._made
+
+    def chunk_iter(self, take: Callable[[Any], str | None]) -> None:
+        for one in self._reported:
+            if take(one) is not None:
+                return
+
+
+def reported(start: int, offset: int | None, size: int = 48) -> SimpleNamespace:
+    return SimpleNamespace(chunk_offset=(start, 0), filter_mask=0, byte_offset=offset, size=size)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([reported(0, 2048), reported(9, 96)], "D has a chunk at [9, 0], outside of it, which is not read" + REPACK),
+        ([reported(0, 2048), reported(0, 96)], "D has two chunks at [0, 0], which is not read" + REPACK),
+        ([reported(0, 0)], "D has a chunk without a place in the file; restore the file from a copy"),
+        ([reported(0, None)], "D has a chunk without a place in the file; restore the file from a copy"),
+        ([reported(0, 1 << 63)], "D has a chunk that ends at 9,223,372,036,854,775,856, but the file has 4,096 bytes; it was cut short: restore it from a copy"),
+        ([reported(0, 2048), reported(3, 96, 47)], "D has a chunk of another size than 48 bytes; restore the file from a copy"),
+    ],
+)  # fmt: skip
+def test_an_index_of_chunks_that_cannot_be(
+    given: list[SimpleNamespace], said: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        made = file.create_dataset("w", (6, 4), "f4", chunks=(3, 4)).id.get_create_plist()
+        with pytest.raises((CorruptError, FormatError)) as error:
+            chunks.read_chunk_table(Reported(made, *given), "D", "float32", (6, 4), 4096)  # type: ignore[arg-type]
+    assert str(error.value) == said
+
+
+def test_a_shuffle_of_other_elements(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        found = file.create_dataset("w", (6, 4), "f4", chunks=(3, 4), shuffle=True, compression=1)
+        with pytest.raises(CorruptError) as error:
+            chunks.read_chunk_table(found.id, "D", "float64", (6, 4), 4096)
+    assert (
+        str(error.value)
+        == "D has elements of 8 bytes, but its filter shuffle says otherwise; restore the file from a copy"
+    )
+
+
+def test_the_memory_of_many_chunks_counts(tmp_path: Path) -> None:
+    """Each has a place of 16 bytes, and an edge in the grid."""
+    with h5py.File(tmp_path / "x.weights.h5", "w") as file:
+        file.create_dataset("w", data=np.zeros(50_000, "u1"), chunks=(1,))
+    found = reshard.plan(tmp_path / "x.weights.h5", tmp_path / "out")
+    assert found.metadata_bytes >= 50_000 * 56
+
+
+def test_chunks_beyond_the_end(tmp_path: Path) -> None:
     file = tmp_path / "x.weights.h5"
     with h5py.File(file, "w") as made:
         made.create_dataset("w", data=DATA, chunks=(6, 4))

@@ -160,6 +160,13 @@ def sliced(folder: Path, *rows: tuple[int, int]) -> Path:
     return write(folder, index, data)
 
 
+def test_no_strings_of_which_nothing_is_stored_are_equal_to_what_is_written(tmp_path: Path) -> None:
+    tensors: Tensors = {"none": ((0, 3), [])}
+    source = put(tmp_path / "source", tensors, edit=lambda _: b"", crc32c=0)
+    reshard.convert(source, tmp_path / "made", to="tensorflow")
+    assert reshard.diff(source, tmp_path / "made").differences == 0
+
+
 DAMAGED = "ckpt.data-00000-of-00001: the strings of 'w' are damaged: "
 TWO: Tensors = {"w": ((2,), [b"abc", b"de"])}  # 3 2, their checksum, "abcde"
 CASES: dict[str, tuple[Any, str]] = {
