@@ -13,9 +13,9 @@ from reshard.formats.contents import Leaf
 from reshard.formats.delta.index import ListedTensor
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves
+from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.format import SAFETENSORS
-from reshard.formats.safetensors.write.header import header_shape, safetensors_name
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec

@@ -18,7 +18,7 @@ from reshard.formats.base import Chunks, Reader
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import ListedTensor, version_text
 from reshard.formats.delta.read_delta import Delta, Payload
-from reshard.formats.safetensors.write.header import header_shape, safetensors_name
+from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from reshard.formats.base import Form, Reader, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.format import OneFile
 from reshard.formats.safetensors.beside import CONFIG_NAME, Beside, beside, model_files
+from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.model_config import ModelConfig, read_config
 from reshard.formats.safetensors.model_name import ENDING, ONLY_FILE, ModelName
 from reshard.formats.safetensors.options import FilesOf
-from reshard.formats.safetensors.write.header import safetensors_name
 from reshard.formats.slice_places import in_shared_files
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate

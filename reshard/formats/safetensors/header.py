@@ -33,13 +33,8 @@ from reshard.formats.json.safe_json import (
     shorten,
 )
 from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
-from reshard.formats.safetensors.write.header import (
-    METADATA,
-    MOST_HEADER_BYTES,
-    check_header,
-    dtype_of,
-    element_shape,
-)
+from reshard.formats.safetensors.dtypes import dtype_of, element_shape
+from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES, check_header
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location

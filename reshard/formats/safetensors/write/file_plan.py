@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
+from reshard.formats.safetensors.dtypes import header_shape
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import file_names
-from reshard.formats.safetensors.write.header import HeaderEntry, header_shape
+from reshard.formats.safetensors.write.header import HeaderEntry
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
 from reshard.layout.tensor_layout import device_boxes
