@@ -121,7 +121,8 @@ if TYPE_CHECKING:
     )
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
-    from reshard.planning.time_plan import RequestPlan, TimePlan
+    from reshard.planning.request_plan import RequestPlan
+    from reshard.planning.time_plan import TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.array_proofs import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
@@ -329,7 +330,7 @@ _LAZY = {
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.array_proofs",
-    "RequestPlan": "reshard.planning.time_plan",
+    "RequestPlan": "reshard.planning.request_plan",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",

@@ -17,8 +17,9 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, RequestPlan, TimePlan
+from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.record import Record, counted, origins_text, several, warned
 
 

@@ -20,6 +20,7 @@ from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import Read
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.requests import (
     ChunkReads,
     Ranges,
@@ -36,7 +37,6 @@ from reshard.planning.requests import (
     writing_of,
 )
 from reshard.planning.tensor_plan import Fill
-from reshard.planning.time_plan import RequestPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT

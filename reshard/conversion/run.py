@@ -16,7 +16,8 @@ from reshard.conversion.report import ConversionReport, PartReport
 from reshard.conversion.resume.identity import Identity
 from reshard.engine.progress import Progress, Stage
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.planning.time_plan import RequestPlan, TimePlan
+from reshard.planning.request_plan import RequestPlan
+from reshard.planning.time_plan import TimePlan
 from reshard.storage.location import locate
 
 

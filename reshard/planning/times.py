@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from reshard.geometry.grid import Grid
 from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Fill
-from reshard.planning.time_plan import Hosts, RequestPlan, TimePlan
+from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.storage.requests import Requests
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from reshard.errors import PlanError
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
+from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, RequestPlan, TimePlan
+from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.planning.times import plan_time
 from reshard.storage.requests import Requests
 from tests.planning.timed_plans import GB, move, plan
