@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_of_bytes
-from reshard.deltas.windows import Window, cell_number
+from reshard.deltas.windows import Window
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.chunk_reader import check_recorded
@@ -27,7 +27,7 @@ from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, opaque_dtype
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Index, row_major_number
 from reshard.maps.make import Keeping, make_tensors
 from reshard.maps.mapped import MappedTensor
 
@@ -127,13 +127,13 @@ class Filling:
         storage = self.window.spec.storage
         for index in product(*storage.overlapping(box)):
             inside = storage.box(index).intersect(box)
-            if inside is not None and self.window.has(cell_number(index, storage.parts)):
+            if inside is not None and self.window.has(storage.number_of(index)):
                 self._put(index, inside, elements[inside.relative_to(box.start).slices])
 
     def _put(self, index: Index, inside: Box, elements: npt.NDArray[Any]) -> None:
         spec = self.window.spec
         cell = spec.storage.box(index)
-        start = cell_number(cell.start, spec.shape) * spec.itemsize - self.window.start
+        start = row_major_number(cell.start, spec.shape) * spec.itemsize - self.window.start
         memory = self.memory[start : start + cell.size * spec.itemsize]
         place = memory.view(self._kind).reshape(cell.shape)
         place[inside.relative_to(cell.start).slices] = elements.view(self._kind)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from reshard.engine.buffers import ALIGNMENT
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Grid, row_major_number
 from reshard.geometry.row_major import Cut
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -76,8 +76,8 @@ class Window(Struct, frozen=True):
         if not all(touched):
             return False
         parts = self.spec.storage.parts
-        low = cell_number(tuple(one[0] for one in touched), parts)
-        high = cell_number(tuple(one[-1] for one in touched), parts)
+        low = row_major_number(tuple(one[0] for one in touched), parts)
+        high = row_major_number(tuple(one[-1] for one in touched), parts)
         return low < self.stop and high >= self.first
 
 
@@ -117,11 +117,3 @@ def _windows(spec: TensorSpec, most_bytes: int) -> Iterator[Window]:
             first, start = number, end
         number, end = number + 1, end + nbytes
     yield Window(spec, first, number, start, end)
-
-
-def cell_number(index: Index, parts: Sequence[int]) -> int:
-    """The number of a cell, or of an element, counted row-major."""
-    number = 0
-    for at, count in zip(index, parts, strict=True):
-        number = number * count + at
-    return number

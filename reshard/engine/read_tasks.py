@@ -147,7 +147,7 @@ class ReadTasks:
             found = box.shift(self._read.box.start).intersect(piece.source_box)
             if found is not None:
                 part = found.relative_to(piece.source_box.start)
-                yield _Wanted(own, own.first + _number(own.fill.units, part), part)
+                yield _Wanted(own, own.first + _first_number(own.fill.units, part), part)
 
     def _waits_for_answers(self) -> bool:
         outputs = [self._targets[own.at.target].output for own in self._fills]
@@ -205,19 +205,16 @@ class ReadTasks:
         return source_read(piece, spec, reader, box, tuple(takes), wanted)
 
 
+def _first_number(grid: Grid, box: Box) -> int:
+    """The number of the part of a grid that is, or begins with, a box."""
+    return grid.number_of(tuple([found.start for found in grid.overlapping(box)]))
+
+
 def _own_fill(plan: MultiPlan, at: FillAt) -> _OwnFill:
     fills = plan.plans[at.target].tensors[at.tensor].fills
     first = sum([fill.units.count for fill in fills[: at.fill]])
     fill = fills[at.fill]
     return _OwnFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
-
-
-def _number(grid: Grid, box: Box) -> int:
-    """The number of the part of a grid that is, or begins with, a box; row-major."""
-    number = 0
-    for found, parts in zip(grid.overlapping(box), grid.parts, strict=True):
-        number = number * parts + found.start
-    return number
 
 
 _CONSTANT = Encoding()

@@ -101,6 +101,10 @@ class Grid:
         """Every index in row-major order."""
         return itertools.product(*map(range, self.parts))
 
+    def number_of(self, index: Index) -> int:
+        """The number of a part by its index, counted row-major."""
+        return row_major_number(index, self.parts)
+
     def index_at(self, number: int) -> Index:
         """The index of a part by its number, counted row-major."""
         index: list[int] = []
@@ -169,6 +173,18 @@ class Grid:
     def largest(self) -> tuple[int, ...]:
         """Size of the largest part along each dimension (0 if there is none)."""
         return tuple(map(_largest_part, self.cuts))
+
+
+def row_major_number(index: Sequence[int], parts: Sequence[int]) -> int:
+    """The number of the place at ``index`` of an array of this shape, counted row-major.
+
+    >>> row_major_number((1, 2), (4, 5))
+    7
+    """
+    number = 0
+    for at, count in zip(index, parts, strict=True):
+        number = number * count + at
+    return number
 
 
 def _regular_cuts(size: int, step: int) -> Cuts:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
@@ -275,11 +275,4 @@ def _overlaps(grid: Grid, box: Box) -> Iterator[tuple[int, int]]:
     for index in itertools.product(*grid.overlapping(box)):
         common = grid.box(index).intersect(box) if box.rank else box
         if common is not None:
-            yield _number(grid, index), common.size
-
-
-def _number(grid: Grid, index: Index) -> int:
-    number = 0
-    for place, parts in zip(index, grid.parts, strict=True):
-        number = number * parts + place
-    return number
+            yield grid.number_of(index), common.size

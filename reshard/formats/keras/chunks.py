@@ -18,7 +18,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding
 from reshard.formats.limits import MAX_CHUNKS, MAX_TENSOR_BYTES
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import MAX_PARTS, Grid, Index
+from reshard.geometry.grid import MAX_PARTS, Grid, Index, row_major_number
 
 if TYPE_CHECKING:
     from h5py.h5d import DatasetID
@@ -58,7 +58,7 @@ class ChunkTable(Struct, frozen=True):
 
     def place(self, index: Index) -> tuple[int, int]:
         """Offset and length of a chunk in the file."""
-        at = 2 * _number(index, self.grid.parts)
+        at = 2 * self.grid.number_of(index)
         return self.places[at], self.places[at + 1]
 
 
@@ -130,7 +130,7 @@ def _places(
             end = one.byte_offset + one.size
             damage = f"{what} has a chunk that ends at {end:,}, but the file has {file_bytes:,} bytes; it was cut short: restore it from a copy"
         else:
-            at = 2 * _number(index, parts)
+            at = 2 * row_major_number(index, parts)
             wrong = f"{what} has two chunks at {list(one.chunk_offset)}" if places[at + 1] else ""
             places[at], places[at + 1] = one.byte_offset, one.size
         return wrong or damage or None
@@ -154,11 +154,3 @@ def _check_places(table: ChunkTable, what: str, nbytes: int) -> None:
         raise CorruptError(
             f"{what} has a chunk of another size than {nbytes:,} bytes; restore the file from a copy"
         )
-
-
-def _number(index: Sequence[int], parts: Sequence[int]) -> int:
-    """The number of a chunk, counted row-major."""
-    number = 0
-    for at, count in zip(index, parts, strict=True):
-        number = number * count + at
-    return number
