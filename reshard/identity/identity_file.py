@@ -19,8 +19,7 @@ from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.geometry.dtypes import is_known, storage_bytes
 from reshard.identity.hashes import HASH_BYTES, folded
-from reshard.identity.leaf_blocks import KEPT_BYTES
-from reshard.identity.leaf_tree import LeafTree, kept_level_of
+from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree, kept_level_of
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import Location, locate
 

@@ -27,6 +27,9 @@ from reshard.geometry.grid import Grid, Index
 LEAF_BYTES = 64 << 10
 """A leaf is halved no more once the largest has so many bytes, or fewer."""
 
+KEPT_BYTES = 1 << 20
+"""Nodes of so many bytes are the smallest that are kept of a tree."""
+
 LEAST_ROW_BYTES = 512
 """Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
 
@@ -162,6 +165,13 @@ def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
     """``LeafTree.kept_level`` without the tree, whose cuts would take as much memory as a file's shape asks for."""
     depth = len(tuple(_order(shape, itemsize)))
     return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
+
+
+def parts_of(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """How many leaves a tree has and how many cuts, all dimensions together, without the tree."""
+    order = tuple(_order(shape, itemsize))
+    cuts = sum([(1 << order.count(dim)) + 1 for dim in range(len(shape))])
+    return 1 << len(order), cuts
 
 
 def _level_of(nbytes: int, least_bytes: int, depth: int) -> int:
