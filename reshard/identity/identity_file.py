@@ -7,6 +7,7 @@ before it is read. Neither file counts as a part of the checkpoint beside which 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -38,6 +39,7 @@ _MOST_TREE_BYTES = 1 << 30
 
 _MAX_RANK = 64
 _MAX_SIZE = 1 << 62
+"""Of a dimension, and of the bytes of a tensor."""
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,8 +141,15 @@ def _problems(document: _Document) -> Iterator[str]:
     for tensor in document.tensors:
         if not _HEX.fullmatch(tensor.top) or not _CRC.fullmatch(tensor.crc64nvme):
             yield f"the hashes of {tensor.name!r} are not hex digits"
-        if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
+        if not _is_shape(tensor):
             yield f"the shape of {tensor.name!r} is {str(tensor.shape)[:80]}"
+
+
+def _is_shape(tensor: TensorIdentity) -> bool:
+    """Whether a tensor may have its shape. Each size is bounded too: one that is 0 makes the product 0."""
+    if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
+        return False
+    return math.prod(tensor.shape) * storage_bytes(hashed_dtype(tensor)) < _MAX_SIZE
 
 
 def kept_nodes(tensor: TensorIdentity) -> int:
@@ -167,23 +176,12 @@ def read_nodes(
     """
     place = folder / TREE_NAME
     status = place.status()
-    counts = {name: kept_nodes(tensor) for name, tensor in found.tensors.items()}
-    expected = len(_TREE_HEAD) + HASH_BYTES * sum(counts.values())
     if status is None:
         raise CorruptError(f"{place} is missing; {_REMEDY}")
     nodes: dict[str, bytes] = {}
     with closing(place.open()) as file:
         _check_head(file.read(0, min(len(_TREE_HEAD), status.nbytes)), str(place))
-        if status.nbytes != expected:
-            raise _damaged(
-                str(place),
-                f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
-            )
-        if expected > _MOST_TREE_BYTES:  # a hostile file may be sparse, and cost its writer nothing
-            raise FormatError(
-                f"{place} has {expected:,} bytes, and at most {_MOST_TREE_BYTES:,} are read, which is the tree of 32 TiB of weights; "
-                "identify the checkpoint in parts (item)"
-            )
+        counts = _counts(found, status.nbytes, str(place))
         offset = len(_TREE_HEAD)
         for name, count in counts.items():
             if name in names:
@@ -193,6 +191,33 @@ def read_nodes(
                 nodes[name] = data
             offset += HASH_BYTES * count
     return nodes
+
+
+def _counts(found: WeightsIdentity, nbytes: int, where: str) -> dict[str, int]:
+    """How many hashes a tree of a length has of each tensor; errors as for ``read_nodes``.
+
+    Counting ends with the first tensor that is too much: a hostile ``identity.json`` has many tensors whose count takes long.
+    """
+    counts: dict[str, int] = {}
+    expected = len(_TREE_HEAD)
+    for name, tensor in found.tensors.items():
+        counts[name] = kept_nodes(tensor)
+        expected += HASH_BYTES * counts[name]
+        if expected > nbytes:
+            raise _damaged(
+                where,
+                f"it has {nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,} or more",
+            )
+        if expected > _MOST_TREE_BYTES:  # a hostile file may be sparse, and cost its writer nothing
+            raise FormatError(
+                f"{where} has {nbytes:,} bytes, and at most {_MOST_TREE_BYTES:,} are read, which is the tree of 32 TiB of weights; "
+                "identify the checkpoint in parts (item)"
+            )
+    if nbytes != expected:
+        raise _damaged(
+            where, f"it has {nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}"
+        )
+    return counts
 
 
 def _check_head(head: bytes, where: str) -> None:

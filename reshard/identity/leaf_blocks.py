@@ -20,7 +20,13 @@ from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.hashes import HASH_BYTES
-from reshard.identity.leaf_tree import KEPT_BYTES, LEAF_BYTES, LeafTree, kept_level_of, parts_of
+from reshard.identity.leaf_tree import (
+    KEPT_BYTES,
+    LEAF_BYTES,
+    LeafTree,
+    kept_level_of,
+    leaves_and_cuts,
+)
 
 BLOCK_BYTES = 32 << 20
 """Parts of a chunk that can be read alone are about so large: enough that several workers have something to do."""
@@ -107,7 +113,7 @@ def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
 
 def _check_tree_fits(stored: StoredTensor, max_memory: int, kept: int) -> None:
     """Raises MemoryBudgetError for a tree whose cuts alone are too many, before they are made: a sparse file may ask for any number."""
-    leaves, cuts = parts_of(stored.spec.shape, stored.spec.itemsize)
+    leaves, cuts = leaves_and_cuts(stored.spec.shape, stored.spec.itemsize)
     if kept + CUT_BYTES * cuts > max_memory:
         needed = kept + CUT_BYTES * cuts + (HASH_BYTES + RESULT_BYTES) * leaves + LEAF_BYTES
         raise _too_little(stored, needed, max_memory)

@@ -167,7 +167,7 @@ def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
     return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
 
 
-def parts_of(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
+def leaves_and_cuts(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
     """How many leaves a tree has and how many cuts, all dimensions together, without the tree."""
     order = tuple(_order(shape, itemsize))
     cuts = sum([(1 << order.count(dim)) + 1 for dim in range(len(shape))])

@@ -15,7 +15,8 @@ import reshard
 from reshard.cli.app import run
 from reshard.conversion.resume.identity import source_state
 from reshard.identity import identity_file
-from reshard.identity.identity_file import read_identity
+from reshard.identity.identity_file import read_identity, read_nodes
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import locate
 
 
@@ -83,6 +84,8 @@ BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("top", lambda d: d["tensors"][0].update(top="1" * 64), "but its tensors give"),
     ("top's form", lambda d: d["tensors"][0].update(top="f"), "the hashes of 'embed' are not hex digits"),
     ("shape", lambda d: d["tensors"][0].update(shape=[-1]), "the shape of 'embed' is"),
+    ("product", lambda d: d["tensors"][0].update(shape=[1 << 30, 1 << 30]), "the shape of 'embed' is (1073741824, 1073741824)"),
+    ("beside 0", lambda d: d["tensors"][0].update(shape=[0, 1 << 62]), "the shape of 'embed' is (0, 4611686018427387904)"),
     ("twice", lambda d: d["tensors"].append(d["tensors"][0]), "a tensor is listed twice"),
     ("newer", lambda d: d.update(version=2), "has version 2 of reshard weights identity, and this reshard reads version 1"),
     ("foreign", lambda d: d.update(format="model manifest"), "is not an identity of reshard: expected the format"),
@@ -234,9 +237,7 @@ def test_a_copy_of_the_folder_keeps_its_identity(checkpoint: Path, tmp_path: Pat
 
 
 def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoint: Path) -> None:
-    from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-
-    found = TensorIdentity("w", "float32", (1 << 40, 1 << 20), "0" * 64, "0" * 16)
+    found = TensorIdentity("w", "float32", (1 << 40, 1 << 19), "0" * 64, "0" * 16)
     made = WeightsIdentity.of([found], {}, "0" * 64)
     edited(
         checkpoint,
@@ -244,14 +245,38 @@ def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoi
             root=made.root,
             contents=made.contents,
             rest=made.rest,
-            tensors=[{"name": "w", "dtype": "float32", "shape": [1 << 40, 1 << 20], "top": "0" * 64, "crc64nvme": "0" * 16}],
+            tensors=[{"name": "w", "dtype": "float32", "shape": [1 << 40, 1 << 19], "top": "0" * 64, "crc64nvme": "0" * 16}],
         ),
     )  # fmt: skip
     with pytest.raises(
         reshard.CorruptError,
-        match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 140,737,488,355,369;",
+        match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 70,368,744,177,705 or more;",
     ):
         read_identity(locate(checkpoint), with_tree=True)
+
+
+def test_counting_ends_with_the_first_tensor_that_is_too_much(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape of 64 dimensions takes a millisecond to count, and a hostile file has 60,000 of them."""
+    counted: list[str] = []
+    original = identity_file.kept_nodes
+
+    def noted(tensor: TensorIdentity) -> int:
+        counted.append(tensor.name)
+        return original(tensor)
+
+    monkeypatch.setattr(identity_file, "kept_nodes", noted)
+    shape = (2,) * 59 + (1,) * 5
+    tensors = [TensorIdentity(f"t{i}", "float32", shape, "0" * 64, "0" * 16) for i in range(9)]
+    found = WeightsIdentity.of(tensors, {}, "0" * 64)
+    with pytest.raises(reshard.CorruptError, match=r"have 70,368,744,177,705 or more;"):
+        read_nodes(locate(checkpoint), found, ["t8"])
+    assert counted == ["t0"]
+    (checkpoint / "identity.tree").write_bytes(b"x")
+    with pytest.raises(reshard.CorruptError, match="it does not begin as version 1 does"):
+        read_nodes(locate(checkpoint), found, ["t8"])
+    assert counted == ["t0"]
 
 
 def test_a_tree_that_is_too_large_is_refused_before_it_is_read(
