@@ -159,6 +159,27 @@ def test_a_damaged_tree_beside_a_good_identity_is_said_by_verify(
     assert not reshard.verify(checkpoint, identity=checkpoint).differences
 
 
+def test_files_of_other_weights_are_removed(checkpoint: Path, tmp_path: Path) -> None:
+    """A receipt and SHA-256s stay beside the weights that they are of, and no others."""
+    beside = ("identity.receipt.json", "sha256.json")
+    reshard.convert(checkpoint, tmp_path / "t", identity="compute", drop=["n$"])
+    reshard.identify(tmp_path / "t", write=True, sha256=True)
+    kept = [(tmp_path / "t" / name).read_bytes() for name in beside]
+    reshard.identify(tmp_path / "t", write=True)
+    assert [(tmp_path / "t" / name).read_bytes() for name in beside] == kept
+    for damage in ("", "receipt", "identity"):
+        reshard.save(tmp_path / f"other{damage}", {"w": np.zeros(4, "float32")})
+        for name in ("identity.json", *beside):
+            shutil.copy(tmp_path / "t" / name, tmp_path / f"other{damage}")
+        if damage:
+            name = "identity.json" if damage == "identity" else "identity.receipt.json"
+            (tmp_path / f"other{damage}" / name).write_text("{")
+        reshard.identify(tmp_path / f"other{damage}", write=True)
+        assert not any((tmp_path / f"other{damage}" / name).exists() for name in beside)
+    reshard.identify(tmp_path / "other", write=True, sha256=True)
+    assert (tmp_path / "other" / "sha256.json").exists()
+
+
 def test_where_they_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.safetensors"
     reshard.convert(checkpoint, one, drop=["n$"])

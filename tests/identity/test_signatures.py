@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
+from reshard.identity.envelope import PAYLOAD_TYPE, _signed_bytes, recorded_signers
+from reshard.identity.keys import read_private_key
+from reshard.storage.location import locate
 from tests.signing_keys import ED25519, P256, make_key
 
 
@@ -101,6 +105,35 @@ def test_what_was_not_signed_is_refused_with_exit_code_3(
     assert "is not signed with this key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("keyid", ["left out", None, ""])
+def test_an_envelope_may_be_in_the_base64_of_urls_and_name_no_key(
+    keyid: str | None, signed: Path, tmp_path: Path
+) -> None:
+    def change(envelope: dict[str, Any]) -> None:
+        (signature,) = envelope["signatures"]
+        for of, name in ((envelope, "payload"), (signature, "sig")):
+            of[name] = of[name].replace("+", "-").replace("/", "_")
+        if keyid == "left out":
+            del signature["keyid"]
+        else:
+            signature["keyid"] = keyid
+
+    for _ in range(
+        20
+    ):  # until the signature has a letter that differs; P-256 signs differently each time
+        if {"+", "/"} & set(
+            json.loads((signed / "identity.dsse.json").read_text())["signatures"][0]["sig"]
+        ):
+            break
+        reshard.sign(signed, tmp_path / "release.pem")
+    envelope_of(signed, change)
+    assert not reshard.verify(signed, key=tmp_path / "release.pub.pem").differences
+    assert recorded_signers(locate(signed)) == ("",)
+    make_key(tmp_path, "other", *ED25519)
+    with pytest.raises(reshard.VerificationError, match="of the keys one without an id; check"):
+        reshard.verify(signed, key=tmp_path / "other.pub.pem")
+
+
 def test_another_key_is_refused(signed: Path, tmp_path: Path) -> None:
     make_key(tmp_path, "other", *ED25519)
     with pytest.raises(reshard.VerificationError, match="of the keys"):
@@ -131,26 +164,47 @@ def test_a_damaged_envelope_is_said(
         reshard.verify(checkpoint, key=tmp_path / "release.pub.pem")
 
 
-def test_statements_of_others_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    from reshard.identity.envelope import PAYLOAD_TYPE, _signed_bytes
-    from reshard.identity.keys import read_private_key
-    from reshard.storage.location import locate
+def statement_of(root: str) -> dict[str, Any]:
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "predicateType": "urn:reshard:weights-identity:v1",
+        "subject": [{"name": "weights", "digest": {"reshardWeightsIdentityV1": root}}],
+    }
 
-    private = read_private_key(locate(make_key(tmp_path, "release", *ED25519)))
+
+def sign_there(folder: Path, key: Path, payload: object, kind: str = PAYLOAD_TYPE) -> None:
+    """Signs any payload, as another program may."""
+    data = json.dumps(payload).encode()
+    signature = read_private_key(locate(key)).sign(_signed_bytes(kind, data))
+    envelope = {
+        "payload": base64.b64encode(data).decode(),
+        "payloadType": kind,
+        "signatures": [{"sig": base64.b64encode(signature).decode()}],
+    }
+    (folder / "identity.dsse.json").write_text(json.dumps(envelope))
+
+
+def test_a_signed_root_may_have_upper_case(checkpoint: Path, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release", *ED25519)
+    root = reshard.identify(checkpoint).root
+    sign_there(checkpoint, key, statement_of(root.upper()))
+    assert not reshard.verify(checkpoint, key=tmp_path / "release.pub.pem").differences
+    assert not reshard.verify(
+        checkpoint, key=tmp_path / "release.pub.pem", identity=root
+    ).differences
+
+
+def test_statements_of_others_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release", *ED25519)
     for payload, kind, words in (
         ({"_type": "https://in-toto.io/Statement/v1", "predicateType": "slsa"}, PAYLOAD_TYPE, "signs a statement of 'slsa'"),
         ({"_type": "https://in-toto.io/Statement/v1", "predicateType": "urn:reshard:weights-identity:v1"}, PAYLOAD_TYPE, "signs 0 roots; expected one"),
+        (statement_of("x" * 64), PAYLOAD_TYPE, f"signs the root '{'x' * 64}'; expected 64 hex digits"),
+        (statement_of("0" * 63), PAYLOAD_TYPE, f"signs the root '{'0' * 63}'; expected 64 hex digits"),
         ([], PAYLOAD_TYPE, "signs no statement of in-toto"),
         ({}, "text/plain", "is an envelope of 'text/plain'"),
     ):  # fmt: skip
-        data = json.dumps(payload).encode()
-        signature = base64.b64encode(private.sign(_signed_bytes(kind, data))).decode()
-        envelope = {
-            "payload": base64.b64encode(data).decode(),
-            "payloadType": kind,
-            "signatures": [{"sig": signature}],
-        }
-        (checkpoint / "identity.dsse.json").write_text(json.dumps(envelope))
+        sign_there(checkpoint, key, payload, kind)
         with pytest.raises(reshard.FormatError) as caught:
             reshard.verify(checkpoint, key=tmp_path / "release.pub.pem")
         assert words in str(caught.value)
@@ -194,8 +248,31 @@ def test_keys_are_not_taken_for_one_another(signed: Path, tmp_path: Path) -> Non
             reshard.sign(signed, tmp_path / path)
 
 
-def test_a_new_identity_removes_the_old_signature(signed: Path) -> None:
+def test_a_new_identity_keeps_the_signature_of_unchanged_weights(
+    signed: Path, tmp_path: Path
+) -> None:
+    before = (signed / "identity.dsse.json").read_bytes()
     reshard.identify(signed, write=True)
+    assert (signed / "identity.dsse.json").read_bytes() == before
+    assert not reshard.verify(signed, key=tmp_path / "release.pub.pem").differences
+
+
+@pytest.mark.parametrize("left", ["signature", "damage", "statement"])
+def test_a_new_identity_removes_the_signature_of_other_weights(
+    left: str, signed: Path, tmp_path: Path
+) -> None:
+    if left == "signature":
+        tree = reshard.restore(signed)
+        reshard.save(tmp_path / "other", {**tree, "embed": tree["embed"] + 1})
+        shutil.copy(signed / "identity.dsse.json", tmp_path / "other")
+        signed = tmp_path / "other"
+    elif left == "damage":
+        (signed / "identity.dsse.json").write_text("{")
+    else:
+        payload = base64.b64encode(b'{"_type": "x"}').decode()
+        envelope_of(signed, lambda envelope: envelope.update(payload=payload))
+    reshard.identify(signed, write=True)
+    assert (signed / "identity.json").exists()
     assert not (signed / "identity.dsse.json").exists()
 
 
