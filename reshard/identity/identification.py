@@ -97,6 +97,8 @@ def identify_checkpoint(
     check_leaves_to_read(limits.max_memory, chosen)
     reader = open_reader(chosen)
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+    if place is not None:
+        place.make_folder()  # not before the checkpoint is found, nor after hours of reading
     found = identity_of(reader, limits, progress)
     missing = missing_warnings(reader.uri, filled_chunks(reader))
     written = () if place is None else write_identity(place, found, key)
@@ -156,7 +158,7 @@ def _root_before(place: Location) -> str:
 
 
 def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | None:
-    """Where the files of an identity are written: into the checkpoint, or into a folder, which is made; None for nowhere.
+    """Where the files of an identity are written: into the checkpoint, or into a folder; None for nowhere.
 
     Raises PlanError for a checkpoint that is one file or several below a name, which has no place for them.
     """
@@ -165,9 +167,7 @@ def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | No
             "the files of the identity are written into the checkpoint (write) or into a folder (out); ask for one of both"
         )
     if out is not None:
-        folder = locate(out)
-        folder.make_folder()
-        return folder
+        return locate(out)
     if not write:
         return None
     root = locate(checkpoint)

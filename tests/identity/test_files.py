@@ -193,6 +193,17 @@ def test_where_they_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
         reshard.identify(checkpoint, sha256=True)
 
 
+def test_a_checkpoint_that_is_missing_leaves_no_folder(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(reshard.MissingError):
+        reshard.identify(tmp_path / "missing", out=tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+    reshard.identify(checkpoint, out=tmp_path / "o" / "below", sha256=True)
+    assert (tmp_path / "o" / "below" / "identity.json").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(reshard.StorageError):
+        reshard.identify(checkpoint, out=tmp_path / "file")
+
+
 def test_a_bool_that_is_neither_is_refused(tmp_path: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file

@@ -232,6 +232,21 @@ def test_other_keys_are_refused_by_kind(
     assert not (checkpoint / "identity.dsse.json").exists()
 
 
+@pytest.mark.parametrize("kind", [ED25519, P256], ids=["ed25519", "p256"])
+@pytest.mark.parametrize("first", ["private", "public"])
+def test_a_private_key_may_have_its_public_one_beside_it(
+    first: str, kind: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    private = make_key(tmp_path, "release", *kind)
+    texts = [private.read_text(), (tmp_path / "release.pub.pem").read_text()]
+    both = tmp_path / "both.pem"
+    both.write_text("".join(texts if first == "private" else reversed(texts)))
+    reshard.sign(checkpoint, both)
+    assert not reshard.verify(checkpoint, key=tmp_path / "release.pub.pem").differences
+    with pytest.raises(reshard.FormatError, match="holds a private key; checking needs the public"):
+        reshard.verify(checkpoint, key=both)
+
+
 def test_keys_are_not_taken_for_one_another(signed: Path, tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("hello")
     for path, words in (
