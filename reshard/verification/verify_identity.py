@@ -63,9 +63,9 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
         )
     else:
         root = recorded.root
-    if key is not None and by_root and read_signed_root(folder, key) != root:
+    if key is not None and by_root and (signed := read_signed_root(folder, key)) != root:
         raise VerificationError(
-            f"the key {key.id[:16]}… has signed the root {read_signed_root(folder, key)}, but {root} was given; check which of "
+            f"the key {key.id[:16]}… has signed the root {signed}, but {root} was given; check which of "
             "both you trust"
         )
     # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.
