@@ -53,7 +53,7 @@ def _key(kind: str) -> bytes:
 
 
 def is_root(text: str) -> bool:
-    """Whether a text has the form of a root: 64 hex digits in lower case."""
+    """Whether a text has the form of a root, which a tensor's top has too: 64 hex digits in lower case."""
     return _ROOT.fullmatch(text) is not None
 
 

@@ -204,6 +204,15 @@ def test_a_checkpoint_that_is_missing_leaves_no_folder(checkpoint: Path, tmp_pat
         reshard.identify(checkpoint, out=tmp_path / "file")
 
 
+def test_a_name_that_is_no_utf_8_is_refused() -> None:
+    tensor = TensorIdentity("w/\ud800", "float32", (4,), "0" * 64, "0" * 16)
+    with pytest.raises(
+        reshard.FormatError,
+        match=r"^'w/\\ud800' cannot be written in UTF-8, in which an identity hashes names; rename it \(rename\)$",
+    ):
+        WeightsIdentity.of([tensor], {}, "0" * 64)
+
+
 def test_a_bool_that_is_neither_is_refused(tmp_path: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def test_weights_are_verified_by_a_key(signed: Path, tmp_path: Path) -> None:
     reshard.convert(signed, tmp_path / "served", to="safetensors", drop=["n$"])
     other = reshard.verify(tmp_path / "served", identity=signed, key=key)
     assert other.differences == 1  # a tensor was dropped
-    assert [t.name for t in other.tensors if t.is_difference] == ["layers/n"]
+    (dropped,) = [t for t in other.tensors if t.is_difference]
+    assert (dropped.name, dropped.status) == ("layers/n", "only in B")
+    assert dropped.detail == "the identity has it, and the checkpoint does not"
 
 
 def test_the_envelope_is_dsse_of_an_in_toto_statement(signed: Path) -> None:
@@ -289,6 +292,22 @@ def test_a_new_identity_removes_the_signature_of_other_weights(
     reshard.identify(signed, write=True)
     assert (signed / "identity.json").exists()
     assert not (signed / "identity.dsse.json").exists()
+
+
+def test_a_missing_package_is_said(
+    signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    words = (
+        r"^signatures need the package cryptography, which is not installed; run pip install "
+        r"'.\[identity\]'"
+    )
+    for call in (
+        lambda: reshard.sign(signed, tmp_path / "release.pem"),
+        lambda: reshard.verify(signed, key=tmp_path / "release.pub.pem"),
+    ):
+        with pytest.raises(reshard.MissingPackageError, match=words):
+            call()
 
 
 def test_nothing_to_compare_with_is_said(tmp_path: Path, checkpoint: Path) -> None:
