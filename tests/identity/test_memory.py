@@ -19,6 +19,7 @@ from reshard.identity.leaf_blocks import (
     hashing_memory,
     kept_hash_bytes,
     leaf_batches,
+    leaf_tree_of,
 )
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -69,6 +70,19 @@ def test_the_cuts_of_a_tree_count() -> None:
     """1 GiB in one dimension has 2**14 leaves and as many cuts, whose memory was measured: 120 bytes each."""
     block = next(leaf_batches([stored("w", 1 << 30)], 1 << 30, 1))[0]
     assert block.memory_bytes - block.plan.memory_bytes > (32 + 120) << 14
+
+
+def test_trees_of_many_cuts_are_not_kept() -> None:
+    """Of 20 tensors with 2**15 cuts, which take 1.3 MiB each, one tree is in memory at a time."""
+    tensors = [stored(f"w{n}", (1 << 31) - n) for n in range(20)]
+    tracemalloc.start()
+    try:
+        check_leaves_fit(tensors, 256 * MIB)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()
+    small = stored("w", 1 << 20)
+    assert leaf_tree_of(small) is leaf_tree_of(small)
 
 
 def test_hashes_of_tensors_in_flight_are_at_most_5_of_10_000() -> None:
