@@ -44,9 +44,9 @@ def seconds(source: Path, target: Path, mode: str) -> float:
     command = [sys.executable, "-c", _CONVERT, str(source), str(target), mode]
     child = subprocess.Popen(command)
     _, status, used = os.wait4(child.pid, 0)
-    shutil.rmtree(target)
-    if status:
+    if status:  # there may be no target
         raise SystemExit(f"a conversion ended with status {status}")
+    shutil.rmtree(target)
     return used.ru_utime + used.ru_stime
 
 

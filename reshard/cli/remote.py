@@ -85,7 +85,7 @@ def identity_there(identity: str | None, key: str | None) -> dict[str, str]:
     """The root and the text of the public key, where they are given. Private keys are refused here, and never sent."""
     given = {}
     if identity is not None:
-        if not is_root(identity):
+        if not is_root(identity.lower()):
             raise Misuse(
                 f"--identity {identity} names files of this host, and --server lets a server do the work; give the root (64 hex digits)"
             )

@@ -39,9 +39,11 @@ def known_identity(
     if asked == "compute":
         check_installed()
         return KnownIdentity("compute", _of_source(reader, source, with_tree=False))
-    of_source = _of_source(reader, source, with_tree=True)
     other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
-    if asked is None and (of_source is None or other is not None):
+    if asked is None and other is not None:
+        return KnownIdentity("none")  # first: the source's identity would be read for nothing
+    of_source = _of_source(reader, source, with_tree=True)
+    if asked is None and of_source is None:
         return KnownIdentity("none")
     mode = asked or "carry"
     if of_source is None:

@@ -7,7 +7,6 @@ DSSE: https://github.com/secure-systems-lab/dsse, in-toto: https://github.com/in
 from __future__ import annotations
 
 import base64
-import binascii
 
 import msgspec
 from msgspec import Struct, field
@@ -15,6 +14,7 @@ from msgspec import Struct, field
 from reshard.errors import CorruptError, FormatError, MissingError, VerificationError
 from reshard.formats.json.safe_json import checked_text, read_bytes
 from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.identity.hashes import is_root
 from reshard.identity.keys import PrivateKey, PublicKey
 from reshard.identity.weights_identity import WeightsIdentity
 from reshard.storage.location import Location
@@ -27,10 +27,12 @@ SUBJECT_NAME = "weights"
 
 MAX_ENVELOPE_BYTES = 1 << 20
 
+_OF_URLS = str.maketrans("-_", "+/")
+
 
 class _Signature(Struct, frozen=True):
     sig: str
-    keyid: str = ""
+    keyid: str | None = None
 
 
 class _Envelope(Struct, frozen=True):
@@ -85,17 +87,14 @@ def read_signed_root(folder: Location, key: PublicKey) -> str:
     Raises MissingError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
     """
-    place = folder / SIGNATURE_NAME
-    if not place.exists():
-        raise MissingError(
-            f"{place} does not exist: expected the signature of an identity; sign the checkpoint with reshard sign, or name the "
-            "folder that has the signature (identity)"
-        )
+    place = _envelope_in(folder)
     return _signed_root(read_bytes(place, MAX_ENVELOPE_BYTES), str(place), key)
 
 
 def recorded_signers(folder: Location) -> tuple[str, ...]:
-    """The ids of the keys that signed, as the envelope in a folder says; nothing is verified. Empty where there is none.
+    """The ids of the keys that signed, as the envelope in a folder says, "" for one that it does not name; nothing is verified.
+
+    Empty where there is no envelope.
 
     Raises CorruptError where it is damaged.
     """
@@ -107,29 +106,70 @@ def recorded_signers(folder: Location) -> tuple[str, ...]:
         envelope = msgspec.json.decode(checked_text(data, str(place)), type=_Envelope)
     except msgspec.DecodeError as error:
         raise _no_envelope(str(place), error) from None
-    return tuple(signature.keyid for signature in envelope.signatures)
+    return tuple(signature.keyid or "" for signature in envelope.signatures)
+
+
+def recorded_root(folder: Location) -> str:
+    """The root that the envelope in a folder names, whoever signed it; nothing is verified.
+
+    Raises as ``read_signed_root``, but for VerificationError.
+    """
+    place = _envelope_in(folder)
+    envelope, payload = _read(read_bytes(place, MAX_ENVELOPE_BYTES), str(place))
+    return _root_in(envelope, payload, str(place))
 
 
 def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
+    envelope, payload = _read(data, where)
     try:
-        envelope = msgspec.json.decode(checked_text(data, where), type=_Envelope)
-        payload = base64.b64decode(envelope.payload, validate=True)
-        signatures = [base64.b64decode(s.sig, validate=True) for s in envelope.signatures]
-    except (msgspec.DecodeError, binascii.Error, ValueError) as error:
+        signatures = [_decoded(signature.sig) for signature in envelope.signatures]
+    except ValueError as error:
         raise _no_envelope(where, error) from None
     signed = _signed_bytes(envelope.payloadType, payload)
     if not any(key.has_signed(signed, signature) for signature in signatures):
         raise VerificationError(
             f"{where} is not signed with this key (id {key.id[:16]}…): it has {len(signatures)} signature"
             f"{'' if len(signatures) == 1 else 's'}, of the keys "
-            f"{', '.join(s.keyid[:16] + '…' for s in envelope.signatures[:3]) or 'none'}; check which key signs your weights"
+            f"{', '.join(map(_shown_id, envelope.signatures[:3])) or 'none'}; check which key signs your weights"
         )
+    return _root_in(envelope, payload, where)
+
+
+def _root_in(envelope: _Envelope, payload: bytes, where: str) -> str:
     if envelope.payloadType != PAYLOAD_TYPE:
         raise FormatError(
             f"{where} is an envelope of {envelope.payloadType[:80]!r}; expected {PAYLOAD_TYPE!r}; choose the file that reshard sign "
             "wrote"
         )
     return _root_of_statement(payload, where)
+
+
+def _envelope_in(folder: Location) -> Location:
+    place = folder / SIGNATURE_NAME
+    if not place.exists():
+        raise MissingError(
+            f"{place} does not exist: expected the signature of an identity; sign the checkpoint with reshard sign, or name the "
+            "folder that has the signature (identity)"
+        )
+    return place
+
+
+def _read(data: bytes, where: str) -> tuple[_Envelope, bytes]:
+    """An envelope and its payload."""
+    try:
+        envelope = msgspec.json.decode(checked_text(data, where), type=_Envelope)
+        return envelope, _decoded(envelope.payload)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise _no_envelope(where, error) from None
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes of a text in base64, by the standard alphabet or the one for URLs: DSSE allows both. ValueError for another text."""
+    return base64.b64decode(text.translate(_OF_URLS), validate=True)
+
+
+def _shown_id(signature: _Signature) -> str:
+    return f"{signature.keyid[:16]}…" if signature.keyid else "one without an id"
 
 
 def _no_envelope(where: str, error: Exception) -> CorruptError:
@@ -156,7 +196,11 @@ def _root_of_statement(payload: bytes, where: str) -> str:
         raise FormatError(
             f"{where} signs {len(roots)} roots; expected one; choose the file that reshard sign wrote"
         )
-    return roots[0]
+    if not is_root(root := roots[0].lower()):
+        raise FormatError(
+            f"{where} signs the root {roots[0][:80]!r}; expected 64 hex digits; choose the file that reshard sign wrote"
+        )
+    return root
 
 
 def _signed_bytes(payload_type: str, payload: bytes) -> bytes:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bytes = bytes | npt.NDArray[np.uint8]
 
 HASH_BYTES = 32
-_ROOT = re.compile(r"[0-9a-fA-F]{64}")
+_ROOT = re.compile(r"[0-9a-f]{64}")
 
 _CONTEXT = "reshard 2026 weights-identity v1 "
 
@@ -53,7 +53,7 @@ def _key(kind: str) -> bytes:
 
 
 def is_root(text: str) -> bool:
-    """Whether a text has the form of a root: 64 hex digits."""
+    """Whether a text has the form of a root, which a tensor's top has too: 64 hex digits in lower case."""
     return _ROOT.fullmatch(text) is not None
 
 

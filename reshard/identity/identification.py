@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -11,15 +11,22 @@ from reshard.documents.checkpoints import IdentifiedTensor, IdentityAnswer
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
-from reshard.errors import PlanError
+from reshard.errors import FormatError, PlanError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.record_names import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
+from reshard.formats.record_names import (
+    IDENTITY_NAME,
+    RECEIPT_NAME,
+    SHA256_NAME,
+    SIGNATURE_NAME,
+    TREE_NAME,
+)
 from reshard.formats.registry import open_reader
 from reshard.geometry.sizes import format_bytes
-from reshard.identity.envelope import signed_envelope
-from reshard.identity.identity_file import render_identity, render_tree
+from reshard.identity.envelope import recorded_root, signed_envelope
+from reshard.identity.identity_file import read_identity, render_identity, render_tree
 from reshard.identity.keys import PrivateKey
+from reshard.identity.receipt import read_receipt
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.record import Record, counted, several, warned
 from reshard.storage.location import Location, locate
@@ -90,6 +97,8 @@ def identify_checkpoint(
     check_leaves_to_read(limits.max_memory, chosen)
     reader = open_reader(chosen)
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+    if place is not None:
+        place.make_folder()  # not before the checkpoint is found, nor after hours of reading
     found = identity_of(reader, limits, progress)
     missing = missing_warnings(reader.uri, filled_chunks(reader))
     written = () if place is None else write_identity(place, found, key)
@@ -111,19 +120,45 @@ def identify_checkpoint(
 def write_identity(
     place: Location, found: WeightsIdentity, key: PrivateKey | None = None
 ) -> list[Location]:
-    """Writes the files of an identity, the signature last; each appears by one rename."""
+    """Writes the files of an identity, the signature last; each appears by one rename.
+
+    Files of an earlier identity that do not fit this one are removed.
+    """
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     if key is not None:
         files[SIGNATURE_NAME] = signed_envelope(found, key)
-    else:
-        (place / SIGNATURE_NAME).remove()  # it would be of what was there before
+    for name in _outdated(place, found.root):
+        (place / name).remove()
     for name, data in files.items():
         (place / name).replace(data)
     return [place / name for name in files]
 
 
+def _outdated(place: Location, root: str) -> Iterator[str]:
+    """The files beside an identity that are of weights with another root, or cannot be read."""
+    if _tells_another(place / SIGNATURE_NAME, root, lambda: recorded_root(place)):
+        yield SIGNATURE_NAME
+    if _tells_another(place / RECEIPT_NAME, root, lambda: read_receipt(place).target):
+        yield RECEIPT_NAME
+    # It names no root: it is of the weights that the identity beside it was of.
+    if _tells_another(place / IDENTITY_NAME, root, lambda: _root_before(place)):
+        yield SHA256_NAME
+
+
+def _tells_another(file: Location, root: str, read_root: Callable[[], str]) -> bool:
+    try:
+        return file.exists() and read_root() != root
+    except FormatError:
+        return True
+
+
+def _root_before(place: Location) -> str:
+    before = read_identity(place)
+    return "" if before is None else before.root
+
+
 def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | None:
-    """Where the files of an identity are written: into the checkpoint, or into a folder, which is made; None for nowhere.
+    """Where the files of an identity are written: into the checkpoint, or into a folder; None for nowhere.
 
     Raises PlanError for a checkpoint that is one file or several below a name, which has no place for them.
     """
@@ -132,9 +167,7 @@ def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | No
             "the files of the identity are written into the checkpoint (write) or into a folder (out); ask for one of both"
         )
     if out is not None:
-        folder = locate(out)
-        folder.make_folder()
-        return folder
+        return locate(out)
     if not write:
         return None
     root = locate(checkpoint)

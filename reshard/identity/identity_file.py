@@ -7,6 +7,7 @@ before it is read. Neither file counts as a part of the checkpoint beside which 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -15,12 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
+from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.geometry.dtypes import is_known, storage_bytes
-from reshard.identity.hashes import HASH_BYTES, folded
-from reshard.identity.leaf_blocks import KEPT_BYTES
-from reshard.identity.leaf_tree import LeafTree, kept_level_of
+from reshard.identity.hashes import HASH_BYTES, folded, is_root
+from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree, kept_level_of
+from reshard.identity.versioned import Versioned, parse_versioned
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import Location, locate
 
@@ -30,7 +31,7 @@ VERSION = 1
 _TREE_HEAD = b"reshard weights identity tree, version 1\n"
 _OTHER_TREE = re.compile(rb"reshard weights identity tree, version (\d+)")
 _REMEDY = "restore the file from a copy, or make it anew with reshard identify"
-_HEX = re.compile(r"[0-9a-f]{64}")
+_KIND = Versioned(FORMAT, VERSION, "an identity", "reshard identify", _REMEDY)
 _CRC = re.compile(r"[0-9a-f]{16}")
 _KEY_DTYPE = "uint32"
 """Of the data of PRNG keys."""
@@ -39,6 +40,7 @@ _MOST_TREE_BYTES = 1 << 30
 
 _MAX_RANK = 64
 _MAX_SIZE = 1 << 62
+"""Of a dimension, and of the bytes of a tensor."""
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,13 +52,6 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
     contents: str
     rest: str
     tensors: tuple[TensorIdentity, ...]
-
-
-class _Head(Struct, frozen=True):
-    """As much of it as every version has."""
-
-    format: str = ""
-    version: int = 0
 
 
 def render_identity(found: WeightsIdentity) -> bytes:
@@ -99,49 +94,37 @@ def with_nodes(folder: Location, found: WeightsIdentity) -> WeightsIdentity:
 
 def parse_identity(data: bytes, where: str) -> WeightsIdentity:
     """The content of an ``identity.json``, without the nodes; errors as for ``read_identity``."""
-    try:
-        refuse_many_values(data, where)
-        text = checked_text(data, where)
-        head = msgspec.json.decode(text, type=_Head)
-        _refuse_other(head, where)
-        document = msgspec.json.decode(text, type=_Document)
-    except msgspec.DecodeError as error:
-        raise _damaged(where, str(error)) from None
+    document = parse_versioned(data, where, _KIND, _Document)
     for problem in _problems(document):
-        raise _damaged(where, problem)
+        raise _KIND.damaged(where, problem)
     found = WeightsIdentity.of(document.tensors, {}, document.rest)
     for what in ("root", "contents"):
         if getattr(found, what) != getattr(document, what):
-            raise _damaged(
+            raise _KIND.damaged(
                 where,
                 f"its {what} is {getattr(document, what)}, but its tensors give {getattr(found, what)}",
             )
     return found
 
 
-def _refuse_other(head: _Head, where: str) -> None:
-    if head.format != FORMAT:
-        raise FormatError(
-            f"{where} is not an identity of reshard: expected the format {FORMAT!r}, found {head.format[:60]!r}; choose the file "
-            "that reshard identify wrote"
-        )
-    if head.version != VERSION:
-        raise FormatError(
-            f"{where} has version {head.version} of {FORMAT}, and this reshard reads version {VERSION}; install a newer reshard"
-        )
-
-
 def _problems(document: _Document) -> Iterator[str]:
     for what in ("root", "contents", "rest"):
-        if not _HEX.fullmatch(getattr(document, what)):
+        if not is_root(getattr(document, what)):
             yield f"its {what} is {getattr(document, what)[:80]!r}; expected 64 hex digits"
     if len({tensor.name for tensor in document.tensors}) < len(document.tensors):
         yield "a tensor is listed twice"
     for tensor in document.tensors:
-        if not _HEX.fullmatch(tensor.top) or not _CRC.fullmatch(tensor.crc64nvme):
+        if not is_root(tensor.top) or not _CRC.fullmatch(tensor.crc64nvme):
             yield f"the hashes of {tensor.name!r} are not hex digits"
-        if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
+        if not _is_shape(tensor):
             yield f"the shape of {tensor.name!r} is {str(tensor.shape)[:80]}"
+
+
+def _is_shape(tensor: TensorIdentity) -> bool:
+    """Whether a tensor may have its shape. Each size is bounded too: one that is 0 makes the product 0."""
+    if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
+        return False
+    return math.prod(tensor.shape) * storage_bytes(hashed_dtype(tensor)) < _MAX_SIZE
 
 
 def kept_nodes(tensor: TensorIdentity) -> int:
@@ -168,32 +151,48 @@ def read_nodes(
     """
     place = folder / TREE_NAME
     status = place.status()
-    counts = {name: kept_nodes(tensor) for name, tensor in found.tensors.items()}
-    expected = len(_TREE_HEAD) + HASH_BYTES * sum(counts.values())
     if status is None:
         raise CorruptError(f"{place} is missing; {_REMEDY}")
     nodes: dict[str, bytes] = {}
     with closing(place.open()) as file:
         _check_head(file.read(0, min(len(_TREE_HEAD), status.nbytes)), str(place))
-        if status.nbytes != expected:
-            raise _damaged(
-                str(place),
-                f"it has {status.nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}",
-            )
-        if expected > _MOST_TREE_BYTES:  # a hostile file may be sparse, and cost its writer nothing
-            raise FormatError(
-                f"{place} has {expected:,} bytes, and at most {_MOST_TREE_BYTES:,} are read, which is the tree of 32 TiB of weights; "
-                "identify the checkpoint in parts (item)"
-            )
+        counts = _counts(found, status.nbytes, str(place))
         offset = len(_TREE_HEAD)
         for name, count in counts.items():
             if name in names:
                 data = file.read(offset, HASH_BYTES * count)
                 if folded(data, 0).hex() != found.tensors[name].top:
-                    raise _damaged(str(place), f"its hashes of {name!r} do not give its top")
+                    raise _KIND.damaged(str(place), f"its hashes of {name!r} do not give its top")
                 nodes[name] = data
             offset += HASH_BYTES * count
     return nodes
+
+
+def _counts(found: WeightsIdentity, nbytes: int, where: str) -> dict[str, int]:
+    """How many hashes a tree of a length has of each tensor; errors as for ``read_nodes``.
+
+    Counting ends with the first tensor that is too much: a hostile ``identity.json`` has many tensors whose count takes long.
+    """
+    counts: dict[str, int] = {}
+    expected = len(_TREE_HEAD)
+    for name, tensor in found.tensors.items():
+        counts[name] = kept_nodes(tensor)
+        expected += HASH_BYTES * counts[name]
+        if expected > nbytes:
+            raise _KIND.damaged(
+                where,
+                f"it has {nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,} or more",
+            )
+        if expected > _MOST_TREE_BYTES:  # a hostile file may be sparse, and cost its writer nothing
+            raise FormatError(
+                f"{where} has {nbytes:,} bytes, and at most {_MOST_TREE_BYTES:,} are read, which is the tree of 32 TiB of weights; "
+                "identify the checkpoint in parts (item)"
+            )
+    if nbytes != expected:
+        raise _KIND.damaged(
+            where, f"it has {nbytes:,} bytes, but the tensors of {IDENTITY_NAME} have {expected:,}"
+        )
+    return counts
 
 
 def _check_head(head: bytes, where: str) -> None:
@@ -201,12 +200,8 @@ def _check_head(head: bytes, where: str) -> None:
         return
     other = _OTHER_TREE.match(head)
     if other is None:
-        raise _damaged(where, "it does not begin as version 1 does")
+        raise _KIND.damaged(where, "it does not begin as version 1 does")
     raise FormatError(
         f"{where} has version {int(other[1])} of the tree of a {FORMAT}, and this reshard reads version {VERSION}; install a newer "
         "reshard"
     )
-
-
-def _damaged(where: str, what: str) -> CorruptError:
-    return CorruptError(f"{where} is damaged: {what}; {_REMEDY}")

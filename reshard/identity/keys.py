@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -13,6 +14,10 @@ from reshard.storage.location import Location
 from reshard.version import how_to_install
 
 MAX_KEY_BYTES = 64 << 10
+
+_PRIVATE = re.compile(
+    rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----((?!-----).)*-----END \1-----", re.DOTALL
+)
 
 _KINDS = "expected Ed25519 or ECDSA on P-256"
 
@@ -67,11 +72,14 @@ class PrivateKey(Struct, frozen=True):
 def read_private_key(place: Location) -> PrivateKey:
     """The private key in a PEM file.
 
-    Raises FormatError for an encrypted one, a public one, and one of another kind; StorageError where it cannot be read.
+    Its public part may lie beside it. Raises FormatError for an encrypted one, a public one alone, and one of another kind; StorageError
+    where it cannot be read.
     """
     serialization = _serialization()
     data = read_bytes(place, MAX_KEY_BYTES)
-    if b"PUBLIC KEY-----" in data:
+    if (private := _PRIVATE.search(data)) is not None:
+        data = private[0]
+    elif b"PUBLIC KEY-----" in data:
         raise FormatError(f"{place} holds a public key; signing needs the private one")
     try:
         key = serialization.load_pem_private_key(data, password=None)

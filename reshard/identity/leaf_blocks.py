@@ -20,7 +20,13 @@ from reshard.geometry.box import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.hashes import HASH_BYTES
-from reshard.identity.leaf_tree import LEAF_BYTES, LeafTree
+from reshard.identity.leaf_tree import (
+    KEPT_BYTES,
+    LEAF_BYTES,
+    LeafTree,
+    kept_level_of,
+    leaves_and_cuts,
+)
 
 BLOCK_BYTES = 32 << 20
 """Parts of a chunk that can be read alone are about so large: enough that several workers have something to do."""
@@ -31,8 +37,8 @@ HASHER_BYTES = 4 << 10
 RESULT_BYTES = 160
 """What a block keeps of each leaf until it ends: a pair of its number and its hash (measured: 148 bytes)."""
 
-KEPT_BYTES = 1 << 20
-"""Nodes of so many bytes are the smallest that are kept of a tree."""
+CUT_BYTES = 128
+"""What a tree keeps of each cut: the cut, what its part adds to the number of a leaf, and its index (measured: 120 bytes)."""
 
 MIB = 1 << 20
 
@@ -42,7 +48,7 @@ class LeafBlock(Struct, frozen=True):
 
     Attributes:
         tree: of the whole tensor.
-        memory_bytes: all buffers, decoders, open hashers and hashes of leaves together. Those of the whole tensor count in each of its
+        memory_bytes: all buffers, decoders, open hashers, cuts and hashes of leaves together. Those of the whole tensor count in each of its
             blocks: they are kept until the last one ends.
     """
 
@@ -90,17 +96,27 @@ def leaf_batches(
 
 
 def kept_hash_bytes(tensors: Iterable[StoredTensor]) -> int:
-    """The memory of the nodes that are kept of every tensor."""
-    return HASH_BYTES * sum(1 << leaf_tree_of(t).kept_level(KEPT_BYTES) for t in tensors)
+    """The memory of the nodes that are kept of every tensor; no tree is made for it."""
+    specs = [tensor.spec for tensor in tensors]
+    return HASH_BYTES * sum(1 << kept_level_of(s.shape, s.itemsize, KEPT_BYTES) for s in specs)
 
 
 def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
     """Raises MemoryBudgetError, before anything is read, where a tensor cannot be hashed within the budget."""
     kept = kept_hash_bytes(tensors)
     for stored in tensors:
+        _check_tree_fits(stored, max_memory, kept)
         tree = leaf_tree_of(stored)
         for box in _largest_boxes(stored, tree):
             _planned(stored, tree, box, max_memory, kept)
+
+
+def _check_tree_fits(stored: StoredTensor, max_memory: int, kept: int) -> None:
+    """Raises MemoryBudgetError for a tree whose cuts alone are too many, before they are made: a sparse file may ask for any number."""
+    leaves, cuts = leaves_and_cuts(stored.spec.shape, stored.spec.itemsize)
+    if kept + CUT_BYTES * cuts > max_memory:
+        needed = kept + CUT_BYTES * cuts + (HASH_BYTES + RESULT_BYTES) * leaves + LEAF_BYTES
+        raise _too_little(stored, needed, max_memory)
 
 
 def hashing_memory(tensors: Sequence[StoredTensor], max_memory: int, workers: int) -> int:
@@ -187,7 +203,8 @@ def _planned(
     """A block; ``kept``: bytes of the budget that are taken."""
     streaming = Streaming(stored, box, stored.spec.dtype)
     in_block = math.prod(len(touched) for touched in tree.grid.overlapping(box))
-    beside = room = _largest_leaf(tree) + HASH_BYTES * tree.leaves + RESULT_BYTES * in_block
+    whole = HASH_BYTES * tree.leaves + CUT_BYTES * sum(map(len, tree.grid.cuts))
+    beside = room = _largest_leaf(tree) + whole + RESULT_BYTES * in_block
     for _ in range(3):  # with less room bands become smaller, and more hashers may be open
         try:
             plan = plan_stream(streaming, max(0, max_memory - kept - room))

@@ -27,8 +27,14 @@ from reshard.geometry.grid import Grid, Index
 LEAF_BYTES = 64 << 10
 """A leaf is halved no more once the largest has so many bytes, or fewer."""
 
+KEPT_BYTES = 1 << 20
+"""Nodes of so many bytes are the smallest that are kept of a tree."""
+
 LEAST_ROW_BYTES = 512
 """Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
+
+# Trees with more are made anew each time: 256 of them, each within the budget, would take many times the budget.
+_SHARED_CUTS = 1 << 14
 
 
 class LeafSpan(Struct, frozen=True):
@@ -62,7 +68,9 @@ class LeafTree(Struct, frozen=True, dict=True):
     @classmethod
     def of(cls, shape: Sequence[int], itemsize: int) -> LeafTree:
         """The tree of a tensor; one leaf for a scalar and for an empty tensor."""
-        return _tree(tuple(shape), itemsize)
+        _, cuts = leaves_and_cuts(shape, itemsize)
+        make = _shared_tree if cuts <= _SHARED_CUTS else _tree
+        return make(tuple(shape), itemsize)
 
     @property
     def depth(self) -> int:
@@ -160,8 +168,15 @@ def _bits(number: int, count: int) -> Iterator[int]:
 
 def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
     """``LeafTree.kept_level`` without the tree, whose cuts would take as much memory as a file's shape asks for."""
-    depth = len(tuple(_order(shape, itemsize)))
+    depth = len(_order_of(tuple(shape), itemsize))
     return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
+
+
+def leaves_and_cuts(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """How many leaves a tree has and how many cuts, all dimensions together, without the tree."""
+    order = _order_of(tuple(shape), itemsize)
+    cuts = sum([(1 << order.count(dim)) + 1 for dim in range(len(shape))])
+    return 1 << len(order), cuts
 
 
 def _level_of(nbytes: int, least_bytes: int, depth: int) -> int:
@@ -169,8 +184,12 @@ def _level_of(nbytes: int, least_bytes: int, depth: int) -> int:
 
 
 @lru_cache(maxsize=256)  # layers of a model repeat their shapes
+def _shared_tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
+    return _tree(shape, itemsize)
+
+
 def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
-    order = tuple(_order(shape, itemsize))
+    order = _order_of(shape, itemsize)
     if not order:
         return LeafTree(shape, itemsize, (), Grid.whole(shape))
     halvings = [order.count(dim) for dim in range(len(shape))]
@@ -179,6 +198,11 @@ def _tree(shape: tuple[int, ...], itemsize: int) -> LeafTree:
         for n, k in zip(shape, halvings, strict=True)
     )
     return LeafTree(shape, itemsize, order, Grid(shape, cuts))
+
+
+@lru_cache(maxsize=256)
+def _order_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(_order(shape, itemsize))
 
 
 def _order(shape: Sequence[int], itemsize: int) -> Iterator[int]:

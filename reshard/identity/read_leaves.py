@@ -22,14 +22,13 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
 from reshard.identity.leaf_blocks import (
-    KEPT_BYTES,
     LeafBlock,
     block_of,
     check_leaves_fit,
     kept_hash_bytes,
     leaf_batches,
 )
-from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,16 +6,17 @@ again. It has no time and no path: the same conversion gives the same bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from reshard.errors import CorruptError, FormatError, MissingError, ReshardError
-from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
+from reshard.errors import MissingError, ReshardError
+from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.record_names import RECEIPT_NAME
+from reshard.identity.hashes import is_root
+from reshard.identity.versioned import Versioned, parse_versioned
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.storage.location import Location
@@ -24,8 +25,13 @@ from reshard.version import __version__
 FORMAT = "reshard weights receipt"
 VERSION = 1
 
-_ROOT = re.compile(r"[0-9a-f]{64}")
-_REMEDY = "restore the file from a copy, or convert anew (identity)"
+_KIND = Versioned(
+    FORMAT,
+    VERSION,
+    "a receipt",
+    "reshard convert",
+    "restore the file from a copy, or convert anew (identity)",
+)
 
 
 class Receipt(Struct, frozen=True):
@@ -46,8 +52,20 @@ class Receipt(Struct, frozen=True):
     given_map: GivenMap | None = None
 
 
+class _Map(Struct, frozen=True, forbid_unknown_fields=True):
+    """A map, as ``GivenMap.plain`` has it.
+
+    Attributes:
+        map: the content of its file; a text would be taken for a path.
+    """
+
+    map: dict[str, Any]
+    reverse: bool
+    sizes: dict[str, int]
+
+
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``identity.receipt.json`` holds. ``map``: as ``GivenMap.plain`` has it."""
+    """What ``identity.receipt.json`` holds."""
 
     format: str
     version: int
@@ -58,14 +76,7 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
     drop: tuple[str, ...]
     rename: tuple[tuple[str, str], ...]
     cast: tuple[tuple[str, str], ...]
-    map: Mapping[str, Any] | UnsetType = UNSET
-
-
-class _Head(Struct, frozen=True):
-    """As much of it as every version has."""
-
-    format: str = ""
-    version: int = 0
+    map: _Map | UnsetType = UNSET
 
 
 def render_receipt(
@@ -82,7 +93,7 @@ def render_receipt(
         changes.drop,
         changes.rename,
         changes.cast,
-        UNSET if by is None else by,
+        UNSET if by is None else msgspec.convert(by, _Map),
     )
     text = msgspec.json.encode(document, order="deterministic")
     return msgspec.json.format(text, indent=1) + b"\n"
@@ -105,15 +116,9 @@ def read_receipt(place: Location) -> Receipt:
 
 def parse_receipt(data: bytes, where: str) -> Receipt:
     """The content of an ``identity.receipt.json``; errors as for ``read_receipt``."""
-    try:
-        refuse_many_values(data, where)
-        text = checked_text(data, where)
-        _refuse_other(msgspec.json.decode(text, type=_Head), where)
-        document = msgspec.json.decode(text, type=_Document)
-    except msgspec.DecodeError as error:
-        raise _damaged(where, str(error)) from None
+    document = parse_versioned(data, where, _KIND, _Document)
     for problem in _problems(document):
-        raise _damaged(where, problem)
+        raise _KIND.damaged(where, problem)
     return Receipt(
         document.source,
         document.target,
@@ -123,33 +128,14 @@ def parse_receipt(data: bytes, where: str) -> Receipt:
     )
 
 
-def _refuse_other(head: _Head, where: str) -> None:
-    if head.format != FORMAT:
-        raise FormatError(
-            f"{where} is not a receipt of reshard: expected the format {FORMAT!r}, found {head.format[:60]!r}; choose the file that "
-            "reshard convert wrote"
-        )
-    if head.version != VERSION:
-        raise FormatError(
-            f"{where} has version {head.version} of {FORMAT}, and this reshard reads version {VERSION}; install a newer reshard"
-        )
-
-
 def _problems(document: _Document) -> Iterator[str]:
     for what in ("source", "target"):
-        if not _ROOT.fullmatch(getattr(document, what)):
+        if not is_root(getattr(document, what)):
             yield f"its {what} is {getattr(document, what)[:80]!r}; expected 64 hex digits"
-    # A text would be taken for the path of a map.
-    if document.map is not UNSET and not isinstance(document.map.get("map"), Mapping):
-        yield f"its map is {str(document.map.get('map'))[:80]!r}; expected the content of a map file"
 
 
-def _map(plain: Mapping[str, Any], where: str) -> GivenMap | None:
+def _map(found: _Map, where: str) -> GivenMap | None:
     try:
-        return map_of(plain["map"], plain.get("sizes"), plain.get("reverse") is True)
+        return map_of(found.map, found.sizes, found.reverse)
     except ReshardError as error:
-        raise _damaged(where, f"its map is none ({error})") from None
-
-
-def _damaged(where: str, what: str) -> CorruptError:
-    return CorruptError(f"{where} is damaged: {what}; {_REMEDY}")
+        raise _KIND.damaged(where, f"its map is none ({error})") from None

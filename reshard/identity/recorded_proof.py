@@ -13,8 +13,8 @@ from reshard.formats.base import Reader
 from reshard.geometry.box import Box
 from reshard.identity.hashes import HASH_BYTES, folded
 from reshard.identity.identity_file import read_nodes
-from reshard.identity.leaf_blocks import KEPT_BYTES, leaf_tree_of
-from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.leaf_blocks import leaf_tree_of
+from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 from reshard.identity.read_leaves import leaves_of_box
 from reshard.identity.slice_proof import (
     Node,

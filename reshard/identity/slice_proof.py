@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.errors import LayoutError, VerificationError
+from reshard.errors import CorruptError, LayoutError, VerificationError
 from reshard.geometry.box import Box
 from reshard.identity.hashes import HASH_BYTES, folded
 from reshard.identity.leaf_tree import LeafTree
@@ -108,8 +108,14 @@ def check_slice(
         raise VerificationError(
             f"the proof of the slice {box} of {name!r} has {len(proof):,} bytes; expected {expected:,}; ask for the proof of this slice"
         )
+    try:
+        hashed = as_hashed(name, elements, dtype)
+    except CorruptError as error:
+        raise VerificationError(
+            f"the slice {box} of {name!r} is not that of the identity, which has no such elements: {error}"
+        ) from None
     hashing = LeafHashing(tree)
-    hashing.add(as_hashed(name, elements, dtype), box)
+    hashing.add(hashed, box)
     found = _top(tree, box, dict(hashing.finished()), proof).hex()
     if found != top:
         raise VerificationError(

@@ -20,8 +20,7 @@ from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed
 from reshard.identity.identification import Identification
 from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
-from reshard.identity.leaf_blocks import KEPT_BYTES
-from reshard.identity.leaf_tree import LeafTree
+from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
 from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation

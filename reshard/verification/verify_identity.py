@@ -47,7 +47,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     Raises MissingError where there is no identity or no signature, VerificationError where the key signed none or another root, and
     the errors of reading the files.
     """
-    by_root = given is not None and is_root(given)
+    by_root = given is not None and is_root(given.lower())
     beside = by_root or given is None
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
     # This check does not need the tree. It is read so that its damage is told.
@@ -63,9 +63,9 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
         )
     else:
         root = recorded.root
-    if key is not None and by_root and read_signed_root(folder, key) != root:
+    if key is not None and by_root and (signed := read_signed_root(folder, key)) != root:
         raise VerificationError(
-            f"the key {key.id[:16]}… has signed the root {read_signed_root(folder, key)}, but {root} was given; check which of "
+            f"the key {key.id[:16]}… has signed the root {signed}, but {root} was given; check which of "
             "both you trust"
         )
     # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.

@@ -71,6 +71,14 @@ def test_other_bits_get_a_root_of_their_own(checkpoint: Path, tmp_path: Path) ->
     assert not (tmp_path / "c").exists()
 
 
+def test_an_identity_that_will_not_be_carried_is_not_read(checkpoint: Path, tmp_path: Path) -> None:
+    cast = {"float": "bfloat16"}
+    (checkpoint / "identity.tree").unlink()
+    assert reshard.convert(checkpoint, tmp_path / "a", cast=cast).identity is None
+    with pytest.raises(reshard.CorruptError, match=r"identity\.tree is missing"):
+        reshard.convert(checkpoint, tmp_path / "b")
+
+
 def test_a_file_has_no_place_for_it_but_a_root(checkpoint: Path, tmp_path: Path) -> None:
     target = tmp_path / "one.safetensors"
     report = reshard.convert(checkpoint, target, drop=["n$"], identity="compute")

@@ -15,7 +15,8 @@ import reshard
 from reshard.cli.app import run
 from reshard.conversion.resume.identity import source_state
 from reshard.identity import identity_file
-from reshard.identity.identity_file import read_identity
+from reshard.identity.identity_file import read_identity, read_nodes
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import locate
 
 
@@ -83,6 +84,8 @@ BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("top", lambda d: d["tensors"][0].update(top="1" * 64), "but its tensors give"),
     ("top's form", lambda d: d["tensors"][0].update(top="f"), "the hashes of 'embed' are not hex digits"),
     ("shape", lambda d: d["tensors"][0].update(shape=[-1]), "the shape of 'embed' is"),
+    ("product", lambda d: d["tensors"][0].update(shape=[1 << 30, 1 << 30]), "the shape of 'embed' is (1073741824, 1073741824)"),
+    ("beside 0", lambda d: d["tensors"][0].update(shape=[0, 1 << 62]), "the shape of 'embed' is (0, 4611686018427387904)"),
     ("twice", lambda d: d["tensors"].append(d["tensors"][0]), "a tensor is listed twice"),
     ("newer", lambda d: d.update(version=2), "has version 2 of reshard weights identity, and this reshard reads version 1"),
     ("foreign", lambda d: d.update(format="model manifest"), "is not an identity of reshard: expected the format"),
@@ -156,6 +159,27 @@ def test_a_damaged_tree_beside_a_good_identity_is_said_by_verify(
     assert not reshard.verify(checkpoint, identity=checkpoint).differences
 
 
+def test_files_of_other_weights_are_removed(checkpoint: Path, tmp_path: Path) -> None:
+    """A receipt and SHA-256s stay beside the weights that they are of, and no others."""
+    beside = ("identity.receipt.json", "sha256.json")
+    reshard.convert(checkpoint, tmp_path / "t", identity="compute", drop=["n$"])
+    reshard.identify(tmp_path / "t", write=True, sha256=True)
+    kept = [(tmp_path / "t" / name).read_bytes() for name in beside]
+    reshard.identify(tmp_path / "t", write=True)
+    assert [(tmp_path / "t" / name).read_bytes() for name in beside] == kept
+    for damage in ("", "receipt", "identity"):
+        reshard.save(tmp_path / f"other{damage}", {"w": np.zeros(4, "float32")})
+        for name in ("identity.json", *beside):
+            shutil.copy(tmp_path / "t" / name, tmp_path / f"other{damage}")
+        if damage:
+            name = "identity.json" if damage == "identity" else "identity.receipt.json"
+            (tmp_path / f"other{damage}" / name).write_text("{")
+        reshard.identify(tmp_path / f"other{damage}", write=True)
+        assert not any((tmp_path / f"other{damage}" / name).exists() for name in beside)
+    reshard.identify(tmp_path / "other", write=True, sha256=True)
+    assert (tmp_path / "other" / "sha256.json").exists()
+
+
 def test_where_they_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.safetensors"
     reshard.convert(checkpoint, one, drop=["n$"])
@@ -167,6 +191,26 @@ def test_where_they_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
         reshard.identify(checkpoint, write=True, out=tmp_path)
     with pytest.raises(reshard.PlanError, match="sha256 is written beside the files"):
         reshard.identify(checkpoint, sha256=True)
+
+
+def test_a_checkpoint_that_is_missing_leaves_no_folder(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(reshard.MissingError):
+        reshard.identify(tmp_path / "missing", out=tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+    reshard.identify(checkpoint, out=tmp_path / "o" / "below", sha256=True)
+    assert (tmp_path / "o" / "below" / "identity.json").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(reshard.StorageError):
+        reshard.identify(checkpoint, out=tmp_path / "file")
+
+
+def test_a_name_that_is_no_utf_8_is_refused() -> None:
+    tensor = TensorIdentity("w/\ud800", "float32", (4,), "0" * 64, "0" * 16)
+    with pytest.raises(
+        reshard.FormatError,
+        match=r"^'w/\\ud800' cannot be written in UTF-8, in which an identity hashes names; rename it \(rename\)$",
+    ):
+        WeightsIdentity.of([tensor], {}, "0" * 64)
 
 
 def test_a_bool_that_is_neither_is_refused(tmp_path: Path) -> None:
@@ -234,9 +278,7 @@ def test_a_copy_of_the_folder_keeps_its_identity(checkpoint: Path, tmp_path: Pat
 
 
 def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoint: Path) -> None:
-    from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-
-    found = TensorIdentity("w", "float32", (1 << 40, 1 << 20), "0" * 64, "0" * 16)
+    found = TensorIdentity("w", "float32", (1 << 40, 1 << 19), "0" * 64, "0" * 16)
     made = WeightsIdentity.of([found], {}, "0" * 64)
     edited(
         checkpoint,
@@ -244,14 +286,38 @@ def test_a_shape_that_no_machine_has_is_refused_before_its_tree_is_made(checkpoi
             root=made.root,
             contents=made.contents,
             rest=made.rest,
-            tensors=[{"name": "w", "dtype": "float32", "shape": [1 << 40, 1 << 20], "top": "0" * 64, "crc64nvme": "0" * 16}],
+            tensors=[{"name": "w", "dtype": "float32", "shape": [1 << 40, 1 << 19], "top": "0" * 64, "crc64nvme": "0" * 16}],
         ),
     )  # fmt: skip
     with pytest.raises(
         reshard.CorruptError,
-        match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 140,737,488,355,369;",
+        match=r"identity\.tree is damaged: it has .* bytes, but the tensors of identity\.json have 70,368,744,177,705 or more;",
     ):
         read_identity(locate(checkpoint), with_tree=True)
+
+
+def test_counting_ends_with_the_first_tensor_that_is_too_much(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape of 64 dimensions takes a millisecond to count, and a hostile file has 60,000 of them."""
+    counted: list[str] = []
+    original = identity_file.kept_nodes
+
+    def noted(tensor: TensorIdentity) -> int:
+        counted.append(tensor.name)
+        return original(tensor)
+
+    monkeypatch.setattr(identity_file, "kept_nodes", noted)
+    shape = (2,) * 59 + (1,) * 5
+    tensors = [TensorIdentity(f"t{i}", "float32", shape, "0" * 64, "0" * 16) for i in range(9)]
+    found = WeightsIdentity.of(tensors, {}, "0" * 64)
+    with pytest.raises(reshard.CorruptError, match=r"have 70,368,744,177,705 or more;"):
+        read_nodes(locate(checkpoint), found, ["t8"])
+    assert counted == ["t0"]
+    (checkpoint / "identity.tree").write_bytes(b"x")
+    with pytest.raises(reshard.CorruptError, match="it does not begin as version 1 does"):
+        read_nodes(locate(checkpoint), found, ["t8"])
+    assert counted == ["t0"]
 
 
 def test_a_tree_that_is_too_large_is_refused_before_it_is_read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from reshard.identity.leaf_blocks import (
     hashing_memory,
     kept_hash_bytes,
     leaf_batches,
+    leaf_tree_of,
 )
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -30,11 +32,11 @@ def stored(name: str, *shape: int) -> StoredTensor:
 
 
 def test_hashes_of_leaves_count() -> None:
-    """1 TiB has 2**24 leaves, whose hashes take 512 MiB, and 2**20 kept nodes, which take 32 MiB."""
+    """1 TiB has 2**24 leaves, whose hashes take 512 MiB, and 2**20 kept nodes, which take 32 MiB; its cuts take 1 MiB."""
     tensor = stored("w", 1 << 20, 1 << 20)
     with pytest.raises(
         reshard.MemoryBudgetError,
-        match="to hash 'w' takes 551 MiB, but max_memory is 512 MiB; allow 551MiB",
+        match="to hash 'w' takes 552 MiB, but max_memory is 512 MiB; allow 552MiB",
     ) as caught:
         check_leaves_fit([tensor], 512 * MIB)
     assert caught.value.smallest_bytes is not None
@@ -42,6 +44,45 @@ def test_hashes_of_leaves_count() -> None:
     assert kept_hash_bytes([tensor]) == 32 * MIB
     batch = next(leaf_batches([tensor], 700 * MIB, 1))
     assert batch[0].memory_bytes - batch[0].plan.memory_bytes > 512 * MIB
+
+
+def test_a_tree_of_too_many_cuts_is_refused_before_it_is_made() -> None:
+    """4 TiB in one dimension have 2**26 leaves and as many cuts; a sparse file of this size costs its writer nothing."""
+    tensor = stored("w", 1 << 42)
+    tracemalloc.start()
+    try:
+        for check in (
+            lambda: check_leaves_fit([tensor], 256 * MIB),
+            lambda: hashing_memory([tensor], 256 * MIB, 4),
+        ):
+            with pytest.raises(
+                reshard.MemoryBudgetError,
+                match=r"to hash 'w' takes 20\.1 GiB, but max_memory is 256 MiB; allow 20609MiB",
+            ):
+                check()
+        assert kept_hash_bytes([tensor]) == 128 * MIB
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_cuts_of_a_tree_count() -> None:
+    """1 GiB in one dimension has 2**14 leaves and as many cuts, whose memory was measured: 120 bytes each."""
+    block = next(leaf_batches([stored("w", 1 << 30)], 1 << 30, 1))[0]
+    assert block.memory_bytes - block.plan.memory_bytes > (32 + 120) << 14
+
+
+def test_trees_of_many_cuts_are_not_kept() -> None:
+    """Of 20 tensors with 2**15 cuts, which take 1.3 MiB each, one tree is in memory at a time."""
+    tensors = [stored(f"w{n}", (1 << 31) - n) for n in range(20)]
+    tracemalloc.start()
+    try:
+        check_leaves_fit(tensors, 256 * MIB)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()
+    small = stored("w", 1 << 20)
+    assert leaf_tree_of(small) is leaf_tree_of(small)
 
 
 def test_hashes_of_tensors_in_flight_are_at_most_5_of_10_000() -> None:

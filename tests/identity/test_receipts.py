@@ -184,6 +184,11 @@ def test_damage_of_a_side_is_a_difference(checkpoint: Path, cast: Path) -> None:
     assert [t.name for t in found.tensors if t.is_difference] == ["embed"]
 
 
+def given_map(**members: Any) -> dict[str, Any]:
+    """A map as a receipt has it, with other members."""
+    return {"map": MAP, "sizes": {}, "reverse": False, **members}
+
+
 BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("source", lambda d: d.update(source="x"), "its source is 'x'; expected 64 hex digits"),
     ("target", lambda d: d.update(target="F" * 64), "expected 64 hex digits; restore the file"),
@@ -191,9 +196,13 @@ BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("foreign", lambda d: d.update(format="x"), "is not a receipt of reshard: expected the format 'reshard weights receipt'"),
     ("more", lambda d: d.update(more=1), "is damaged: Object contains unknown field"),
     ("less", lambda d: d.pop("cast"), "is damaged: Object missing required field"),
-    ("a map's path", lambda d: d.update(map={"map": "/etc/hosts"}), "its map is '/etc/hosts'; expected the content of a map"),
-    ("no map", lambda d: d.update(map={"map": {"version": 1, "x": 2}}), "is damaged: its map is none ("),
-    ("a map's sizes", lambda d: d.update(map={"map": MAP, "sizes": 5}), "is damaged: its map is none (sizes is 5"),
+    ("a map's path", lambda d: d.update(map=given_map(map="/etc/hosts")), "is damaged: Expected `object`, got `str` - at `$.map.map`"),
+    ("no map", lambda d: d.update(map=given_map(map={"version": 1, "x": 2})), "is damaged: its map is none ("),
+    ("a map's sizes", lambda d: d.update(map=given_map(sizes=5)), "is damaged: Expected `object`, got `int` - at `$.map.sizes`"),
+    ("a map's size", lambda d: d.update(map=given_map(sizes={"n": 0})), "is damaged: its map is none (sizes has 'n': 0"),
+    ("a map's direction", lambda d: d.update(map=given_map(reverse=1)), "is damaged: Expected `bool`, got `int` - at `$.map.reverse`"),
+    ("a map and more", lambda d: d.update(map=given_map(more=1)), "is damaged: Object contains unknown field `more` - at `$.map`"),
+    ("half a map", lambda d: d.update(map={"map": MAP}), "is damaged: Object missing required field `reverse` - at `$.map`"),
 ]  # fmt: skip
 
 

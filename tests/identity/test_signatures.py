@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
+from reshard.identity.envelope import PAYLOAD_TYPE, _signed_bytes, recorded_signers
+from reshard.identity.keys import read_private_key
+from reshard.storage.location import locate
 from tests.signing_keys import ED25519, P256, make_key
 
 
@@ -29,7 +34,9 @@ def test_weights_are_verified_by_a_key(signed: Path, tmp_path: Path) -> None:
     reshard.convert(signed, tmp_path / "served", to="safetensors", drop=["n$"])
     other = reshard.verify(tmp_path / "served", identity=signed, key=key)
     assert other.differences == 1  # a tensor was dropped
-    assert [t.name for t in other.tensors if t.is_difference] == ["layers/n"]
+    (dropped,) = [t for t in other.tensors if t.is_difference]
+    assert (dropped.name, dropped.status) == ("layers/n", "only in B")
+    assert dropped.detail == "the identity has it, and the checkpoint does not"
 
 
 def test_the_envelope_is_dsse_of_an_in_toto_statement(signed: Path) -> None:
@@ -101,6 +108,35 @@ def test_what_was_not_signed_is_refused_with_exit_code_3(
     assert "is not signed with this key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("keyid", ["left out", None, ""])
+def test_an_envelope_may_be_in_the_base64_of_urls_and_name_no_key(
+    keyid: str | None, signed: Path, tmp_path: Path
+) -> None:
+    def change(envelope: dict[str, Any]) -> None:
+        (signature,) = envelope["signatures"]
+        for of, name in ((envelope, "payload"), (signature, "sig")):
+            of[name] = of[name].replace("+", "-").replace("/", "_")
+        if keyid == "left out":
+            del signature["keyid"]
+        else:
+            signature["keyid"] = keyid
+
+    for _ in range(
+        20
+    ):  # until the signature has a letter that differs; P-256 signs differently each time
+        if {"+", "/"} & set(
+            json.loads((signed / "identity.dsse.json").read_text())["signatures"][0]["sig"]
+        ):
+            break
+        reshard.sign(signed, tmp_path / "release.pem")
+    envelope_of(signed, change)
+    assert not reshard.verify(signed, key=tmp_path / "release.pub.pem").differences
+    assert recorded_signers(locate(signed)) == ("",)
+    make_key(tmp_path, "other", *ED25519)
+    with pytest.raises(reshard.VerificationError, match="of the keys one without an id; check"):
+        reshard.verify(signed, key=tmp_path / "other.pub.pem")
+
+
 def test_another_key_is_refused(signed: Path, tmp_path: Path) -> None:
     make_key(tmp_path, "other", *ED25519)
     with pytest.raises(reshard.VerificationError, match="of the keys"):
@@ -131,26 +167,47 @@ def test_a_damaged_envelope_is_said(
         reshard.verify(checkpoint, key=tmp_path / "release.pub.pem")
 
 
-def test_statements_of_others_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    from reshard.identity.envelope import PAYLOAD_TYPE, _signed_bytes
-    from reshard.identity.keys import read_private_key
-    from reshard.storage.location import locate
+def statement_of(root: str) -> dict[str, Any]:
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "predicateType": "urn:reshard:weights-identity:v1",
+        "subject": [{"name": "weights", "digest": {"reshardWeightsIdentityV1": root}}],
+    }
 
-    private = read_private_key(locate(make_key(tmp_path, "release", *ED25519)))
+
+def sign_there(folder: Path, key: Path, payload: object, kind: str = PAYLOAD_TYPE) -> None:
+    """Signs any payload, as another program may."""
+    data = json.dumps(payload).encode()
+    signature = read_private_key(locate(key)).sign(_signed_bytes(kind, data))
+    envelope = {
+        "payload": base64.b64encode(data).decode(),
+        "payloadType": kind,
+        "signatures": [{"sig": base64.b64encode(signature).decode()}],
+    }
+    (folder / "identity.dsse.json").write_text(json.dumps(envelope))
+
+
+def test_a_signed_root_may_have_upper_case(checkpoint: Path, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release", *ED25519)
+    root = reshard.identify(checkpoint).root
+    sign_there(checkpoint, key, statement_of(root.upper()))
+    assert not reshard.verify(checkpoint, key=tmp_path / "release.pub.pem").differences
+    assert not reshard.verify(
+        checkpoint, key=tmp_path / "release.pub.pem", identity=root
+    ).differences
+
+
+def test_statements_of_others_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release", *ED25519)
     for payload, kind, words in (
         ({"_type": "https://in-toto.io/Statement/v1", "predicateType": "slsa"}, PAYLOAD_TYPE, "signs a statement of 'slsa'"),
         ({"_type": "https://in-toto.io/Statement/v1", "predicateType": "urn:reshard:weights-identity:v1"}, PAYLOAD_TYPE, "signs 0 roots; expected one"),
+        (statement_of("x" * 64), PAYLOAD_TYPE, f"signs the root '{'x' * 64}'; expected 64 hex digits"),
+        (statement_of("0" * 63), PAYLOAD_TYPE, f"signs the root '{'0' * 63}'; expected 64 hex digits"),
         ([], PAYLOAD_TYPE, "signs no statement of in-toto"),
         ({}, "text/plain", "is an envelope of 'text/plain'"),
     ):  # fmt: skip
-        data = json.dumps(payload).encode()
-        signature = base64.b64encode(private.sign(_signed_bytes(kind, data))).decode()
-        envelope = {
-            "payload": base64.b64encode(data).decode(),
-            "payloadType": kind,
-            "signatures": [{"sig": signature}],
-        }
-        (checkpoint / "identity.dsse.json").write_text(json.dumps(envelope))
+        sign_there(checkpoint, key, payload, kind)
         with pytest.raises(reshard.FormatError) as caught:
             reshard.verify(checkpoint, key=tmp_path / "release.pub.pem")
         assert words in str(caught.value)
@@ -178,6 +235,21 @@ def test_other_keys_are_refused_by_kind(
     assert not (checkpoint / "identity.dsse.json").exists()
 
 
+@pytest.mark.parametrize("kind", [ED25519, P256], ids=["ed25519", "p256"])
+@pytest.mark.parametrize("first", ["private", "public"])
+def test_a_private_key_may_have_its_public_one_beside_it(
+    first: str, kind: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    private = make_key(tmp_path, "release", *kind)
+    texts = [private.read_text(), (tmp_path / "release.pub.pem").read_text()]
+    both = tmp_path / "both.pem"
+    both.write_text("".join(texts if first == "private" else reversed(texts)))
+    reshard.sign(checkpoint, both)
+    assert not reshard.verify(checkpoint, key=tmp_path / "release.pub.pem").differences
+    with pytest.raises(reshard.FormatError, match="holds a private key; checking needs the public"):
+        reshard.verify(checkpoint, key=both)
+
+
 def test_keys_are_not_taken_for_one_another(signed: Path, tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("hello")
     for path, words in (
@@ -194,9 +266,48 @@ def test_keys_are_not_taken_for_one_another(signed: Path, tmp_path: Path) -> Non
             reshard.sign(signed, tmp_path / path)
 
 
-def test_a_new_identity_removes_the_old_signature(signed: Path) -> None:
+def test_a_new_identity_keeps_the_signature_of_unchanged_weights(
+    signed: Path, tmp_path: Path
+) -> None:
+    before = (signed / "identity.dsse.json").read_bytes()
     reshard.identify(signed, write=True)
+    assert (signed / "identity.dsse.json").read_bytes() == before
+    assert not reshard.verify(signed, key=tmp_path / "release.pub.pem").differences
+
+
+@pytest.mark.parametrize("left", ["signature", "damage", "statement"])
+def test_a_new_identity_removes_the_signature_of_other_weights(
+    left: str, signed: Path, tmp_path: Path
+) -> None:
+    if left == "signature":
+        tree = reshard.restore(signed)
+        reshard.save(tmp_path / "other", {**tree, "embed": tree["embed"] + 1})
+        shutil.copy(signed / "identity.dsse.json", tmp_path / "other")
+        signed = tmp_path / "other"
+    elif left == "damage":
+        (signed / "identity.dsse.json").write_text("{")
+    else:
+        payload = base64.b64encode(b'{"_type": "x"}').decode()
+        envelope_of(signed, lambda envelope: envelope.update(payload=payload))
+    reshard.identify(signed, write=True)
+    assert (signed / "identity.json").exists()
     assert not (signed / "identity.dsse.json").exists()
+
+
+def test_a_missing_package_is_said(
+    signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    words = (
+        r"^signatures need the package cryptography, which is not installed; run pip install "
+        r"'.\[identity\]'"
+    )
+    for call in (
+        lambda: reshard.sign(signed, tmp_path / "release.pem"),
+        lambda: reshard.verify(signed, key=tmp_path / "release.pub.pem"),
+    ):
+        with pytest.raises(reshard.MissingPackageError, match=words):
+            call()
 
 
 def test_nothing_to_compare_with_is_said(tmp_path: Path, checkpoint: Path) -> None:

@@ -131,6 +131,21 @@ def test_other_elements_fail(array: Any) -> None:
         checked(array, HALF, right, top=by_recursion.top(array + 1).hex())
 
 
+def test_a_bool_that_is_neither_fails() -> None:
+    array = np.ones((300, 300), bool)
+    tree = LeafTree.of(array.shape, 1)
+    box = aligned_slice(tree, Box((0, 0), (1, 300)))
+    part, top = array[box.slices].view(np.uint8).copy(), by_recursion.top(array).hex()
+    check_slice("mask", tree, box, part, "bool", proof_of(array, box), top)
+    part[0, 7] = 2
+    with pytest.raises(
+        VerificationError,
+        match=r"^the slice \[0:150, 0:300\] of 'mask' is not that of the identity, which has no such elements: 'mask' has a bool with "
+        r"the byte 2; expected 0 or 1",
+    ):
+        check_slice("mask", tree, box, part, "bool", proof_of(array, box), top)
+
+
 def test_an_empty_slice_has_no_proof(array: Any) -> None:
     with pytest.raises(
         LayoutError,

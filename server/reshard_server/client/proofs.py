@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from reshard.surface.identities import (
     check_aligned,
     check_slice,
     hashed_dtype,
+    is_root,
     numpy_dtype,
     opaque_dtype,
     parse_identity,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 LONGEST_IDENTITY = 256 << 20
 """An identity of 30,000 tensors has 10 MB."""
 
-_ROOT = re.compile(r"[0-9a-f]{64}")
 _PROOF_BESIDES = 64 << 10
 """Room for what an answer with a proof says besides."""
 
@@ -45,7 +44,7 @@ _PROOF_BESIDES = 64 << 10
 def checked_root(given: str) -> str:
     """A root in lower case; PlanError for anything else."""
     root = given.lower() if isinstance(given, str) else ""
-    if not _ROOT.fullmatch(root):
+    if not is_root(root):
         raise PlanError(
             f"the identity is {given!r}; expected a root of 64 hex digits, as reshard identify shows it"
         )
