@@ -51,7 +51,7 @@ from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.local.spool import Spool
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import check_place, held_target, is_local
+from reshard.storage.targets import check_place, held_target
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -199,7 +199,7 @@ def _compressing_threads(limits: Limits, left: int) -> int:
 
 def _spool_folder(place: Location) -> str | None:
     """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
-    return place.parent.path if is_local(place) else None
+    return place.parent.path if place.traits.renames else None
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:

@@ -46,15 +46,18 @@ class OtherLeaves:
         stored = [entry, *(one.entry for one in found.slices)]
         digest = " ".join(f"{one.crc32c:08x}" for one in stored)
         meta = {"object": _kind(entry), "digest": digest}
-        carried = self._carried(found) if entry.dtype == STRING else None
-        nbytes = sum(part.extent.length for part in carried.parts) if carried else 0
-        if carried is None or nbytes > MOST_STRING_BYTES or math.prod(entry.shape) > MOST_STRINGS:
-            return Leaf(name, path, tensor=False, meta=meta)
+        unread = Leaf(name, path, tensor=False, meta=meta)
+        if entry.dtype != STRING:
+            return unread
+        carried = self._carried(found)
+        nbytes = sum(part.extent.length for part in carried.parts)
+        if nbytes > MOST_STRING_BYTES or math.prod(entry.shape) > MOST_STRINGS:
+            return unread
         is_text = not entry.shape and nbytes <= MOST_TEXT_BYTES
         crc = entry.crc32c
         if is_text or found.slices or not nbytes:  # of no strings, nothing or a checksum is stored
             if nbytes > self._left:
-                return Leaf(name, path, tensor=False, meta=meta)
+                return unread
             self._left -= nbytes
             strings = read_strings(carried, repr(found.key))
             if is_text and (text := _text(strings.data)) is not None:
