@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import ConversionReport
+    from reshard.deltas.in_place_report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
@@ -203,12 +204,49 @@ def apply(
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
 
 
+def apply_in_place(
+    base: Path,
+    deltas: Sequence[Path],
+    *,
+    unlisted: Unlisted = "leave",
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> InPlaceReport:
+    """Changes ``base`` itself into what the last of the deltas makes of it, without room for a second copy.
+
+    Everything is proved first: where a checksum differs, nothing is changed. From then on the same call ends what it began, at whatever moment it
+    is killed, and no change is made twice. Meanwhile the weights are out of sight of every program that looks for them; one that has them open
+    already, or mapped, sees them change. The index then says the version, and an identity that was recorded is removed.
+
+    Args:
+        base: a local folder, safetensors with whole tensors, in files that have no other name.
+        deltas: the folders of all deltas from the base to the last, in any order.
+        unlisted, max_memory, workers, progress: as for ``convert``.
+
+    Raises PlanError for a version that is missing or there twice, and for a published version, which stays what it is; VerificationError for a
+    base that is not the one of the deltas; StorageError for links; TargetBusyError where another run writes to ``base``.
+
+    >>> apply_in_place("served", ["published/weight_v000001"])  # doctest: +SKIP
+    """
+    from reshard.deltas.apply_in_place import apply_deltas_in_place
+    from reshard.formats.checkpoint_path import CheckpointPath
+
+    limits = limits_of(max_memory, workers, base, *_listed(deltas))
+    chosen = with_deltas(CheckpointPath.at(path_of("base", base), unlisted), deltas)
+    return apply_deltas_in_place(chosen, limits, progress)
+
+
 def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:
     """A base with the deltas over it; PlanError where none is given."""
     from reshard.storage.location import locate
 
+    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in _listed(deltas)))
+
+
+def _listed(deltas: Sequence[Path]) -> Sequence[Path]:
     if isinstance(deltas, str) or not isinstance(deltas, Sequence) or not deltas:
         raise PlanError(
             f"deltas is {deltas!r}; expected a list with the folder of each delta, such as ['weight_v000001']"
         )
-    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in deltas))
+    return deltas
