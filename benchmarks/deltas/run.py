@@ -1,7 +1,8 @@
 """Deltas beside ``cp`` and a program of its own: ``python -m benchmarks.deltas.run [--mib 1024] [--percent 0.3,1,3,100] [--rounds 3]``.
 
 Two versions of bfloat16 weights, of which so many of a hundred elements differ. Each contender is a fresh process, in turn, each round
-beginning with another, timed until its output is on the disk. ``xor`` reads both versions and compresses their XOR, no more.
+beginning with another, timed until its output is on the disk. ``xor`` reads both versions and compresses their XOR, no more. What is changed in
+place is copied before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.measure import tree_bytes
 BY_HAND = [sys.executable, "-m", "benchmarks.peers.delta_by_hand"]
 RESHARD = str(Path(sys.executable).parent / "reshard")
 VERSION = "weight_v000001"
+IN_PLACE = "reshard in place"
 
 
 def contenders(work: Path, budget: str) -> dict[str, list[str]]:
@@ -33,6 +35,7 @@ def contenders(work: Path, budget: str) -> dict[str, list[str]]:
         f"delta: reshard, {budget}": [RESHARD, "delta", *memory, old, new],
         "apply: script": [*BY_HAND, "apply", old, str(work / "by_hand")],
         f"apply: reshard, {budget}": [RESHARD, "apply", "--quiet", *memory, old, str(work / VERSION)],
+        f"apply: {IN_PLACE}, {budget}": ["sh", "-c", f'exec {RESHARD} apply --quiet --in-place --max-memory {budget} "$1" {work / VERSION}', "sh"],
     }  # fmt: skip
 
 
@@ -62,7 +65,8 @@ def main() -> None:
             sizes = [tree_bytes(work / name) for name in ("new", "by_hand", VERSION)]
             print(f"\n{percent} % of the elements: a version has {sizes[0]:,} bytes, the delta {sizes[1]:,} by hand and {sizes[2]:,} by reshard\n")  # fmt: skip
             commands = contenders(work, given.budget)
-            costs = run_rounds(commands, given.rounds, work, sizes[0], "weight_v000002")
+            copies = {name: work / "old" for name in commands if IN_PLACE in name}
+            costs = run_rounds(commands, given.rounds, work, sizes[0], "weight_v000002", copies)
             print(table(costs), flush=True)
         finally:
             shutil.rmtree(work)

@@ -25,5 +25,6 @@ def test_small_versions(tmp_path: Path) -> None:
         "delta: reshard, 256MiB",
         "apply: script",
         "apply: reshard, 256MiB",
+        "apply: reshard in place, 256MiB",
     ]
     assert list(tmp_path.iterdir()) == []
