@@ -199,6 +199,7 @@ def _index(
         tensors_digest(request.checksum, after),
         sum(one.spec.nbytes for one in payloads),
         after,
+        {one.spec.name: one.changed for one in payloads if one.changed},
     )
 
 
