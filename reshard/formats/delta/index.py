@@ -68,6 +68,7 @@ class DeltaIndex(Struct, frozen=True):
         weight_map: the file of each tensor that changed.
         base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
         tensors: all tensors of the version, by name; None where the writer lists none.
+        changed: how many elements differ, of each tensor that changed; None where the writer does not count them.
     """
 
     version: int
@@ -79,6 +80,7 @@ class DeltaIndex(Struct, frozen=True):
     target_digest: str | None = None
     total_size: int | None = None
     tensors: Mapping[str, ListedTensor] | None = None
+    changed: Mapping[str, int] | None = None
 
 
 def version_text(version: int) -> str:
@@ -125,6 +127,8 @@ def render_index(index: DeltaIndex) -> bytes:
         metadata["tensors"] = {
             name: [one.dtype, list(one.shape), one.digest] for name, one in index.tensors.items()
         }
+    if index.changed is not None:
+        metadata["changed"] = dict(index.changed)
     document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
     return (json.dumps(document, ensure_ascii=False) + "\n").encode()
 
@@ -155,6 +159,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
         _tensors(metadata, checksum, where),
+        _changed(metadata, weight_map, where),
     )
     if found.base_version >= found.version:
         raise _damaged(
@@ -216,6 +221,18 @@ def _size(metadata: Mapping[str, Any], where: str) -> int | None:
         return None
     (found,) = expect_sizes([metadata["total_size"]], "metadata.total_size", where)
     return found
+
+
+def _changed(
+    metadata: Mapping[str, Any], weight_map: Mapping[str, Any], where: str
+) -> dict[str, int] | None:
+    if "changed" not in metadata:
+        return None
+    found = expect(metadata["changed"], dict, "metadata.changed", where)
+    if found.keys() != weight_map.keys():
+        raise _damaged(where, "metadata.changed should count the elements of what weight_map names, and of nothing else")  # fmt: skip
+    counts = expect_sizes(list(found.values()), "metadata.changed", where)
+    return dict(zip(found, counts, strict=True))
 
 
 def _tensors(
