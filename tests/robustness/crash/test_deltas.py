@@ -22,8 +22,8 @@ SPOOL = "reshard.storage.local.spool:write_all"
 FILE = "reshard.storage.local.store:LocalStore.write"
 RENAME = "reshard.storage.local.publishing:_rename"
 MAKING = [
-    Point("reshard.deltas.make_delta:fill_windows", "after", 1),
-    Point("reshard.deltas.make_delta:fill_windows", "before", 2),
+    Point("reshard.deltas.compare:stream_windows", "after", 1),
+    Point("reshard.deltas.compare:stream_windows", "before", 2),
     Point(SPOOL, "torn", 1),
     Point(SPOOL, "after", 4),
     Point(FILE, "before", 1),
