@@ -190,8 +190,10 @@ def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def _file(name: str, file: Any, where: str) -> str:
+    if not _is_text(name):
+        raise _damaged(where, f"the name {name[:80]!r} in weight_map is no text")
     found = expect(file, str, f"the file of {name[:200]!r}", where)
-    if "/" in found or "\\" in found or found in ("", ".", ".."):
+    if not _is_text(found) or any(c in found for c in "/\\\0") or found in ("", ".", ".."):
         raise _damaged(
             where,
             f"the file of {name[:200]!r} is {found[:200]!r}; expected the name of a file in its folder",
