@@ -1,7 +1,8 @@
 """Deltas beside ``cp`` and a program of its own: ``python -m benchmarks.deltas.run [--mib 1024] [--percent 0.3,1,3,100] [--rounds 3]``.
 
 Two versions of bfloat16 weights, of which so many of a hundred elements differ. Each contender is a fresh process, in turn, each round
-beginning with another, timed until its output is on the disk. ``xor`` reads both versions and compresses their XOR, no more.
+beginning with another, timed until its output is on the disk. ``xor`` reads both versions and compresses their XOR, no more; ``fold`` reads base
+and delta, and XORs, sums up and writes, no more.
 
 With ``--memory`` only reshard runs, once: ``python -m benchmarks.deltas.run --memory --mib 3072 --percent 1``. It ends with 1 where a peak
 is more than 128 MiB above the budget.
@@ -37,6 +38,7 @@ def contenders(work: Path, budget: str) -> dict[str, list[str]]:
         "delta: xor": [*BY_HAND, "xor", old, new],
         f"delta: reshard, {budget}": ours["delta"],
         "apply: script": [*BY_HAND, "apply", old, str(work / "by_hand")],
+        "apply: fold": [*BY_HAND, "fold", old, str(work / "by_hand")],
         f"apply: reshard, {budget}": ours["apply"],
     }
 

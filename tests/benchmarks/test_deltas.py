@@ -6,7 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.peers.delta_by_hand import apply, delta, fold, make
+from tests.delta_layout import stored
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_both_ways_to_apply_give_the_new_version(tmp_path: Path) -> None:
+    make(tmp_path, 16, 1.0)
+    delta(tmp_path / "old", tmp_path / "new", tmp_path / "made")
+    for act in (apply, fold):
+        target = tmp_path / act.__name__
+        act(tmp_path / "old", tmp_path / "made", target)
+        assert stored(target) == stored(tmp_path / "new")
 
 
 def run(folder: Path, words: str) -> list[str]:
@@ -30,6 +42,7 @@ def test_small_versions(tmp_path: Path) -> None:
         "delta: xor",
         "delta: reshard, 256MiB",
         "apply: script",
+        "apply: fold",
         "apply: reshard, 256MiB",
     ]
 
