@@ -82,7 +82,9 @@ STEPS = st.tuples(
     st.sampled_from([0.0, 0.0001, 0.01, 1.0]),
     st.sampled_from(sorted(PAYLOADS)),
     st.sampled_from(sorted(CHECKSUMS)),
+    st.integers(1, 4),
 )
+"""How much of a tensor changes, how that is stored, and in how many of the tensors at most."""
 
 
 @settings(max_examples=20, deadline=None)
@@ -97,12 +99,12 @@ STEPS = st.tuples(
 def test_any_tree_and_any_rate(
     tmp_path_factory: pytest.TempPathFactory,
     tensors: list[tuple[tuple[int, ...], str]],
-    step: tuple[float, str, str],
+    step: tuple[float, str, str, int],
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("delta")
-    rate, encoding, checksum = step
+    rate, encoding, checksum, touched = step
     old = {f"t{n}": array(shape, dtype) for n, (shape, dtype) in enumerate(tensors)}
-    new = stepped(old, rate, 5)
+    new = old | stepped({name: old[name] for name in list(old)[:touched]}, rate, 5)
     target = tmp_path / "weight_v000007"
     report = delta(
         save(tmp_path / "old", old), save(tmp_path / "new", new), target,

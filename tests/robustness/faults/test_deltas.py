@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -13,10 +14,11 @@ import pytest
 import reshard
 from tests.checkpoint_files import files_of
 from tests.delta_layout import bytes_of, changed, write_delta, write_full
+from tests.emulators.buckets import Bucket
 from tests.robustness.faults import faults
 from tests.robustness.faults.disturbed import PUBLISHED
 from tests.robustness.faults.faults import Counting, Failing, Fault
-from tests.robustness.faults.seam import Call
+from tests.robustness.faults.seam import Call, at_the_seam
 from tests.robustness.faults.trial import attempt, is_clear
 
 LIKE = {f"t{n}": np.arange(4000 + n, dtype="f4") for n in range(3)}
@@ -102,3 +104,21 @@ def outcome(what: str, work: Path, failing: Failing, expected: dict[str, bytes])
     assert not list(target.parent.glob(".*")), about
     clear(work, what)
     return "succeeded" if error is None else "refused"
+
+
+def test_a_full_disk_where_the_payloads_for_a_bucket_wait(
+    s3_bucket: Bucket, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = tmp_path / "waiting"
+    waiting.mkdir()
+    monkeypatch.setenv("TMPDIR", str(waiting))
+    versions, url = (work / "v0", work / "v1"), f"{s3_bucket.url}/weight_v000001"
+    for kind in ("create", "pwrite"):
+        failing = Failing(Fault(errno.ENOSPC, frozenset((kind,)), lasts=True), 0)
+        with at_the_seam(waiting, failing), pytest.raises(reshard.StorageError) as error:
+            reshard.delta(*versions, url)
+        assert is_clear(error.value, "No space left on device", str(waiting))
+        assert failing.failed
+        assert not list(s3_bucket.store().list().collect())
+    reshard.delta(*versions, url)
+    assert not list(waiting.iterdir())
