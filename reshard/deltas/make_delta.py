@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.deltas.compare import compare_sides, lanes_within
+from reshard.deltas.half_published import finish_published
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import delta_sides, listed_tensor
@@ -91,9 +92,10 @@ def make_delta(
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     lanes = lanes_within(limits, left)
     with held_target(place) as transaction:
-        _check_new(place, request)  # another process may have published
         _refuse_other_runs(place, transaction.left_by())
         try:
+            finish_published(place, transaction)
+            _check_new(locate(request.target), request)  # another process may have published
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()

@@ -9,15 +9,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_small_versions(tmp_path: Path) -> None:
-    words = "-m benchmarks.deltas.run --mib 16 --percent 1 --rounds 1 --work"
+def run(folder: Path, words: str) -> list[str]:
+    """The lines that the benchmark prints; nothing stays in its folder."""
     done = subprocess.run(
-        [sys.executable, *words.split(), str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.deltas.run", *words.split(), "--work", str(folder)],
         cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    assert list(folder.iterdir()) == []
+    return done.stdout.splitlines()
+
+
+def test_small_versions(tmp_path: Path) -> None:
+    lines = run(tmp_path, "--mib 16 --percent 1 --rounds 1")
     assert lines[1].startswith("1 % of the elements: a version has 16,777,")
+    assert lines[1].endswith(" for each element that changed")
     assert [line.split("|")[1].strip() for line in lines[5:]] == [
         "cp",
         "delta: script",
@@ -26,4 +32,10 @@ def test_small_versions(tmp_path: Path) -> None:
         "apply: script",
         "apply: reshard, 256MiB",
     ]
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_peaks_of_small_versions(tmp_path: Path) -> None:
+    lines = run(tmp_path, "--memory --mib 16 --percent 1 --budget 64MiB")
+    assert lines[1].endswith(" bytes, a budget of 64MiB")
+    assert [line.split("|")[1].strip() for line in lines[5:]] == ["delta", "apply"]
+    assert all(line.endswith("| 192 |") for line in lines[5:])
