@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
-from reshard.formats.base import Chunks, Reader
+from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import ListedTensor, version_text
 from reshard.formats.delta.read_delta import Delta, Payload
@@ -100,6 +100,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
         made=None,
         warnings=(*base.warnings, *_warnings(chain, listing)),
         takes_record=False,
+        version=WeightsVersion(chain[-1].index.version),
     )
 
 
