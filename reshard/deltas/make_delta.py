@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from reshard.deltas.fill import fill_windows
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
+from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
@@ -110,6 +112,7 @@ def make_delta(
     )
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
+    recorded = recorded_roots(old, new, (request.old.root, request.new.root))
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     threads = _compressing_threads(limits, left)
     with held_target(place) as transaction:
@@ -120,11 +123,13 @@ def make_delta(
                 transaction.begin(_MADE_BY)
                 transaction.close()
                 budget = replace(limits, max_memory=left)
-                payloads = _compared(old, new, request, spool, budget, threads, progress)
+                with_crcs = recorded.are_there
+                payloads = _compared(old, new, request, spool, budget, threads, with_crcs, progress)
+                check_identified_bytes(recorded, (old, new), payloads)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
-                index = _index(request, version, base_version, payloads, files)
+                index = _index(request, version, base_version, recorded, payloads, files)
                 transaction.mark(_marks(index, place))
                 if _states(request) != before:
                     raise SourceChangedError(
@@ -221,9 +226,10 @@ def _compared(
     spool: Spool,
     limits: Limits,
     compressing: int,
+    with_crcs: tuple[bool, bool],
     progress: Callable[[Progress], None] | None,
 ) -> list[TensorPayload]:
-    """The payload of each tensor, in their order; ``compressing``: in how many threads."""
+    """The payload of each tensor, in their order; ``compressing``: in how many threads; ``with_crcs`` as for ``TensorPayload.add``."""
     olds, news = old.tensors, new.tensors
     specs = [made.spec for made in new.mapping.tensors]
     most = (limits.max_memory - compressing * _COMPRESSING_BYTES) // _SHARE
@@ -249,13 +255,16 @@ def _compared(
                         request.encoding, news[name].spec, request.checksum, spool
                     )
             given = [made[name] for name in names]
-            for window in threads.map(_added, given, windows, before, after):
+            add = partial(_added, with_crcs)
+            for window in threads.map(add, given, windows, before, after):
                 tell(window.spec.name, 2 * window.nbytes)
     return [made[spec.name] for spec in specs]
 
 
-def _added(payload: TensorPayload, window: Window, old: Bytes, new: Bytes) -> Window:
-    payload.add(old, new, window.start)
+def _added(
+    with_crcs: tuple[bool, bool], payload: TensorPayload, window: Window, old: Bytes, new: Bytes
+) -> Window:
+    payload.add(old, new, window.start, with_crcs)
     if window.is_last:
         payload.finish()
     return window
@@ -265,6 +274,7 @@ def _index(
     request: DeltaRequest,
     version: int,
     base_version: int,
+    recorded: RecordedRoots,
     payloads: Sequence[TensorPayload],
     files: Sequence[PayloadFile],
 ) -> DeltaIndex:
@@ -280,6 +290,8 @@ def _index(
         tensors_digest(request.checksum, after),
         sum(one.spec.nbytes for one in payloads),
         after,
+        None if recorded.old is None else recorded.old.root,
+        None if recorded.new is None else recorded.new.root,
     )
 
 
@@ -318,4 +330,6 @@ def _report(
         index.target_digest or "",
         0.0,
         tensors,
+        base_identity=index.base_identity or "",
+        target_identity=index.target_identity or "",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reshard.checksums.sums import digest_of_bytes
 from reshard.errors import PlanError
 from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.checksums import Checksum, hasher
@@ -35,6 +36,7 @@ class TensorPayload(ABC):
     Attributes:
         changed: how many elements differ so far.
         frame: the payload, once it is finished.
+        crcs: the digests of all bytes before and after as ``fingerprint`` has them, if they were asked for; 16 hex digits.
     """
 
     def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
@@ -43,11 +45,15 @@ class TensorPayload(ABC):
         self.frame = Spooled([])
         self.spool = spool
         self._old, self._new = hasher(checksum), hasher(checksum)
+        self._crcs = [0, 0]
 
-    def add(self, old: Bytes, new: Bytes, start: int) -> None:
-        """The next bytes of both, which begin at byte ``start`` of the tensor."""
+    def add(self, old: Bytes, new: Bytes, start: int, with_crcs: tuple[bool, bool]) -> None:
+        """The next bytes of both, which begin at byte ``start`` of the tensor; ``with_crcs``: of which of both to take it."""
         self._old.update(old.data)
         self._new.update(new.data)
+        for side, data in enumerate((old, new)):
+            if with_crcs[side]:
+                self._crcs[side] = digest_of_bytes(data.data, self._crcs[side])
         for at in range(0, len(old), BLOCK_BYTES):
             difference = np.bitwise_xor(old[at : at + BLOCK_BYTES], new[at : at + BLOCK_BYTES])
             self.changed += changed_elements(difference, self.spec.itemsize)
@@ -57,6 +63,10 @@ class TensorPayload(ABC):
     def digests(self) -> tuple[str, str]:
         """The checksums of all bytes before and after."""
         return self._old.hexdigest(), self._new.hexdigest()
+
+    @property
+    def crcs(self) -> tuple[str, str]:
+        return f"{self._crcs[0]:016x}", f"{self._crcs[1]:016x}"
 
     @abstractmethod
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:

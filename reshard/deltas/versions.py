@@ -29,6 +29,7 @@ class VersionInfo(Record, frozen=True):
         nbytes: of its files.
         changed: how many tensors a delta changes.
         encoding, checksum: of a delta's payloads.
+        identity: the root that a delta records of what it makes; "" for none.
         is_needed: whether the newest version that can be made needs it.
         problem: why it leads nowhere; "" for nothing.
     """
@@ -43,6 +44,7 @@ class VersionInfo(Record, frozen=True):
     checksum: str = ""
     is_needed: bool = False
     problem: str = ""
+    identity: str = ""
 
     def __str__(self) -> str:
         on = f" on {self.base_version}" if self.base_version else ""
@@ -96,6 +98,7 @@ def _version(place: Location, name: str) -> VersionInfo:
         len(delta.payloads),
         index.encoding,
         index.checksum,
+        identity=index.target_identity or "",
     )
 
 

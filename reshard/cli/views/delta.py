@@ -42,3 +42,5 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
         yield Text(note, style="dim")
     yield from map(warning, report.warnings)
     yield Text.assemble("target digest: ", (report.target_digest, "bold"), f" ({report.checksum})")
+    if report.target_identity:
+        yield Text.assemble("identity: ", (report.target_identity, "bold"))

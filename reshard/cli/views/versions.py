@@ -14,9 +14,14 @@ from reshard.geometry.sizes import format_bytes
 
 COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("changed", right=True, rank=1), "newest needs it")  # fmt: skip
 
+ROOT_DIGITS = 12
+"""Shown of the root of an identity: enough to tell two apart; --json has all."""
+
 
 def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
     """A row for each version, and why those lead nowhere that do."""
+    has_roots = any(one.identity for one in versions)
+    columns = (*COLUMNS, Column("identity", rank=2)) if has_roots else COLUMNS
     rows = (
         (
             one.name,
@@ -25,10 +30,11 @@ def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
             format_bytes(one.nbytes),
             f"{one.changed:,}" if one.kind == "delta" else "",
             "yes" if one.is_needed else "no",
+            *((one.identity[:ROOT_DIGITS],) if has_roots else ()),
         )
         for one in versions
     )
-    yield table("", COLUMNS, rows, whole=True)
+    yield table("", columns, rows, whole=True)
     for one in versions:
         if one.problem:
             yield Text(f"{one.name}: {one.problem}")

@@ -61,13 +61,15 @@ def _broken(delta: Delta, before: int) -> PlanError:
 def _check_link(first: Delta, second: Delta) -> None:
     """The base that a delta records must be what the delta before it makes."""
     a, b = first.index, second.index
-    if a.target_digest is None or b.base_digest is None or a.checksum != b.checksum:
-        return
-    if a.target_digest != b.base_digest:
-        raise VerificationError(
-            f"{second.place} was made of other weights than {first.place} makes: its base_digest is {b.base_digest}, but the target_digest of "
-            f"the version {first.version} is {a.target_digest}; the versions are of two runs: {_FULL_VERSION}"
-        )
+    pairs = [("identity", a.target_identity, b.base_identity)]
+    if a.checksum == b.checksum:
+        pairs.insert(0, ("digest", a.target_digest, b.base_digest))
+    for what, made, base in pairs:
+        if None not in (made, base) and made != base:
+            raise VerificationError(
+                f"{second.place} was made of other weights than {first.place} makes: its base_{what} is {base}, but the target_{what} of "
+                f"the version {first.version} is {made}; the versions are of two runs: {_FULL_VERSION}"
+            )
 
 
 def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = None) -> Reader:
@@ -100,7 +102,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
         made=None,
         warnings=(*base.warnings, *_warnings(chain, listing)),
         takes_record=False,
-        version=WeightsVersion(chain[-1].index.version),
+        version=WeightsVersion(chain[-1].index.version, chain[-1].index.target_identity),
     )
 
 

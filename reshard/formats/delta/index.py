@@ -17,6 +17,7 @@ The metadata of a file gives the checksum of all new bytes of each of its tensor
 This project adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
 
     "base_digest", "target_digest"   of all tensors before and after: ``tensors_digest``
+    "base_identity", "target_identity"   the roots of their identities, where the weights before and after record one
     "total_size"                     bytes of all tensors
     "tensors"                        {NAME: [dtype as safetensors names it, shape, checksum of the new bytes]}, all of them
 """
@@ -44,6 +45,7 @@ VERSION_DIGITS = 6
 
 _VERSION = re.compile(r"[0-9]{1,15}")
 _HEX = re.compile(r"[0-9a-f]+")
+_ROOT = re.compile(r"[0-9a-f]{64}")
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
@@ -68,6 +70,7 @@ class DeltaIndex(Struct, frozen=True):
         weight_map: the file of each tensor that changed.
         base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
         tensors: all tensors of the version, by name; None where the writer lists none.
+        base_identity, target_identity: roots of the identities before and after; None where none is recorded.
     """
 
     version: int
@@ -79,6 +82,8 @@ class DeltaIndex(Struct, frozen=True):
     target_digest: str | None = None
     total_size: int | None = None
     tensors: Mapping[str, ListedTensor] | None = None
+    base_identity: str | None = None
+    target_identity: str | None = None
 
 
 def version_text(version: int) -> str:
@@ -118,6 +123,8 @@ def render_index(index: DeltaIndex) -> bytes:
     added = {
         "base_digest": index.base_digest,
         "target_digest": index.target_digest,
+        "base_identity": index.base_identity,
+        "target_identity": index.target_identity,
         "total_size": index.total_size,
     }
     metadata |= {key: value for key, value in added.items() if value is not None}
@@ -155,6 +162,8 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
         _tensors(metadata, checksum, where),
+        _root(metadata, "base_identity", where),
+        _root(metadata, "target_identity", where),
     )
     if found.base_version >= found.version:
         raise _damaged(
@@ -198,6 +207,18 @@ def _digest(metadata: Mapping[str, Any], key: str, checksum: Checksum, where: st
     if key not in metadata:
         return None
     return checked_digest(metadata[key], checksum, f"metadata.{key}", where)
+
+
+def _root(metadata: Mapping[str, Any], key: str, where: str) -> str | None:
+    if key not in metadata:
+        return None
+    found = expect(metadata[key], str, f"metadata.{key}", where)
+    if not _ROOT.fullmatch(found):
+        raise _damaged(
+            where,
+            f"metadata.{key} is {shorten(found)}; expected 64 hex digits, the root of an identity",
+        )
+    return found
 
 
 def checked_digest(value: Any, checksum: Checksum, what: str, where: str) -> str:
