@@ -8,9 +8,13 @@ from typing import Literal
 from msgspec.structs import replace
 
 from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import is_delta, version_text
-from reshard.formats.delta.read_delta import open_delta, version_of_name
-from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.delta.index import version_text
+from reshard.formats.delta.read_delta import (
+    holds_delta,
+    open_delta,
+    version_of_delta,
+    version_of_name,
+)
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
@@ -58,9 +62,9 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
 
     Raises NotACheckpointError where there are none.
     """
-    if _is_delta(root):
+    if holds_delta(root):
         return _needed([_version(root, root.name)])
-    names = [name for name in root.folders() if version_of_name(name) is not None] if root.is_folder() else []  # fmt: skip
+    names = [name for name in root.folders() if version_of_delta(name) is not None] if root.is_folder() else []  # fmt: skip
     if not names:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
@@ -72,18 +76,11 @@ def _number(one: VersionInfo) -> int:
     return int(one.version)
 
 
-def _is_delta(root: Location) -> bool:
-    file = root / INDEX_NAME
-    if not file.is_file():
-        return False
-    return is_delta(json_value(read_bytes(file, what="the index"), str(file)))
-
-
 def _version(place: Location, name: str) -> VersionInfo:
-    version = version_text(version_of_name(name) or 0)
+    version = version_text(version_of_delta(name) or 0)
     nbytes = sum(_sizes(place))
     try:
-        if not _is_delta(place):
+        if not holds_delta(place):
             return _full(place, name, version, nbytes)
         delta = open_delta(place)
     except ReshardError as error:
@@ -105,7 +102,8 @@ def _version(place: Location, name: str) -> VersionInfo:
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
 
-    if committed_format(place) is not None and not _lacks_index(place):
+    may_be_full = version_of_name(name) is not None and not _lacks_index(place)
+    if may_be_full and committed_format(place) is not None:
         return VersionInfo(name, version, "", "full", nbytes)
     return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
 

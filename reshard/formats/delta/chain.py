@@ -164,12 +164,15 @@ def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> Sto
 
 
 def _check_names(base: Reader, delta: Delta) -> None:
-    for name in delta.payloads:
+    for name, payload in delta.payloads.items():
         if name not in base.tensors:
             raise VerificationError(
                 f"{delta.place} changes {name[:200]!r}, which {base.uri} does not have: it is not the base of this delta; give the version "
                 f"{delta.base_version}, or {_FULL_VERSION}"
             )
+        listed = payload.listed
+        if listed is not None and (what := _unlike(base.tensors[name], listed)):
+            raise _other_base(base, delta, what)
 
 
 def _check_tensors(base: Reader, delta: Delta) -> None:
@@ -177,9 +180,13 @@ def _check_tensors(base: Reader, delta: Delta) -> None:
     listed: Mapping[str, ListedTensor] = delta.index.tensors or {}
     what = _first_difference(base, listed)
     if what:
-        raise VerificationError(
-            f"{base.uri} is not the base of {delta.place}: {what}; give the version {delta.base_version}, or {_FULL_VERSION}"
-        )
+        raise _other_base(base, delta, what)
+
+
+def _other_base(base: Reader, delta: Delta, what: str) -> VerificationError:
+    return VerificationError(
+        f"{base.uri} is not the base of {delta.place}: {what}; give the version {delta.base_version}, or {_FULL_VERSION}"
+    )
 
 
 def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
@@ -187,14 +194,21 @@ def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
         tensor = base.tensors.get(name)
         if tensor is None:
             return f"the delta records {name[:200]!r}, which it does not have"
-        found = described(tensor)
-        if (found.dtype, found.shape) != (one.dtype, one.shape):
-            return (
-                f"{name[:200]!r} is {found.dtype} of shape {list(found.shape)}, but the delta records {one.dtype[:20]} of shape "
-                f"{list(one.shape)[:32]}"
-            )
+        if what := _unlike(tensor, one):
+            return what
     more = next((name for name in base.tensors if name not in listed), None)
     return "" if more is None else f"it has {more[:200]!r}, which the delta does not record"
+
+
+def _unlike(tensor: StoredTensor, listed: ListedTensor) -> str:
+    """How a tensor differs from what a delta says of it; "" for not."""
+    found = described(tensor)
+    if (found.dtype, found.shape) == (listed.dtype, listed.shape):
+        return ""
+    return (
+        f"{tensor.spec.name[:200]!r} is {found.dtype} of shape {list(found.shape)}, but the delta records {listed.dtype[:20]} of shape "
+        f"{list(listed.shape)[:32]}"
+    )
 
 
 def described(tensor: StoredTensor) -> ListedTensor:
