@@ -169,7 +169,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
         _tensors(metadata, checksum, where),
-        _changed(metadata, weight_map, where),
+        _changed(metadata, where),
         _root(metadata, "base_identity", where),
         _root(metadata, "target_identity", where),
     )
@@ -179,6 +179,11 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
             f"its version {version_text(found.version)} should be later than its base_version {version_text(found.base_version)}",
         )
     _check_list(found, where)
+    if found.changed is not None and found.changed.keys() != found.weight_map.keys():
+        raise damaged_index(
+            where,
+            "metadata.changed should count the elements of what weight_map names, and of nothing else",
+        )
     return found
 
 
@@ -247,14 +252,10 @@ def _size(metadata: Mapping[str, Any], where: str) -> int | None:
     return found
 
 
-def _changed(
-    metadata: Mapping[str, Any], weight_map: Mapping[str, Any], where: str
-) -> dict[str, int] | None:
+def _changed(metadata: Mapping[str, Any], where: str) -> dict[str, int] | None:
     if "changed" not in metadata:
         return None
     found = expect(metadata["changed"], dict, "metadata.changed", where)
-    if found.keys() != weight_map.keys():
-        raise damaged_index(where, "metadata.changed should count the elements of what weight_map names, and of nothing else")  # fmt: skip
     counts = expect_sizes(list(found.values()), "metadata.changed", where)
     return dict(zip(found, counts, strict=True))
 
