@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from reshard.deltas.compare import compare_sides, lanes_within
 from reshard.deltas.half_published import finish_published
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
+from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
@@ -89,6 +90,7 @@ def make_delta(
     )
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
+    recorded = recorded_roots(old, new, (request.old.root, request.new.root))
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     lanes = lanes_within(limits, left)
     with held_target(place) as transaction:
@@ -101,14 +103,17 @@ def make_delta(
                 transaction.close()
                 budget = replace(limits, max_memory=left)
                 payloads = [
-                    payload_of(request.encoding, made.spec, request.checksum, spool)
+                    payload_of(
+                        request.encoding, made.spec, request.checksum, spool, recorded.are_there
+                    )
                     for made in new.mapping.tensors
                 ]
                 compare_sides(old, new, payloads, budget, lanes, progress)
+                check_identified_bytes(recorded, (old, new), payloads)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
-                index = _index(request, version, base_version, payloads, files)
+                index = _index(request, version, base_version, recorded, payloads, files)
                 transaction.mark(_marks(index, place))
                 if _states(request) != before:
                     raise SourceChangedError(
@@ -186,6 +191,7 @@ def _index(
     request: DeltaRequest,
     version: int,
     base_version: int,
+    recorded: RecordedRoots,
     payloads: Sequence[TensorPayload],
     files: Sequence[PayloadFile],
 ) -> DeltaIndex:
@@ -202,6 +208,8 @@ def _index(
         sum(one.spec.nbytes for one in payloads),
         after,
         {one.spec.name: one.changed for one in payloads if one.changed},
+        None if recorded.old is None else recorded.old.root,
+        None if recorded.new is None else recorded.new.root,
     )
 
 
@@ -240,4 +248,6 @@ def _report(
         index.target_digest or "",
         0.0,
         tensors,
+        base_identity=index.base_identity or "",
+        target_identity=index.target_identity or "",
     )

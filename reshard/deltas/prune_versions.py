@@ -73,11 +73,12 @@ def _refuse_damaged(one: VersionInfo) -> None:
 
 
 def _unneeded(found: Sequence[VersionInfo], keep: int) -> tuple[VersionInfo, ...]:
-    """Those before the newest that can be made: a later one may be in the making."""
+    """Those before the newest that can be made: a later one may be in the making. Deltas of SkyRL are only read."""
     needed, newest = needed_by(found, keep), _newest(found)
     later = [one for one in found if int(one.version) > newest]
     needed |= {one.base_version for one in later}
-    return tuple(one for one in found if int(one.version) <= newest and one.version not in needed)
+    ours = [one for one in found if version_of_name(one.name) is not None]
+    return tuple(one for one in ours if int(one.version) <= newest and one.version not in needed)
 
 
 def _newest(found: Sequence[VersionInfo]) -> int:

@@ -20,7 +20,7 @@ LIKE = {
 }
 OLD = bytes_of(LIKE)
 NEW = changed(OLD, 0.02, 1) | {"same": OLD["same"]}
-FLIPS = 20
+FLIPS = 12
 """In each header, and in the data of each file."""
 
 

@@ -26,6 +26,8 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
     yield from changes_view(report.tensors.values(), show_all)
     yield from map(warning, report.warnings)
     yield Text.assemble("target digest: ", (report.target_digest, "bold"), f" ({report.checksum})")
+    if report.target_identity:
+        yield Text.assemble("identity: ", (report.target_identity, "bold"))
 
 
 def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[RenderableType]:

@@ -15,9 +15,14 @@ from reshard.geometry.sizes import format_bytes
 
 COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("tensors", right=True, rank=1), Column("elements", right=True, rank=2), "newest needs it")  # fmt: skip
 
+ROOT_DIGITS = 12
+"""Shown of the root of an identity: enough to tell two apart; --json has all."""
+
 
 def versions_view(versions: Sequence[VersionInfo], show_all: bool) -> Iterator[RenderableType]:
     """A row for each version with how much a delta changes, and why those lead nowhere that do; of one delta also its tensors."""
+    has_roots = any(one.identity for one in versions)
+    columns = (*COLUMNS, Column("identity", rank=2)) if has_roots else COLUMNS
     rows = (
         (
             one.name,
@@ -27,10 +32,11 @@ def versions_view(versions: Sequence[VersionInfo], show_all: bool) -> Iterator[R
             f"{one.changed:,}" if one.kind == "delta" else "",
             "" if one.changed_elements is None else f"{one.changed_elements:,}",
             "yes" if one.is_needed else "no",
+            *((one.identity[:ROOT_DIGITS],) if has_roots else ()),
         )
         for one in versions
     )
-    yield table("", COLUMNS, rows, whole=True)
+    yield table("", columns, rows, whole=True)
     for one in versions:
         if one.problem:
             yield Text(f"{one.name}: {one.problem}")
