@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
+from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.target_files import SHARD_BYTES, FilesOf
 from reshard.formats.tensorflow.bundle import NUMBERS
 from reshard.formats.tensorflow.files import FORMAT
 from reshard.formats.tensorflow.reader import TensorflowChunks
@@ -27,22 +29,41 @@ class TensorflowForm(Form, frozen=True):
     Attributes:
         names: whose names tensors have: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of
             TensorFlow 1 does.
+        files: data file i has slice i of each tensor (``"ranks"``), or each has at most ``file_bytes`` (``"shards"``), or there is one.
+        file_bytes: a larger slice has a file of its own.
     """
 
     format: ClassVar[str] = FORMAT
 
     names: Literal["objects", "variables"] = "objects"
+    files: FilesOf = "ranks"
+    file_bytes: int = SHARD_BYTES
 
     @property
     def file(self) -> str:
         return FILES_OF_PREFIX
 
 
-def tensorflow_form(source: Reader) -> TensorflowForm:
-    """The form of a target of a source: names of variables stay what they are."""
-    chunks = source.chunks
+def tensorflow_form(options: Mapping[str, Any], source: Reader) -> TensorflowForm:
+    """The form that the parsed options ask for: names of variables stay what they are.
+
+    Raises PlanError for options that contradict each other or TensorFlow.
+    """
+    chunks, file_bytes = source.chunks, options["file_bytes"]
     is_of_variables = isinstance(chunks, TensorflowChunks) and chunks.is_of_variables
-    return TensorflowForm("variables" if is_of_variables else "objects")
+    files: FilesOf = options["files"] or ("ranks" if file_bytes is None else "shards")
+    if files == "dcp":
+        raise PlanError(
+            "files is 'dcp', which is a form of safetensors; TensorFlow has a data file for each shard ('ranks'), data files of a size "
+            "('shards'), or one ('one'): ask for one of these (files)"
+        )
+    if file_bytes is not None and files != "shards":
+        raise PlanError(
+            f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
+        )
+    return TensorflowForm(
+        "variables" if is_of_variables else "objects", files, file_bytes or SHARD_BYTES
+    )
 
 
 def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:

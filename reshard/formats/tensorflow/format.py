@@ -12,6 +12,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised, refuse_surrogates
 from reshard.formats.slices.record_files import RecordedFolder
+from reshard.formats.target_files import FILES
 from reshard.formats.tensorflow.files import FORMAT, bundle_files
 from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
 from reshard.formats.tensorflow.reader import (
@@ -35,6 +36,7 @@ class Tensorflow(Format):
         leaf_bytes=OPENED_TENSOR_BYTES,
         tensors_only=True,
         holds_texts=True,
+        options=FILES,
         by_prefix=True,
     )
 
@@ -53,8 +55,8 @@ class Tensorflow(Format):
     ) -> Reader:
         return open_tensorflow(root, record, uri)
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:  # noqa: ARG002
-        return tensorflow_form(source)
+    def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:
+        return tensorflow_form(options, source)
 
     def arrange(
         self,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
 from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, Entry, box_of
@@ -67,7 +69,8 @@ class OtherLeaves:
             self.memory_bytes, HELD * nbytes + STRING_MEMORY * math.prod(entry.shape)
         )
         digest = f"{'x'.join(map(str, entry.shape))} {crc:08x}".strip()
-        return Leaf(name, path, tensor=False, meta=meta | {"digest": digest, "carried": carried})
+        known = meta | {"digest": digest, "carried": replace(carried, crc=crc)}
+        return Leaf(name, path, tensor=False, meta=known)
 
     def _carried(self, found: IndexEntry) -> Carried:
         shape = found.entry.shape
