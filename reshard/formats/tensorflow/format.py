@@ -68,7 +68,17 @@ class Tensorflow(Format):
         return arrange(tensor, source)
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
-        return warnings(target)
+        form = cast("TensorflowForm", target.form)
+        yield from warnings(target)
+        if form.graph is not None:
+            from reshard.formats.tensorflow.write.graph import target_graph, target_keys
+
+            _, lacking = target_graph(form, target_keys(target, form).values())
+            if lacking:
+                yield (
+                    f"the object graph is made of the names, and not kept from the source, whose graph does not have {lacking!r}: "
+                    "objects that had several paths have one"
+                )
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
         from reshard.formats.tensorflow.write.file_map import plan_files

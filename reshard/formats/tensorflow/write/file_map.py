@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C
-from reshard.errors import CorruptError, PlanError
+from reshard.errors import CorruptError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Carried
 from reshard.formats.file_map import (
@@ -26,7 +26,6 @@ from reshard.formats.file_map import (
     StoredRanges,
 )
 from reshard.formats.slices.slice_file import (
-    leaf_path,
     target_record,
 )
 from reshard.formats.tensorflow.bundle import (
@@ -39,7 +38,7 @@ from reshard.formats.tensorflow.bundle import (
 )
 from reshard.formats.tensorflow.files import INDEX, RECORD
 from reshard.formats.tensorflow.form import TensorflowForm
-from reshard.formats.tensorflow.names import OBJECT_GRAPH, VALUE, key_of
+from reshard.formats.tensorflow.names import OBJECT_GRAPH
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import (
     joined_bytes,
@@ -48,7 +47,7 @@ from reshard.formats.tensorflow.strings import (
     stored_strings,
 )
 from reshard.formats.tensorflow.write.data_files import carried_strings, place_data
-from reshard.formats.tensorflow.write.graph import object_graph
+from reshard.formats.tensorflow.write.graph import target_graph, target_keys
 from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local.staging import STAGED_PREFIX
@@ -82,7 +81,7 @@ class _Planned:
 
     def __init__(self, target: TargetCheckpoint, form: TensorflowForm) -> None:
         self._target = target
-        self._keys = _keys(target, form)
+        self._keys = target_keys(target, form)
         self._texts = dict(_stored_texts(self._texts_by_key(form)))
         head = b"".join(text.stored for text in self._texts.values())
         self._data = place_data(target, form, len(head))
@@ -101,8 +100,7 @@ class _Planned:
             if leaf.text is not None
         }
         if form.names == "objects":
-            keys = (key for key in self._keys.values() if key.endswith(VALUE))
-            texts[OBJECT_GRAPH] = object_graph(keys)
+            texts[OBJECT_GRAPH], _ = target_graph(form, self._keys.values())
         return texts
 
     def _inserts_by_file(self) -> dict[str, list[Insert]]:
@@ -173,20 +171,6 @@ class _Planned:
         yield key, entry_bytes(Entry(dtype, shape, slices=tuple(extents)))
         for index, one in zip(indices, extents, strict=True):
             yield slice_key(key, one), entry_bytes(entry(index))
-
-
-def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
-    """The key of each leaf, by its name. Raises PlanError for two that are equal."""
-    names: dict[str, str] = {}
-    for leaf in target.leaves:
-        if leaf.tensor or leaf.carried or leaf.text is not None:
-            key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
-            if key in names:
-                raise PlanError(
-                    f"{names[key]!r} and {leaf.name!r} would both have the key {key!r} in TensorFlow; rename one of them (rename)"
-                )
-            names[key] = leaf.name
-    return {name: key for key, name in names.items()}
 
 
 def _strings(name: str, carried: Carried, _: StoredRanges) -> bytes:
