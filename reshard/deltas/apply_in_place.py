@@ -105,7 +105,8 @@ def _record(
         with closing(Spool(str(where.hidden), PARTIAL_JOURNAL)) as spool:
             found = record_changes(changed, spool, budget, progress)
             version = max(delta.index.version for delta in deltas)
-            write_plan(spool, new_version(reader, where.place, files, version, found))
+            plan = new_version(reader, where.place, files, version, found, changed.warnings)
+            write_plan(spool, plan, limits.max_memory)
         if _states(where, deltas) != before:
             raise SourceChangedError(
                 f"{str(where.root)!r} or a delta changed while they were read; nothing was changed here; run again when nothing writes to them"
@@ -122,7 +123,7 @@ def _finish(where: InPlace, limits: Limits, progress: Tell | None) -> InPlaceRep
     """Makes the change that a journal has decided, whatever part of it is made."""
     try:
         found = where.journal.status("the journal")
-        with open_journal(where.journal) as journal:
+        with open_journal(where.journal, limits.max_memory) as journal:
             plan, written = journal.plan, 0
             if not where.is_done:
                 take_away(where, plan.files, plan.records)
@@ -147,7 +148,17 @@ def _already_done(
     tensor_digests(reader, budget, progress=progress, stage="reading")
     version = version_text(max(delta.index.version for delta in deltas))
     return InPlaceReport(
-        "", version, version, 0, len(reader.tensors), 0, 0, 0, 0.0, already_done=True
+        "",
+        version,
+        version,
+        0,
+        len(reader.tensors),
+        0,
+        0,
+        0,
+        0.0,
+        already_done=True,
+        warnings=tuple(reader.warnings),
     )
 
 
@@ -163,6 +174,7 @@ def _report(plan: RedoPlan, written: int, journal_bytes: int) -> InPlaceReport:
         written,
         0.0,
         removed=plan.records,
+        warnings=plan.warnings,
     )
 
 

@@ -48,6 +48,7 @@ def new_version(
     files: Sequence[str],
     version: int,
     found: Sequence[RecordedTensor],
+    warnings: Sequence[str],
 ) -> RedoPlan:
     """What the folder becomes, which has these files (``changing_files``) and of which this was found."""
     index = next(filter(is_index, files), None)
@@ -67,6 +68,7 @@ def new_version(
         written,
         redone,
         len(reader.tensors),
+        tuple(warnings),
     )
 
 

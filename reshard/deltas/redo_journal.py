@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from reshard.deltas.redo_frames import BadFrameError, Frame, frames_in
-from reshard.errors import CorruptError
+from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.delta.checksums import HEX_DIGITS, Checksum
 from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.model_name import is_index, is_weights
@@ -31,10 +31,10 @@ from reshard.storage.location import Location
 
 _TAIL = struct.Struct("<QQI8s")
 _MAGIC = b"reshredo"
-_READ_BYTES = 1 << 20
+_READ_BYTES = MIB = 1 << 20
 
-MOST_TABLE_BYTES = 1 << 30
-"""A million tensors take a third of it."""
+_DECODED = 4
+"""Memory of a table, in bytes of its JSON, an overestimate; so much again is left for what is done with it."""
 
 
 class RedoTensor(Struct, frozen=True):
@@ -67,6 +67,7 @@ class RedoPlan(Struct, frozen=True):
         written: files that are written anew, the index last.
         tensors: those that change.
         all_tensors: how many there are.
+        warnings: what a person should know of the deltas.
     """
 
     version: int
@@ -76,6 +77,7 @@ class RedoPlan(Struct, frozen=True):
     written: dict[str, str]
     tensors: tuple[RedoTensor, ...]
     all_tensors: int
+    warnings: tuple[str, ...] = ()
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -83,9 +85,10 @@ class RedoPlan(Struct, frozen=True):
         return tuple(name for name in self.files if not is_index(name))
 
 
-def write_plan(spool: Spool, plan: RedoPlan) -> None:
-    """Ends a journal."""
+def write_plan(spool: Spool, plan: RedoPlan, max_memory: int) -> None:
+    """Ends a journal. Raises MemoryBudgetError where it could not be read again."""
     data = msgspec.json.encode(plan)
+    _check_memory(len(data), max_memory)
     table = Spooled([])
     spool.append(table, data)
     ((offset, length),) = table.parts
@@ -98,16 +101,16 @@ class Journal:
     Attributes:
         plan: what the folder becomes.
 
-    Raises CorruptError where it is damaged, or cannot be one.
+    Raises CorruptError where it is damaged, or cannot be one; MemoryBudgetError where its table does not fit.
     """
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, place: Location, max_memory: int) -> None:
         self._place = place
         found = place.status("the journal")
         size = 0 if found is None else found.nbytes
         self._file: OpenFile = place.open(what="the journal")
         try:
-            self.plan = self._read_plan(size)
+            self.plan = self._read_plan(size, max_memory)
         except BaseException:
             self.close()
             raise
@@ -128,15 +131,16 @@ class Journal:
             for at in range(start, start + length, _READ_BYTES):
                 yield self._file.read(at, min(_READ_BYTES, start + length - at))
 
-    def _read_plan(self, size: int) -> RedoPlan:
+    def _read_plan(self, size: int, max_memory: int) -> RedoPlan:
         if size < _TAIL.size:
             raise self._damaged(f"it has {size} bytes")
         tail = self._file.read(size - _TAIL.size, _TAIL.size)
         if len(tail) < _TAIL.size:
             raise self._damaged("it ends early")
         offset, length, crc, magic = _TAIL.unpack(tail)
-        if magic != _MAGIC or offset + length + _TAIL.size != size or length > MOST_TABLE_BYTES:
+        if magic != _MAGIC or offset + length + _TAIL.size != size:
             raise self._damaged("it does not end as a journal does")
+        _check_memory(length, max_memory)
         data = self._file.read(offset, length)
         if zlib.crc32(data) != crc:
             raise self._damaged("the CRC-32 of its table is another one")
@@ -155,9 +159,20 @@ class Journal:
         )
 
 
-def open_journal(place: Location) -> closing[Journal]:
+def open_journal(place: Location, max_memory: int) -> closing[Journal]:
     """A journal, for a block."""
-    return closing(Journal(place))
+    return closing(Journal(place, max_memory))
+
+
+def _check_memory(table_bytes: int, max_memory: int) -> None:
+    need = 2 * _DECODED * table_bytes
+    if need > max_memory:
+        mib = -(-need // MIB)
+        raise MemoryBudgetError(
+            f"to change these tensors in place takes {mib} MiB for the table of the journal, but {max_memory / MIB:.4g} MiB are allowed; allow "
+            f"max_memory of {mib}MiB",
+            smallest_bytes=mib * MIB,
+        )
 
 
 def _problems(plan: RedoPlan, frames_end: int) -> Iterator[str]:

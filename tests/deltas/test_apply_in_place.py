@@ -145,8 +145,9 @@ def test_any_rate_gives_what_a_receiver_makes(
     for number, rate in enumerate(rates):
         states.append(step(states[-1], rate, number))
         write_delta(work, number + 1, states[-2], states[-1], encoding, checksum)
-    reshard.apply_in_place(base, sorted(work.glob("weight_v*")), max_memory="64MiB")
+    report = reshard.apply_in_place(base, sorted(work.glob("weight_v*")), max_memory="64MiB")
     assert stored(base) == states[-1]
+    assert "records no checksums of the tensors that it does not change" in report.warnings[0]
 
 
 def test_records_fit_or_go(tmp_path: Path) -> None:
@@ -331,6 +332,9 @@ def test_other_programs_find_no_weights_in_it_and_the_same_call_ends_it(
 ) -> None:
     assert [one.name for one in halfway.iterdir() if not one.is_dir()] == ["config.json"]
     assert not reshard.is_checkpoint(halfway)
+    below = write_full(halfway / "below", V0, LIKE)
+    assert reshard.inspect(below)
+    shutil.rmtree(below)
     with pytest.raises(reshard.TargetExistsError, match="contains something other than a checkpoint"):  # fmt: skip
         reshard.convert(halfway.parent / "full/v0", halfway, to="safetensors", overwrite=True)
     (halfway / "model-00001-of-00002.safetensors").write_bytes(b"copied")

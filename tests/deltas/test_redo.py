@@ -27,6 +27,7 @@ from reshard.deltas.redo_journal import Journal, RedoPlan, RedoTensor, write_pla
 from reshard.storage.local.spool import Spool, Spooled
 from reshard.storage.location import locate
 
+MEMORY = 1 << 30
 NBYTES = 2 * BLOCK_BYTES + 777
 
 
@@ -90,12 +91,12 @@ PLAN = RedoPlan(7, None, ("model.safetensors",), ("identity.json",), {"model.saf
 def journal(folder: Path, plan: Any = PLAN) -> Path:
     with closing(Spool(str(folder), "redo")) as spool:
         spool.append(Spooled([]), b"no frames")
-        write_plan(spool, plan)
+        write_plan(spool, plan, MEMORY)
     return folder / "redo"
 
 
 def test_a_journal_says_what_was_written(tmp_path: Path) -> None:
-    with closing(Journal(locate(journal(tmp_path)))) as opened:
+    with closing(Journal(locate(journal(tmp_path)), MEMORY)) as opened:
         assert opened.plan == PLAN
         with pytest.raises(reshard.CorruptError, match=r"journal of a change in place is damaged: 'a' has 9 bytes are left over.*restore the folder from"):  # fmt: skip
             list(opened.frames(TENSOR))
@@ -123,7 +124,7 @@ def test_a_journal_from_strangers_is_refused(
 ) -> None:
     path = journal(tmp_path, {**msgspec.to_builtins(PLAN), **msgspec.to_builtins(change)})
     with pytest.raises(reshard.CorruptError, match=f"is damaged: .*{text}"):
-        Journal(locate(path))
+        Journal(locate(path), MEMORY)
 
 
 def test_every_flipped_bit_of_the_table_is_found(tmp_path: Path) -> None:
@@ -134,7 +135,24 @@ def test_every_flipped_bit_of_the_table_is_found(tmp_path: Path) -> None:
         damaged[at] ^= 1 << at % 8
         path.write_bytes(damaged)
         with pytest.raises(reshard.CorruptError, match="the journal of a change in place is damaged"):  # fmt: skip
-            Journal(locate(path))
+            Journal(locate(path), MEMORY)
     path.write_bytes(b"")
     with pytest.raises(reshard.CorruptError, match="it has 0 bytes"):
-        Journal(locate(path))
+        Journal(locate(path), MEMORY)
+
+
+def test_a_table_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
+    many = replace(PLAN, tensors=(TENSOR,) * 2000)
+    text = (
+        "takes 3 MiB for the table of the journal, but 1 MiB are allowed; allow max_memory of 3MiB"
+    )
+    path = journal(tmp_path, many)
+    with pytest.raises(reshard.MemoryBudgetError, match=text) as caught:
+        Journal(locate(path), 1 << 20)
+    assert caught.value.smallest_bytes == 3 << 20
+    with closing(Journal(locate(path), 3 << 20)) as opened:
+        assert len(opened.plan.tensors) == 2000
+    (tmp_path / "again").mkdir()
+    spool = Spool(str(tmp_path / "again"), "redo")
+    with closing(spool), pytest.raises(reshard.MemoryBudgetError, match=text):
+        write_plan(spool, many, 1 << 20)

@@ -105,6 +105,6 @@ def _apply_in_place(
     elif quiet:
         warn(report.warnings)
     else:
-        from reshard.cli.views.delta import in_place_view
+        from reshard.cli.views.in_place import in_place_view
 
         print_all(in_place_view(report))

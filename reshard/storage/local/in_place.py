@@ -99,8 +99,10 @@ def is_between_versions(place: Location) -> bool:
     """Whether a folder on a disk, or that of a file, is being changed in place, or was when its run was interrupted."""
     if not place.traits.renames:
         return False
-    folders = (place, place.parent)
-    return any((folder / HIDDEN / _JOURNAL).exists() for folder in folders)
+    below = f"{HIDDEN}/{_JOURNAL}"
+    return (place / below).exists() or (
+        (place.parent / below).exists() and not (place.is_folder() and place.name != HIDDEN)
+    )
 
 
 def check_changeable(where: InPlace, files: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -47,6 +48,7 @@ class Spool:
     def __init__(self, folder: str | None, name: str = "") -> None:
         folder = folder or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  POSIX names it
         self._name = f"{folder}/{name}" if name else folder
+        self._is_kept = bool(name)
         with storage_errors("make a temporary file in" if not name else "create", self._name):
             self._fd = os.open(self._name, _NEW, 0o666) if name else _open_without_name(folder)
         self._end = 0
@@ -73,7 +75,7 @@ class Spool:
 
     def close(self) -> None:
         """Closes the file, which is gone then if it has no name."""
-        with storage_errors("close", self._name):
+        with storage_errors("close", self._name) if self._is_kept else suppress(OSError):
             os.close(self._fd)
 
 
