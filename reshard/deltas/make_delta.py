@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.deltas.fill import fill_windows
+from reshard.deltas.compare import compare_sides, lanes_within
+from reshard.deltas.half_published import finish_published
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
+from reshard.deltas.sides import delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
-from reshard.deltas.windows import Window, rounds
-from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
-from reshard.engine.progress import Progress, tell_bytes
+from reshard.engine.progress import Progress
 from reshard.errors import (
-    MemoryBudgetError,
     PlanError,
     ResumeError,
     SourceChangedError,
@@ -46,7 +41,6 @@ from reshard.formats.delta.index import (
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
-from reshard.geometry.sizes import format_bytes
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
@@ -54,22 +48,6 @@ from reshard.storage.local.spool import Spool
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import check_place, held_target
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Bytes = npt.NDArray[np.uint8]
-
-_SHARE = 4
-"""The windows of each side take a quarter of the memory; half of it is for reading."""
-
-_COMPRESSING_BYTES = 4 << 20
-"""Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
-
-_LEAST_WINDOW_BYTES = 256 << 10
-"""With smaller windows, each round would cost more than what it compares."""
-
-MIB = 1 << 20
 
 _MADE_BY = {"made_by": "reshard.delta"}
 
@@ -114,17 +92,23 @@ def make_delta(
         refuse_wrapping(request.encoding, made.spec)
     recorded = recorded_roots(old, new, (request.old.root, request.new.root))
     left = left_to_read(limits.max_memory, old.reader, new.reader)
-    threads = _compressing_threads(limits, left)
+    lanes = lanes_within(limits, left)
     with held_target(place) as transaction:
-        _check_new(place, request)  # another process may have published
         _refuse_other_runs(place, transaction.left_by())
         try:
+            finish_published(place, transaction)
+            _check_new(locate(request.target), request)  # another process may have published
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()
                 budget = replace(limits, max_memory=left)
-                with_crcs = recorded.are_there
-                payloads = _compared(old, new, request, spool, budget, threads, with_crcs, progress)
+                payloads = [
+                    payload_of(
+                        request.encoding, made.spec, request.checksum, spool, recorded.are_there
+                    )
+                    for made in new.mapping.tensors
+                ]
+                compare_sides(old, new, payloads, budget, lanes, progress)
                 check_identified_bytes(recorded, (old, new), payloads)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
@@ -186,22 +170,6 @@ def _refuse_other_runs(place: Location, left: Mapping[str, Any] | None) -> None:
         )
 
 
-def _compressing_threads(limits: Limits, left: int) -> int:
-    """How many threads compress: each has a compressor beside windows that are not too small.
-
-    Raises MemoryBudgetError where one does not fit.
-    """
-    fit = (left - _SHARE * _LEAST_WINDOW_BYTES) // _COMPRESSING_BYTES
-    if fit < 1:
-        smallest = limits.max_memory - left + _COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES
-        raise MemoryBudgetError(
-            f"to compare and compress takes {format_bytes(_COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES)} beside what is open, but max_memory "
-            f"is {format_bytes(limits.max_memory)}; allow {-(-smallest // MIB)}MiB",
-            smallest_bytes=smallest,
-        )
-    return min(limits.workers, fit)
-
-
 def _spool_folder(place: Location) -> str | None:
     """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
     return place.parent.path if place.traits.renames else None
@@ -217,57 +185,6 @@ def _marks(index: DeltaIndex, place: Location) -> dict[str, bytes]:
     """The files that say that the version is whole; the index last."""
     marks = {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
     return {**marks, INDEX_NAME: render_index(index)}
-
-
-def _compared(
-    old: DeltaSide,
-    new: DeltaSide,
-    request: DeltaRequest,
-    spool: Spool,
-    limits: Limits,
-    compressing: int,
-    with_crcs: tuple[bool, bool],
-    progress: Callable[[Progress], None] | None,
-) -> list[TensorPayload]:
-    """The payload of each tensor, in their order; ``compressing``: in how many threads; ``with_crcs`` as for ``TensorPayload.add``."""
-    olds, news = old.tensors, new.tensors
-    specs = [made.spec for made in new.mapping.tensors]
-    most = (limits.max_memory - compressing * _COMPRESSING_BYTES) // _SHARE
-    made: dict[str, TensorPayload] = {}
-    total = sum(spec.nbytes for spec in specs)
-    tell = tell_bytes(2 * total, "comparing", progress)
-    reading = replace(limits, max_memory=limits.max_memory - 2 * most)
-    largest = min(sum(-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs), most + ALIGNMENT)
-    memories = np.empty(largest, np.uint8), np.empty(largest, np.uint8)
-    with ThreadPoolExecutor(compressing, "reshard.delta") as threads:
-        for windows in rounds(specs, most):
-            names = [window.spec.name for window in windows]
-            before = fill_windows(
-                old.reader, [olds[n] for n in names], windows, memories[0], reading
-            )
-            after = fill_windows(
-                new.reader, [news[n] for n in names], windows, memories[1], reading
-            )
-            for window in windows:
-                name = window.spec.name
-                if name not in made:
-                    made[name] = payload_of(
-                        request.encoding, news[name].spec, request.checksum, spool
-                    )
-            given = [made[name] for name in names]
-            add = partial(_added, with_crcs)
-            for window in threads.map(add, given, windows, before, after):
-                tell(window.spec.name, 2 * window.nbytes)
-    return [made[spec.name] for spec in specs]
-
-
-def _added(
-    with_crcs: tuple[bool, bool], payload: TensorPayload, window: Window, old: Bytes, new: Bytes
-) -> Window:
-    payload.add(old, new, window.start, with_crcs)
-    if window.is_last:
-        payload.finish()
-    return window
 
 
 def _index(
@@ -290,6 +207,7 @@ def _index(
         tensors_digest(request.checksum, after),
         sum(one.spec.nbytes for one in payloads),
         after,
+        {one.spec.name: one.changed for one in payloads if one.changed},
         None if recorded.old is None else recorded.old.root,
         None if recorded.new is None else recorded.new.root,
     )

@@ -40,20 +40,23 @@ class TensorPayload(ABC):
         crcs: the digests of all bytes before and after as ``fingerprint`` has them, if they were asked for; 16 hex digits.
     """
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
         self.spec = spec
         self.changed = 0
         self.frame = Spooled([])
         self.spool = spool
         self._old, self._new = hasher(checksum), hasher(checksum)
+        self._with_crcs = with_crcs
         self._crcs = [0, 0]
 
-    def add(self, old: Bytes, new: Bytes, start: int, with_crcs: tuple[bool, bool]) -> None:
-        """The next bytes of both, which begin at byte ``start`` of the tensor; ``with_crcs``: of which of both to take it."""
+    def add(self, old: Bytes, new: Bytes, start: int) -> None:
+        """The next bytes of both, which begin at byte ``start`` of the tensor."""
         self._old.update(old.data)
         self._new.update(new.data)
         for side, data in enumerate((old, new)):
-            if with_crcs[side]:
+            if self._with_crcs[side]:
                 self._crcs[side] = digest_of_bytes(data.data, self._crcs[side])
         for at in range(0, len(old), BLOCK_BYTES):
             difference = np.bitwise_xor(old[at : at + BLOCK_BYTES], new[at : at + BLOCK_BYTES])
@@ -81,8 +84,10 @@ class TensorPayload(ABC):
 class XorPayload(TensorPayload):
     """The XOR of all bytes."""
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
-        super().__init__(spec, checksum, spool)
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
+        super().__init__(spec, checksum, spool, with_crcs)
         # Made with the first block and gone with the last: there may be any number of tensors.
         self._compressor: Any = None
 
@@ -100,8 +105,10 @@ class XorPayload(TensorPayload):
 class ShuffledXorPayload(XorPayload):
     """The XOR of all bytes of elements of two bytes, shuffled in blocks that are counted from the beginning of the tensor."""
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
-        super().__init__(spec, checksum, spool)
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
+        super().__init__(spec, checksum, spool, with_crcs)
         self._waiting = np.empty(0, np.uint8)
 
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:
@@ -122,8 +129,10 @@ class ShuffledXorPayload(XorPayload):
 class OverwritePayload(TensorPayload):
     """The positions of the bytes that differ, and what they become. Both are spooled: their number comes first in the frame."""
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
-        super().__init__(spec, checksum, spool)
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
+        super().__init__(spec, checksum, spool, with_crcs)
         self._positions, self._values = Spooled([]), Spooled([])
 
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:
@@ -144,13 +153,17 @@ class OverwritePayload(TensorPayload):
 
 
 def payload_of(
-    encoding: Encoded, spec: TensorSpec, checksum: Checksum, spool: Spool
+    encoding: Encoded,
+    spec: TensorSpec,
+    checksum: Checksum,
+    spool: Spool,
+    with_crcs: tuple[bool, bool],
 ) -> TensorPayload:
-    """A payload to which nothing was added yet."""
+    """A payload to which nothing was added yet; ``with_crcs``: of which of both sides to take the CRC, too."""
     if encoding == "overwrite":
-        return OverwritePayload(spec, checksum, spool)
+        return OverwritePayload(spec, checksum, spool, with_crcs)
     is_shuffled = encoding == "xor-shuffled" and spec.itemsize == SHUFFLED_ITEMSIZE
-    return (ShuffledXorPayload if is_shuffled else XorPayload)(spec, checksum, spool)
+    return (ShuffledXorPayload if is_shuffled else XorPayload)(spec, checksum, spool, with_crcs)
 
 
 def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:

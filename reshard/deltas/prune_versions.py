@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.deltas.half_published import finish_published, is_half_published
 from reshard.deltas.versions import VersionInfo, needed_by, versions_of
 from reshard.errors import CorruptError, MissingError, TargetBusyError
 from reshard.formats.delta.read_delta import version_of_name
@@ -94,10 +95,21 @@ def _leftovers(root: Location, newest: int, *, dry_run: bool) -> tuple[Leftovers
         if version is None or version > newest:
             continue
         try:
-            found.append(remove_leftovers(str(root / name), dry_run=dry_run))
+            if is_half_published(root / name):
+                _finish(root / name, dry_run=dry_run)
+            else:
+                found.append(remove_leftovers(str(root / name), dry_run=dry_run))
         except (MissingError, TargetBusyError):  # gone, or at work
             continue
     return tuple(found)
+
+
+def _finish(place: Location, *, dry_run: bool) -> None:
+    if dry_run:
+        return
+    with held_target(place, unsafe=True) as transaction:
+        finish_published(place, transaction)
+        transaction.abort()
 
 
 def _remove(place: Location) -> None:

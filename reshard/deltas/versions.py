@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from math import prod
 from typing import Literal
 
 from msgspec.structs import replace
 
+from reshard.deltas.report import DeltaTensor
 from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import version_text
+from reshard.formats.delta.index import ListedTensor, version_text
 from reshard.formats.delta.read_delta import (
+    Delta,
+    Payload,
     holds_delta,
     open_delta,
     version_of_delta,
     version_of_name,
 )
+from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
+from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
 from reshard.storage.location import Location
@@ -33,9 +39,11 @@ class VersionInfo(Record, frozen=True):
         nbytes: of its files.
         changed: how many tensors a delta changes.
         encoding, checksum: of a delta's payloads.
+        changed_elements: of all its tensors; None where the writer of a delta does not count them.
         identity: the root that a delta records of what it makes; "" for none.
         is_needed: whether the newest version that can be made needs it.
         problem: why it leads nowhere; "" for nothing.
+        tensors: what changed, of a delta that was asked for by itself and whose writer counts it; else empty.
     """
 
     name: str
@@ -46,8 +54,10 @@ class VersionInfo(Record, frozen=True):
     changed: int = 0
     encoding: str = ""
     checksum: str = ""
+    changed_elements: int | None = None
     is_needed: bool = False
     problem: str = ""
+    tensors: tuple[DeltaTensor, ...] = ()
     identity: str = ""
 
     def __str__(self) -> str:
@@ -63,7 +73,10 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
     Raises NotACheckpointError where there are none.
     """
     if holds_delta(root):
-        return _needed([_version(root, root.name)])
+        (found,) = _needed([_version(root, root.name)])
+        return (
+            found if found.kind != "delta" else replace(found, tensors=_changes(open_delta(root))),
+        )
     names = [name for name in root.folders() if version_of_delta(name) is not None] if root.is_folder() else []  # fmt: skip
     if not names:
         raise NotACheckpointError(
@@ -95,8 +108,31 @@ def _version(place: Location, name: str) -> VersionInfo:
         len(delta.payloads),
         index.encoding,
         index.checksum,
+        None if index.changed is None else sum(index.changed.values()),
         identity=index.target_identity or "",
     )
+
+
+def _changes(delta: Delta) -> tuple[DeltaTensor, ...]:
+    """How much changed of each tensor; empty where that is not recorded."""
+    index = delta.index
+    if index.tensors is None or index.changed is None:
+        return ()
+    changed, listed = index.changed, index.tensors
+    return tuple(
+        _change(n, listed[n], changed[n], one, index.weight_map[n])
+        for n, one in delta.payloads.items()
+    )
+
+
+def _change(
+    name: str, listed: ListedTensor, changed: int, payload: Payload, file: str
+) -> DeltaTensor:
+    dtype = dtype_of(listed.dtype, f"the delta's tensor {name[:200]!r}")
+    shape = element_shape(dtype, listed.shape, f"the shape of {name[:200]!r}")
+    elements = prod(shape)
+    nbytes = elements * storage_bytes(dtype)
+    return DeltaTensor(name, dtype, shape, nbytes, elements, changed, payload.piece.nbytes, file)
 
 
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:

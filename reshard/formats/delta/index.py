@@ -74,6 +74,7 @@ class DeltaIndex(Struct, frozen=True):
         weight_map: the file of each tensor that changed.
         base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
         tensors: all tensors of the version, by name; None where the writer lists none.
+        changed: how many elements differ, of each tensor that changed; None where the writer does not count them.
         base_identity, target_identity: roots of the identities before and after; None where none is recorded.
     """
 
@@ -86,6 +87,7 @@ class DeltaIndex(Struct, frozen=True):
     target_digest: str | None = None
     total_size: int | None = None
     tensors: Mapping[str, ListedTensor] | None = None
+    changed: Mapping[str, int] | None = None
     base_identity: str | None = None
     target_identity: str | None = None
 
@@ -136,6 +138,8 @@ def render_index(index: DeltaIndex) -> bytes:
         metadata["tensors"] = {
             name: [one.dtype, list(one.shape), one.digest] for name, one in index.tensors.items()
         }
+    if index.changed is not None:
+        metadata["changed"] = dict(index.changed)
     document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
     return (json.dumps(document, ensure_ascii=False) + "\n").encode()
 
@@ -155,7 +159,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
     metadata = document["metadata"]
     checksum = cast("Checksum", _choice(metadata, "checksum_format", CHECKSUMS, where))
     _choice(metadata, "compression_format", (COMPRESSION,), where)
-    weight_map = expect(document.get("weight_map"), dict, "weight_map", where)
+    weight_map = _by_name(document.get("weight_map"), "weight_map", where)
     found = DeltaIndex(
         _version(metadata, "version", where),
         _version(metadata, "base_version", where),
@@ -169,6 +173,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
         _tensors(metadata, checksum, where),
+        _changed(metadata, where),
         _root(metadata, "base_identity", where),
         _root(metadata, "target_identity", where),
     )
@@ -178,6 +183,11 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
             f"its version {version_text(found.version)} should be later than its base_version {version_text(found.base_version)}",
         )
     _check_list(found, where)
+    if found.changed is not None and found.changed.keys() != found.weight_map.keys():
+        raise damaged_index(
+            where,
+            "metadata.changed should count the elements of what weight_map names, and of nothing else",
+        )
     return found
 
 
@@ -203,7 +213,7 @@ def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
 def payload_file(file: Any, what: str, where: str) -> str:
     """The name of a file of a delta; CorruptError, naming ``what``, for anything but a name in its folder."""
     found = expect(file, str, what, where)
-    if "/" in found or "\\" in found or found in ("", ".", "..") or not is_text(found):
+    if found in ("", ".", "..") or any(c in found for c in "/\\\0") or not is_text(found):
         raise damaged_index(
             where, f"{what} is {found[:200]!r}; expected the name of a file in its folder"
         )
@@ -246,16 +256,30 @@ def _size(metadata: Mapping[str, Any], where: str) -> int | None:
     return found
 
 
+def _changed(metadata: Mapping[str, Any], where: str) -> dict[str, int] | None:
+    if "changed" not in metadata:
+        return None
+    found = expect(metadata["changed"], dict, "metadata.changed", where)
+    counts = expect_sizes(list(found.values()), "metadata.changed", where)
+    return dict(zip(found, counts, strict=True))
+
+
 def _tensors(
     metadata: Mapping[str, Any], checksum: Checksum, where: str
 ) -> dict[str, ListedTensor] | None:
     if "tensors" not in metadata:
         return None
-    listed = expect(metadata["tensors"], dict, "metadata.tensors", where)
-    for name in listed:
-        if not is_text(name):
-            raise damaged_index(where, f"the name {name[:80]!r} in metadata.tensors is no text")
+    listed = _by_name(metadata["tensors"], "metadata.tensors", where)
     return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}
+
+
+def _by_name(value: Any, what: str, where: str) -> dict[str, Any]:
+    """An object of the index whose keys are names of tensors."""
+    found: dict[str, Any] = expect(value, dict, what, where)
+    for name in found:
+        if not is_text(name):
+            raise damaged_index(where, f"the name {name[:80]!r} in {what} is no text")
+    return found
 
 
 def is_text(name: str) -> bool:

@@ -26,7 +26,7 @@ LISTED = {
 }
 INDEX = DeltaIndex(
     7, 6, "xor", "adler32", {"ä": "model-00000-of-00001.safetensors"}, DIGEST,
-    tensors_digest("adler32", LISTED), 12, LISTED, "ab" * 32, "cd" * 32,
+    tensors_digest("adler32", LISTED), 12, LISTED, {"ä": 2}, "ab" * 32, "cd" * 32,
 )  # fmt: skip
 
 
@@ -77,6 +77,9 @@ NEWER = "; a newer program may have written it: publish a full version, or choos
         (_metadata("tensors", {"a": ["F32", [-1], DIGEST]}), CorruptError, "index: the shape of metadata.tensors['a'] should contain numbers from 0 to 2^62, but is [-1]"),
         (_file("../x"), CorruptError, f"index: the file of 'ä' is '../x'; expected the name of a file in its folder{REMEDY}"),
         (_file("..\\x"), CorruptError, f"index: the file of 'ä' is '..\\\\x'; expected the name of a file in its folder{REMEDY}"),
+        (_file("\ud800"), CorruptError, f"index: the file of 'ä' is '\\ud800'; expected the name of a file in its folder{REMEDY}"),
+        (_file("a\0b"), CorruptError, f"index: the file of 'ä' is 'a\\x00b'; expected the name of a file in its folder{REMEDY}"),
+        (lambda document: document["weight_map"].update({"\ud800": "x"}), CorruptError, f"index: the name '\\ud800' in weight_map is no text{REMEDY}"),
         (lambda document: document["weight_map"].update(z="x"), CorruptError, f"index: weight_map names 'z', which is not among its tensors{REMEDY}"),
         (lambda document: document.update(weight_map=[]), CorruptError, "index: weight_map should be of type dict, but is []"),
     ],
