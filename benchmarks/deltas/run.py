@@ -23,7 +23,8 @@ from benchmarks.measure import MIB, Cost, tree_bytes
 
 BY_HAND = [sys.executable, "-m", "benchmarks.peers.delta_by_hand"]
 RESHARD = str(Path(sys.executable).parent / "reshard")
-VERSION = "weight_v000001"
+TARGET = "weight_v000002"
+VERSION = f"published/{TARGET}"
 IN_PLACE = "in place"
 BESIDE_MIB = 128
 """Of memory that a run may take beside its budget."""
@@ -57,9 +58,9 @@ def of_reshard(work: Path, budget: str) -> dict[str, list[str]]:
 
 
 def places(commands: dict[str, list[str]], work: Path) -> tuple[dict[str, str], dict[str, Path]]:
-    """The names of deltas, and what is copied before a command changes it."""
+    """The names of targets, and what is copied before a command changes it."""
     return (
-        {name: "weight_v000002" for name in commands if name.startswith("delta")},
+        {name: TARGET for name in commands if IN_PLACE not in name},
         {name: work / "old" for name in commands if IN_PLACE in name},
     )
 

@@ -173,7 +173,10 @@ def holds_delta(place: Location) -> bool:
 
 
 def anchor_version(root: Location) -> int | None:
-    """The version that a full version records in its index, or that its folder's name gives; None for none."""
+    """The version that a full version records in its index, or that its folder's name gives; None for none.
+
+    Raises CorruptError where the two differ: receivers go by either.
+    """
     file = root / INDEX_NAME
     named = version_of_name(root.name)
     if not file.exists():
@@ -181,9 +184,15 @@ def anchor_version(root: Location) -> int | None:
     document = json_value(read_bytes(file, what="the index"), str(file))
     metadata = document.get("metadata") if isinstance(document, dict) else None
     text = metadata.get("version") if isinstance(metadata, dict) else None
-    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
-    return named
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 15):
+        return named
+    version = int(text)
+    if named is not None and named != version:
+        raise CorruptError(
+            f"{file} is of the version {version_text(version)}, but the folder is {root.name}; rename the folder back, or make the version "
+            "again"
+        )
+    return version
 
 
 def _headers(file: Location, names: list[str]) -> list[FileHeader]:
