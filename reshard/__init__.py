@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
-    from reshard.formats.safetensors.options import FilesOf
     from reshard.formats.slices.file_digests import FileVerdict
+    from reshard.formats.target_files import FilesOf
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.identity.identification import Identification
@@ -302,7 +302,7 @@ _LAZY = {
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_digests",
-    "FilesOf": "reshard.formats.safetensors.options",
+    "FilesOf": "reshard.formats.target_files",
     "Fingerprint": "reshard.verification.fingerprint",
     "Identification": "reshard.identity.identification",
     "IdentityReport": "reshard.conversion.report",

@@ -25,7 +25,7 @@ def is_half_published(place: Location) -> bool:
     return True
 
 
-def finish_published(place: Location, transaction: Transaction) -> None:
+def finish_version(place: Location, transaction: Transaction) -> None:
     """Puts the marker of a version that lacks nothing else; ``transaction`` holds it."""
     if is_half_published(place):
         transaction.adopt()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.deltas.compare import compare_sides, lanes_within
-from reshard.deltas.half_published import finish_published
+from reshard.deltas.half_published import finish_version
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
@@ -96,7 +96,7 @@ def make_delta(
     with held_target(place) as transaction:
         _refuse_other_runs(place, transaction.left_by())
         try:
-            finish_published(place, transaction)
+            finish_version(place, transaction)
             _check_new(locate(request.target), request)  # another process may have published
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)

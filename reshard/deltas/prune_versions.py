@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.deltas.half_published import finish_published, is_half_published
+from reshard.deltas.half_published import finish_version, is_half_published
 from reshard.deltas.versions import VersionInfo, needed_by, versions_of
 from reshard.errors import CorruptError, MissingError, TargetBusyError
 from reshard.formats.delta.read_delta import version_of_name
@@ -108,7 +108,7 @@ def _finish(place: Location, *, dry_run: bool) -> None:
     if dry_run:
         return
     with held_target(place, unsafe=True) as transaction:
-        finish_published(place, transaction)
+        finish_version(place, transaction)
         transaction.abort()
 
 

@@ -81,7 +81,7 @@ SABOTAGES = (
         "published-version-made-anew",
         "a version whose index receivers have read is made anew",
         MAKE,
-        "            finish_published(place, transaction)\n",
+        "            finish_version(place, transaction)\n",
         "",
         (
             "tests/robustness/buckets/test_deltas.py::test_a_version_whose_index_is_there_is_finished_and_not_made_anew[s3_bucket-delta]",
