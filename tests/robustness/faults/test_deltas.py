@@ -46,7 +46,6 @@ CASES = [
     ("delta", faults.FULL_DISK),
     ("delta", faults.WRITE_ERROR),
     ("delta", faults.READ_ERROR),
-    ("delta", faults.DENIED),
     ("apply", faults.FULL_DISK),
     ("apply", faults.READ_ERROR),
 ]
