@@ -227,9 +227,13 @@ def _payload(
         return Payload(piece, tensor.listed.digest, tensor.listed)
     if name not in header.metadata:
         raise CorruptError(f"{where} has no checksum in the metadata of its file; {_REMEDY}")
-    return Payload(
-        piece, checked_digest(header.metadata[name], found.index.checksum, "its checksum", where)
-    )
+    digest = checked_digest(header.metadata[name], found.index.checksum, "its checksum", where)
+    listed = None if found.index.tensors is None else found.index.tensors[name].digest
+    if listed not in (None, digest):
+        raise CorruptError(
+            f"{where} has the checksum {digest}, but the index lists {listed}: they are of two versions, or one of them is damaged; {_REMEDY}"
+        )
+    return Payload(piece, digest)
 
 
 def _refuse_others(

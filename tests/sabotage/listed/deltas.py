@@ -58,6 +58,14 @@ SABOTAGES = (
         ("tests/formats/delta/test_payloads.py::test_files_that_are_not_what_the_index_lists",),
     ),
     Sabotage(
+        "files-of-another-version",
+        "the index of one version is taken with the files of another",
+        "reshard/formats/delta/read_delta.py",
+        "    if listed not in (None, digest):\n",
+        "    if False:\n",
+        ("tests/deltas/test_refusals.py::test_the_index_of_one_version_with_the_files_of_another",),
+    ),
+    Sabotage(
         "index-before-files",
         "the index of a delta is in a bucket before its payloads",
         MAKE,
