@@ -76,12 +76,11 @@ def _apply(
     forget_change(where)
     deltas = list(map(open_delta, base.deltas))
     last = max(delta.index.version for delta in deltas)
-    if resumed is not None and resumed.version == version_text(last):
-        return replace(resumed, resumed=True)
     source = CheckpointPath.at(str(where.place), base.unlisted)
     check_leaves_to_read(limits.max_memory, replace(source, deltas=base.deltas))
     if anchor_version(where.place) == last:
-        return _already_done(source, deltas, limits, progress)
+        done = _already_done(source, deltas, limits, progress)
+        return done if resumed is None else replace(resumed, resumed=True)
     _record(source, where, deltas, limits, progress)
     return _finish(where, limits, progress)
 

@@ -29,6 +29,7 @@ LIKE = {
     "a": RNG.integers(0, 256, 300_000, dtype=np.uint8),
     "b": RNG.integers(0, 256, (70, 1000), dtype=np.uint8),
     "c": np.arange(9, dtype="f4"),
+    "half": RNG.normal(size=(90, 100)).astype("f2"),
     "none": np.zeros((0, 3), "f4"),
     "one": np.float32(2.0).reshape(()),
 }
@@ -68,7 +69,7 @@ def deltas(tmp_path: Path) -> list[Path]:
         write_full(tmp_path / "full" / f"v{number}", state, LIKE)
     old, middle, new = ((tmp_path / "full" / f"v{n}") for n in range(3))
     made = [tmp_path / "published" / f"weight_v00000{n}" for n in (1, 2)]
-    reshard.delta(old, middle, made[0])
+    reshard.delta(old, middle, made[0], encoding="xor-shuffled")
     reshard.delta(middle, new, made[1], encoding="overwrite", checksum="blake3")
     return made
 
@@ -86,7 +87,7 @@ def test_shards_become_the_last_version_and_other_files_stay(
     assert index["metadata"] == {"total_size": 5, "version": "000002"}
     assert index["more"] == 1
     assert (report.version, report.base_version) == ("000002", "000000")
-    assert (report.changed_tensors, report.all_tensors) == (4, 5)
+    assert (report.changed_tensors, report.all_tensors) == (5, 6)
     assert report.changed_bytes == sum(a != b for n in V0 for a, b in zip(V0[n], V2[n], strict=True))  # fmt: skip
     assert report.written_bytes <= sum(map(len, V0.values()))
     assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
@@ -365,6 +366,23 @@ def test_a_file_that_something_changed_meanwhile_is_found_and_can_be_brought_bac
     shutil.copy(write_shards(tmp_path / "copy", V0) / file.name, file)
     reshard.apply_in_place(base, deltas[:1])
     assert stored(base) == V1
+
+
+def test_files_that_are_back_are_not_taken_away_again(deltas: list[Path], tmp_path: Path) -> None:
+    """A program may have begun to load the new version."""
+    base = write_shards(tmp_path / "base", V0)
+
+    def failed(*_: Any) -> None:
+        raise reshard.StorageError("the device is gone")
+
+    with patch.object(steps, "end_change", failed), pytest.raises(reshard.StorageError):
+        reshard.apply_in_place(base, deltas)
+    assert stored(base) == V2
+    nodes = {file.name: file.stat().st_ctime_ns for file in base.glob("*.safetensors")}
+    report = reshard.apply_in_place(base, deltas)
+    assert (report.resumed, report.written_bytes) == (True, 0)
+    assert {file.name: file.stat().st_ctime_ns for file in base.glob("*.safetensors")} == nodes
+    assert stored(base) == V2
 
 
 def test_the_deltas_are_not_needed_to_end_it(halfway: Path, deltas: list[Path]) -> None:
