@@ -182,6 +182,21 @@ def restored_without_slots(prefix: str) -> list[Any]:
     return [*weights, np.asarray(model.optimizer.iterations)]
 
 
+def latest(folder: str) -> str | None:
+    """What TensorFlow takes for the latest checkpoint of a folder."""
+    return tf.train.latest_checkpoint(folder)
+
+
+def trained_on(folder: str, steps: list[int]) -> str:
+    """Goes on from the latest checkpoint of a folder, saves these steps and keeps one; the latest then."""
+    variable = tf.Variable(np.zeros(6, np.float32))
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(w=variable), folder, max_to_keep=1)
+    manager.checkpoint.restore(manager.latest_checkpoint).assert_nontrivial_match()
+    for step in steps:
+        manager.save(checkpoint_number=step)
+    return str(manager.latest_checkpoint)
+
+
 def checkpoint_values(prefix: str) -> dict[str, Any]:
     """Every tensor that is no string by its key, as its dtype, shape and bytes."""
     reader = tf.train.load_checkpoint(prefix)
@@ -239,5 +254,5 @@ def resumed_keras(prefix: str) -> list[Any]:
 
 FUNCTIONS = (
     save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values, restored_shards,
-    restored_slices, restored_by_saver, resumed_keras, save_shared, restored_shared, restored_without_slots, save_strings, save_string_columns, save_servers, string_values,
+    latest, trained_on, restored_slices, restored_by_saver, resumed_keras, save_shared, restored_shared, restored_without_slots, save_strings, save_string_columns, save_servers, string_values,
 )  # fmt: skip
