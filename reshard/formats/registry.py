@@ -350,20 +350,19 @@ _MOST_NAMES = 10_000
 
 
 def _nearest(uri: str, root: Location) -> str:
-    """The checkpoint beside a missing one whose name is most like its own; "" for none."""
+    """The checkpoint beside a missing one whose name is most like its own, or the one that its folder is; "" for none."""
     from difflib import get_close_matches  # only an error needs it
 
+    begins = uri.rstrip("/").removesuffix(root.name)
     try:
         folder = root.parent.remembered()
         names = {entry.name for entry in folder.entries()} | set(names_in(folder))
         close = get_close_matches(root.name, sorted(names)) if len(names) <= _MOST_NAMES else []
-        found = next((name for name in close if has_checkpoint(folder / name)), None)
+        found = [f"{begins}{name}" for name in close if has_checkpoint(folder / name)]
+        found += [begins.rstrip("/")] if begins and has_checkpoint(folder) else []
     except ReshardError:
         return ""
-    above = uri.rstrip("/").rpartition("/")[0]
-    return (
-        "" if found is None else f"; the nearest that is there: {f'{above}/' * bool(above)}{found}"
-    )
+    return f"; the nearest that is there: {found[0]}" if found else ""
 
 
 def _hint(uri: str, root: Location) -> str:
