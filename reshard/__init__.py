@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     )
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
-    from reshard.deltas.versions import VersionInfo
+    from reshard.deltas.versions import VersionInfo, VersionTensor
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
@@ -248,6 +248,7 @@ __all__ = [
     "Verification",
     "VerificationError",
     "VersionInfo",
+    "VersionTensor",
     "WeightsIdentity",
     "__version__",
     "apply",
@@ -354,6 +355,7 @@ _LAZY = {
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",
+    "VersionTensor": "reshard.deltas.versions",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -42,6 +42,7 @@ from reshard.formats.delta.index import (
     version_text,
 )
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
+from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
@@ -81,6 +82,7 @@ class DeltaRequest(Struct, frozen=True):
         given, changes: the map and the rules, as for a conversion of NEW.
         base_version: of OLD; None where it or the number before the target's says it.
         file_bytes: most bytes of payloads in one file.
+        again: an earlier run of the same request may have published the version.
     """
 
     old: CheckpointPath
@@ -92,17 +94,23 @@ class DeltaRequest(Struct, frozen=True):
     checksum: Checksum
     base_version: int | None
     file_bytes: int
+    again: bool = False
 
 
 def make_delta(
-    request: DeltaRequest, limits: Limits, progress: Callable[[Progress], None] | None = None
+    request: DeltaRequest,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
 ) -> DeltaReport:
     """Makes the delta, or raises and leaves nothing; see ``reshard.delta``."""
     started = time.monotonic()
     place = locate(request.target)
     version, base_version = _versions(request, place)
     hasher(request.checksum)  # raises before anything is read if its package is missing
-    _check_new(place, request)
+    is_there = request.again and (place / INDEX_NAME).is_file()
+    if not is_there:
+        _check_new(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
     old, new = delta_sides(
@@ -112,6 +120,9 @@ def make_delta(
         refuse_wrapping(request.encoding, made.spec)
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     threads = _compressing_threads(limits, left)
+    budget = replace(limits, max_memory=left)
+    if is_there:
+        return _compared_with_published(old, new, request, place, budget, threads, progress)
     with held_target(place) as transaction:
         _check_new(place, request)  # another process may have published
         _refuse_other_runs(place, transaction.left_by())
@@ -119,7 +130,6 @@ def make_delta(
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()
-                budget = replace(limits, max_memory=left)
                 payloads = _compared(old, new, request, spool, budget, threads, progress)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
@@ -131,9 +141,40 @@ def make_delta(
                         f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when "
                         "nothing writes to them"
                     )
+                if before_publish is not None:
+                    before_publish(request.target)
                 transaction.commit(overwrite=False)
         finally:  # of a version that was published, what lies beside it
             transaction.abort()
+    report = _report(request, index, payloads, files)
+    warnings = (*old.reader.warnings, *new.reader.warnings)
+    seconds = time.monotonic() - started
+    return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
+
+
+def _compared_with_published(
+    old: DeltaSide,
+    new: DeltaSide,
+    request: DeltaRequest,
+    place: Location,
+    limits: Limits,
+    compressing: int,
+    progress: Callable[[Progress], None] | None,
+) -> DeltaReport:
+    """The report of the version that an earlier run of this request published. Raises TargetExistsError if it is another one."""
+    started = time.monotonic()
+    version, base_version = _versions(request, place)
+    with closing(Spool(None)) as spool:
+        payloads = _compared(old, new, request, spool, limits, compressing, progress)
+        files = payload_files([one for one in payloads if one.changed], request.file_bytes)
+        index = _index(request, version, base_version, payloads, files)
+    if render_index(index) != read_bytes(place / INDEX_NAME, what="the index"):
+        raise TargetExistsError(
+            f"the version {str(place)!r} exists already, but is another one than {request.old.path!r} and {request.new.path!r} give; publish the "
+            "next number"
+        )
+    states = [(place / file.name).status("the file of a version") for file in files]
+    stored_bytes = sum(state.nbytes for state in states if state is not None)
     report = _report(request, index, payloads, files)
     warnings = (*old.reader.warnings, *new.reader.warnings)
     seconds = time.monotonic() - started

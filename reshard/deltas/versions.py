@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
 
-from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import is_delta, version_text
-from reshard.formats.delta.read_delta import open_delta, version_of_name
+from reshard.errors import FormatError, NotACheckpointError, ReshardError
+from reshard.formats.delta.index import ListedTensor, is_delta, version_text
+from reshard.formats.delta.read_delta import Delta, open_delta, version_of_name
 from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
+from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
 from reshard.storage.location import Location
 
 VersionKind = Literal["full", "delta", "unfinished", "damaged"]
+
+
+class VersionTensor(Record, frozen=True):
+    """What a delta stores of one tensor.
+
+    Attributes:
+        dtype, shape, nbytes: of the tensor, with dtype and shape as safetensors has them; None where the writer of the delta records none.
+        stored_bytes: of its payload.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    nbytes: int | None
+    stored_bytes: int
 
 
 class VersionInfo(Record, frozen=True):
@@ -31,6 +49,7 @@ class VersionInfo(Record, frozen=True):
         encoding, checksum: of a delta's payloads.
         is_needed: whether the newest version that can be made needs it.
         problem: why it leads nowhere; "" for nothing.
+        tensors: those that one delta changes; of the versions in a folder empty.
     """
 
     name: str
@@ -43,6 +62,7 @@ class VersionInfo(Record, frozen=True):
     checksum: str = ""
     is_needed: bool = False
     problem: str = ""
+    tensors: tuple[VersionTensor, ...] = ()
 
     def __str__(self) -> str:
         on = f" on {self.base_version}" if self.base_version else ""
@@ -56,8 +76,8 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
 
     Raises NotACheckpointError where there are none.
     """
-    if _is_delta(root):
-        return _needed([_version(root, root.name)])
+    if _is_delta(root.view()):
+        return _needed([_version(root, root.name, with_tensors=True)])
     names = [name for name in root.folders() if version_of_name(name) is not None] if root.is_folder() else []  # fmt: skip
     if not names:
         raise NotACheckpointError(
@@ -77,10 +97,11 @@ def _is_delta(root: Location) -> bool:
     return is_delta(json_value(read_bytes(file, what="the index"), str(file)))
 
 
-def _version(place: Location, name: str) -> VersionInfo:
+def _version(place: Location, name: str, *, with_tensors: bool = False) -> VersionInfo:
     version = version_text(version_of_name(name) or 0)
-    nbytes = sum(_sizes(place))
+    place, nbytes = place.view(), 0
     try:
+        nbytes = sum(_sizes(place))
         if not _is_delta(place):
             return _full(place, name, version, nbytes)
         delta = open_delta(place)
@@ -96,7 +117,29 @@ def _version(place: Location, name: str) -> VersionInfo:
         len(delta.payloads),
         index.encoding,
         index.checksum,
+        tensors=_tensors(delta) if with_tensors else (),
     )
+
+
+def _tensors(delta: Delta) -> tuple[VersionTensor, ...]:
+    """What a delta stores of each tensor that it changes."""
+    found = []
+    for name, payload in delta.payloads.items():
+        listed = (delta.index.tensors or {}).get(name)
+        dtype, shape, nbytes = None, None, None
+        if listed is not None:
+            dtype, shape, nbytes = listed.dtype, listed.shape, _nbytes(listed)
+        found.append(VersionTensor(name, dtype, shape, nbytes, payload.piece.nbytes))
+    return tuple(found)
+
+
+def _nbytes(listed: ListedTensor) -> int | None:
+    try:
+        dtype = dtype_of(listed.dtype, "")
+        shape = element_shape(dtype, listed.shape, "")
+    except FormatError:
+        return None
+    return math.prod(shape) * storage_bytes(dtype)
 
 
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:

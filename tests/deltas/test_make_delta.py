@@ -340,3 +340,36 @@ def test_what_is_no_tensor_is_refused_as_convert_refuses_it(tmp_path: Path) -> N
             call()
         said.append(str(error.value))
     assert said[0] == said[1]
+
+
+def test_a_call_that_may_have_published_compares_instead(tmp_path: Path) -> None:
+    old = {"w": array((64, 8), "float32"), "v": array((8,), "bfloat16")}
+    sides = save(tmp_path / "old", old), save(tmp_path / "new", stepped(old, 0.1, 2))
+    target = tmp_path / "weight_v000001"
+    made = delta(*sides, target, again=True)
+    index = (target / "model.safetensors.index.json").read_bytes()
+    same = delta(*sides, target, again=True)
+    assert (same.tensors, same.stored_bytes) == (made.tensors, made.stored_bytes)
+    assert (target / "model.safetensors.index.json").read_bytes() == index
+    other = save(tmp_path / "other", stepped(old, 0.1, 3))
+    with pytest.raises(TargetExistsError) as refused:
+        delta(sides[0], other, target, again=True)
+    assert str(refused.value) == (
+        f"the version {str(target)!r} exists already, but is another one than {str(sides[0])!r} and {str(other)!r} give; publish the next number"
+    )
+
+
+def test_nothing_is_published_where_the_caller_may_not(tmp_path: Path) -> None:
+    old = {"w": array((64, 8), "float32")}
+    sides = save(tmp_path / "old", old), save(tmp_path / "new", stepped(old, 0.1, 2))
+    target = tmp_path / "weight_v000001"
+    asked: list[str] = []
+
+    def refuse(place: str) -> None:
+        asked.append(place)
+        raise RuntimeError("another process has the job")
+
+    with pytest.raises(RuntimeError):
+        delta(*sides, target, before_publish=refuse)
+    assert (asked, target.exists()) == ([str(target)], False)
+    delta(*sides, target)

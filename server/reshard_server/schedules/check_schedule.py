@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.jobs.check_request import check_conversion
+from reshard_server.jobs.check_delta import check_job
 from reshard_server.schedules.cron import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
 from reshard_server.schedules.start_run import (
@@ -51,7 +51,7 @@ def _check_sample(
     step = None if isinstance(body.when, Clock) else SAMPLE_STEP
     sample = request_of(name, body, Occasion(source_of(body), now, step))
     try:
-        check_conversion(scheduling, caller, sample)
+        check_job(scheduling, caller, sample)
     except ProblemError as problem:
         problem.field = _place(problem.field, body)
         raise

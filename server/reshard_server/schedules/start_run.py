@@ -21,7 +21,7 @@ from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import (
-    ConversionRequest,
+    JobRequest,
     OneTarget,
     SeveralTargets,
     TargetRequest,
@@ -86,7 +86,7 @@ class QueueFullError(Exception):
     """The schedule's token has as many waiting conversions as it may have."""
 
 
-def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> ConversionRequest:
+def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
     """The conversion's request; not checked."""
     values = values_of(name, occasion.at, occasion.step)
     targets = tuple(_target(requested, values, again=occasion.again) for requested in body.targets)
@@ -107,7 +107,7 @@ def insert_conversion(
     connection: sa.Connection,
     scheduling: Scheduling,
     stored: StoredSchedule,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
 ) -> str:
     """Queues the conversion and records its expected outputs; returns its id. Raises QueueFullError."""

@@ -34,7 +34,7 @@ from reshard_server.schedules.start_run import (
     request_of,
 )
 from reshard_server.schedules.steps import committed, covered_steps, step_folders
-from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
 LOG = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _link_and_queue(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
     *,
     requested: bool,
@@ -177,7 +177,7 @@ def _queued(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
     *,
     linked: bool,

@@ -17,7 +17,8 @@ from reshard_server.schemas.base import (
     RootedPath,
     Whole,
 )
-from reshard_server.schemas.conversion import Size, State, TargetRequests
+from reshard_server.schemas.conversion import TargetRequests
+from reshard_server.schemas.job import Size, State
 
 
 class Clock(RequestDocument):
