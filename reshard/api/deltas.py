@@ -84,6 +84,7 @@ def delta(
             is compared with what this call would publish, and stays.
 
     Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due;
+    VerificationError where the base version lies beside ``target`` as a delta and ``old`` is not what it gives;
     SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP

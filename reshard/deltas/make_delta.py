@@ -31,18 +31,21 @@ from reshard.errors import (
     ResumeError,
     SourceChangedError,
     TargetExistsError,
+    VerificationError,
 )
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import (
     DeltaIndex,
     Encoded,
+    is_delta,
+    parse_index,
     render_index,
     tensors_digest,
     version_text,
 )
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
-from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
@@ -135,6 +138,7 @@ def make_delta(
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
                 index = _index(request, version, base_version, payloads, files)
+                _refuse_other_base(index, place)
                 transaction.mark(_marks(index, place))
                 if _states(request) != before:
                     raise SourceChangedError(
@@ -211,6 +215,23 @@ def _check_new(place: Location, request: DeltaRequest) -> None:
         raise TargetExistsError(
             f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
         ) from None
+
+
+def _refuse_other_base(index: DeltaIndex, place: Location) -> None:
+    """Refuses an OLD that is not the base version beside the target, where that is a delta which says what it gives."""
+    file = (place.parent / f"weight_v{version_text(index.base_version)}").view() / INDEX_NAME
+    if not file.is_file():
+        return
+    data = read_bytes(file, what="the index of the base version")
+    if not is_delta(json_value(data, str(file))):
+        return
+    base = parse_index(data, str(file))
+    if base.checksum == index.checksum and base.target_digest not in (None, index.base_digest):
+        raise VerificationError(
+            f"the old checkpoint gives the digest {index.base_digest}, but {file} records {base.target_digest} for the version "
+            f"{version_text(index.base_version)}: it is not what that version was made of, or other rules were applied; give the step of that "
+            "version with the same rules, or publish a full version"
+        )
 
 
 def _refuse_other_runs(place: Location, left: Mapping[str, Any] | None) -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.api.deltas import apply, delta
-from reshard.errors import PlanError, TargetExistsError
+from reshard.errors import PlanError, TargetExistsError, VerificationError
 from reshard.formats.delta.index import tensors_digest
 from reshard.formats.delta.read_delta import open_delta
 from reshard.storage.location import locate
@@ -228,13 +228,14 @@ def test_a_wrong_base_whose_touched_tensors_fit_is_found(tmp_path: Path) -> None
 def test_deltas_of_two_runs_do_not_chain(tmp_path: Path) -> None:
     old = {"a": array((80,), "float32")}
     runs = [save(tmp_path / f"v{n}", stepped(old, 0.1, n)) for n in range(4)]
-    delta(runs[0], runs[1], tmp_path / "weight_v000001")
-    delta(runs[2], runs[3], tmp_path / "weight_v000002")
-    first, second = (open_delta(locate(str(tmp_path / f"weight_v00000{n}"))).index for n in (1, 2))
+    places = tmp_path / "weight_v000001", tmp_path / "other" / "weight_v000002"
+    delta(runs[0], runs[1], places[0])
+    delta(runs[2], runs[3], places[1])
+    first, second = (open_delta(locate(str(place))).index for place in places)
     with pytest.raises(reshard.VerificationError) as error:
-        apply(runs[0], [tmp_path / "weight_v000001", tmp_path / "weight_v000002"], tmp_path / "out")
+        apply(runs[0], places, tmp_path / "out")
     assert str(error.value) == (
-        f"{tmp_path}/weight_v000002 was made of other weights than {tmp_path}/weight_v000001 makes: its base_digest is {second.base_digest}, but the "
+        f"{places[1]} was made of other weights than {places[0]} makes: its base_digest is {second.base_digest}, but the "
         f"target_digest of the version 000001 is {first.target_digest}; the versions are of two runs: publish a full version, and start from that"
     )
 
@@ -373,3 +374,20 @@ def test_nothing_is_published_where_the_caller_may_not(tmp_path: Path) -> None:
         delta(*sides, target, before_publish=refuse)
     assert (asked, target.exists()) == ([str(target)], False)
     delta(*sides, target)
+
+
+def test_an_old_that_is_not_the_version_before_is_refused(tmp_path: Path) -> None:
+    steps = [save(tmp_path / str(n), {"w": array((64, 8), "float32")}) for n in range(4)]
+    published = tmp_path / "published"
+    delta(steps[0], steps[1], published / "weight_v000001")
+    with pytest.raises(VerificationError) as refused:
+        delta(steps[2], steps[3], published / "weight_v000002")
+    first = open_delta(locate(str(published / "weight_v000001"))).index
+    said = str(refused.value)
+    assert said.startswith("the old checkpoint gives the digest ")
+    assert (
+        f"records {first.target_digest} for the version 000001: it is not what that version was made of"
+        in said
+    )
+    assert sorted(p.name for p in published.iterdir()) == ["weight_v000001"]
+    delta(steps[1], steps[3], published / "weight_v000002")

@@ -12,6 +12,7 @@ from reshard.errors import (
     MissingError,
     PlanError,
     ReshardError,
+    ResumeError,
     SourceChangedError,
     TargetExistsError,
     VerificationError,
@@ -56,6 +57,10 @@ def publish_version(
         if not or_full or isinstance(refused, MemoryBudgetError):
             raise
         return _full_version(request, progress, before_publish, refused)
+    except ResumeError as refused:  # of a full version that another attempt began here
+        if not or_full:
+            raise
+        return _full_version(request, progress, before_publish, refused)
     except TargetExistsError as refused:  # perhaps the full version of an earlier attempt
         if not (or_full and request["begun"]):
             raise
@@ -74,7 +79,7 @@ def _full_version(
     refused: ReshardError,
 ) -> dict[str, Any]:
     [requested] = request["targets"]
-    full = {**requested, "to": "safetensors"}
+    full = {**requested, "to": "safetensors", "restart": not request["begun"]}
     made = convert_all({**request, "targets": [full]}, progress, before_publish)
     warning = f"a full version was published, since no delta could be made: {refused}"
     return {**made, "reports": [with_warning(report, warning) for report in made["reports"]]}
