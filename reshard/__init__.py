@@ -96,13 +96,13 @@ if TYPE_CHECKING:
     )
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
-    from reshard.deltas.versions import VersionInfo, VersionTensor
+    from reshard.deltas.versions import VersionInfo
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
     from reshard.formats.contents import Encoding, Item, Style
-    from reshard.formats.safetensors.options import FilesOf
     from reshard.formats.slices.file_digests import FileVerdict
+    from reshard.formats.target_files import FilesOf
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.identity.identification import Identification
@@ -248,7 +248,6 @@ __all__ = [
     "Verification",
     "VerificationError",
     "VersionInfo",
-    "VersionTensor",
     "WeightsIdentity",
     "__version__",
     "apply",
@@ -303,7 +302,7 @@ _LAZY = {
     "DiffReport": "reshard.verification.diff_report",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_digests",
-    "FilesOf": "reshard.formats.safetensors.options",
+    "FilesOf": "reshard.formats.target_files",
     "Fingerprint": "reshard.verification.fingerprint",
     "Identification": "reshard.identity.identification",
     "IdentityReport": "reshard.conversion.report",
@@ -355,7 +354,6 @@ _LAZY = {
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",
-    "VersionTensor": "reshard.deltas.versions",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.embedding_lookup",
     "list_devices": "reshard.layout.devices",

@@ -17,9 +17,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.identity.identity_file import read_identity
-from reshard.identity.leaf_blocks import leaf_tree_of
 from reshard.identity.recorded_proof import SliceProof, needs_elements, prove_slice
-from reshard.identity.slice_proof import check_aligned
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.layout.changes import full_name
 from reshard.log import warn_caller
@@ -195,13 +193,13 @@ class OpenedCheckpoint:
         """The folder, of which no link leads out: files of an identity may come from strangers, too."""
         return self._listed.view()
 
-    def needs_elements(self, name: str, box: Box | str | None = None) -> bool:
-        """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice."""
+    def needs_elements(
+        self, name: str, box: Box | str | None = None, *, max_memory: int | str | None = None
+    ) -> bool:
+        """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice; arguments and errors as there."""
         stored = self._stored(name)
-        tree = leaf_tree_of(stored)
         wanted = slice_box(name, stored.spec.shape, box)
-        check_aligned(name, tree, wanted)
-        return needs_elements(tree, wanted)
+        return needs_elements(stored, wanted, limits_of(max_memory, None).max_memory)
 
     def prove_slice(
         self,

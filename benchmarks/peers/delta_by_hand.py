@@ -1,8 +1,10 @@
 """What a program of its own does with deltas of safetensors: numpy, zstandard and xxhash, as many threads as there are cores.
 
-``delta_by_hand make FOLDER MIB PERCENT``, ``delta OLD NEW TARGET``, ``xor OLD NEW TARGET`` and ``apply BASE DELTA TARGET``.
+``delta_by_hand make FOLDER MIB PERCENT``, ``delta OLD NEW TARGET``, ``xor OLD NEW TARGET``, ``apply BASE DELTA TARGET`` and
+``fold BASE DELTA TARGET``.
 
-``delta`` holds both versions whole. ``xor`` is the least that any program must do: read both, and compress their XOR.
+``delta`` and ``apply`` hold what they read whole. ``xor`` and ``fold`` are the least that any program must do: read both versions and compress
+their XOR; read base and delta, XOR, sum up and write, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -92,6 +94,33 @@ def apply(base: Path, version: Path, target: Path) -> None:
     save_file(tensors, target / FILE)
 
 
+def fold(base: Path, version: Path, target: Path) -> None:
+    """The base with the payloads folded in: each tensor is read, changed, summed up and written to its place; nothing is compared."""
+    payloads = _read(version)
+    source = base / FILE
+    with source.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(start - 8))
+        file.seek(0)
+        header = file.read(start)
+    target.mkdir()
+    with source.open("rb") as old, (target / FILE).open("wb") as new:
+        new.write(header)
+        new.flush()
+
+        def one(name: str) -> str:
+            begin, end = entries[name]["data_offsets"]
+            data = np.empty(end - begin, np.uint8)
+            os.preadv(old.fileno(), [data], start + begin)
+            if name in payloads:
+                whole = zstandard.ZstdDecompressor().decompress(payloads[name])
+                np.bitwise_xor(data, np.frombuffer(whole, "u1"), out=data)
+            os.pwrite(new.fileno(), data, start + begin)
+            return xxhash.xxh3_128_hexdigest(data)
+
+        _in_threads(one, entries.keys() - {"__metadata__"})
+
+
 def _read(folder: Path) -> dict[str, Array]:
     with safe_open(folder / FILE, "np") as file:
         return {n: file.get_tensor(n).reshape(-1).view(np.uint8) for n in file.keys()}  # noqa: SIM118
@@ -108,7 +137,7 @@ def main() -> None:
     if what == "make":
         make(Path(words[0]), int(words[1]), float(words[2]))
         return
-    {"delta": delta, "xor": xor, "apply": apply}[what](*map(Path, words))
+    {"delta": delta, "xor": xor, "apply": apply, "fold": fold}[what](*map(Path, words))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,8 @@ def delta(
 
 
 def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
-    """Describes the versions of weights in a folder, or one delta: what each stands on, its size, and whether the newest needs it.
+    """Describes the versions of weights in a folder, or one delta: what each stands on, its size, how much it changes, and whether
+    the newest needs it; of one delta also how much of each tensor.
 
     Reads metadata only.
 

@@ -47,6 +47,7 @@ from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.delta.read_delta import version_of_name
 from reshard.formats.registry import open_reader
 from reshard.log import log
 from reshard.planning.time_plan import TimePlan
@@ -152,7 +153,14 @@ def _note_source(run: Run) -> None:
     chosen = run.chosen
     state = source_state(chosen.root, chosen.deltas)
     run.identities = [
-        identify_conversion(run.source, target.options, state, chosen.unlisted, chosen.deltas)
+        identify_conversion(
+            run.source,
+            target.options,
+            state,
+            chosen.unlisted,
+            chosen.deltas,
+            version_of_name(locate(target.target).name),
+        )
         for target in run.targets
     ]
 

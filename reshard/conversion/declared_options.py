@@ -5,13 +5,14 @@ What every format has is declared here; each format declares its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reshard.arguments import MissingChunks
 from reshard.conversion.options import Check, FormatName, IdentityMode, Target
 from reshard.formats.orbax.options import OPTIONS as ORBAX
 from reshard.formats.safetensors.options import OPTIONS as SAFETENSORS
+from reshard.formats.target_files import FILES
 from reshard.layout.layout_file import MissingAxes
 from reshard.options import CHANGES, LAYOUT, Option
 
@@ -20,7 +21,7 @@ OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
     "safetensors": SAFETENSORS,
     "torch DCP": {},
     "Keras": {},
-    "TensorFlow": {},
+    "TensorFlow": FILES,
 }
 """The options that only one format has, by the format's title; of the formats that are written."""
 
@@ -38,10 +39,12 @@ def _pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
     return str([_pair(*pair) for pair in pairs])
 
 
-def _belong_to(title: str, options: Iterable[str]) -> str:
+def _belong_to(title: str, options: Mapping[str, Option]) -> str:
     """Which options are of a format, for the help."""
     *first, last = (f"--{name.replace('_', '-')}" for name in options)
-    return f"{', '.join(first)} and {last} are for {title}"
+    others = (of for other, of in OF_FORMATS.items() if other != title)
+    is_shared = any(options.keys() < of.keys() for of in others)
+    return f"{', '.join(first)} and {last} are for {title}{' too' * is_shared}"
 
 
 OF_EVERY_FORMAT: Mapping[str, Option] = {
@@ -174,7 +177,7 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         "with.",
         description="Format of the target; without it safetensors where the target ends in .safetensors, keras for .weights.h5, else the source's.",
         label="Format",
-        hint="Compression, chunk size, style and OCDBT are for Orbax; files, shard size and file names for safetensors.",
+        hint="Compression, chunk size, style and OCDBT are for Orbax; files, shard size and file names for safetensors; files and shard size for TensorFlow too.",
         labels=("as the source", *OF_FORMATS),
     ),
     "missing_chunks": Option(

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from reshard.conversion.options import IdentityMode
 from reshard.errors import PlanError
-from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
 from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
@@ -19,11 +19,13 @@ class KnownIdentity(Struct, frozen=True):
 
     Attributes:
         mode: what was asked, or what is done where nothing was.
-        of_source: the identity that the source records, if it is needed.
+        of_source: the identity that the source records, if it is needed; None for a base with deltas, whose files are of the base.
+        root: that the last of the deltas records of the tensors of the target, if it does.
     """
 
     mode: IdentityMode = "none"
     of_source: WeightsIdentity | None = None
+    root: str | None = None
 
 
 def known_identity(
@@ -36,6 +38,8 @@ def known_identity(
     """
     if asked == "none" or (asked is None and not is_installed()):
         return KnownIdentity("none")
+    if reader.version is not None:
+        return _with_deltas(asked, plan, reader, reader.version)
     if asked == "compute":
         check_installed()
         return KnownIdentity("compute", _of_source(reader, source, with_tree=False))
@@ -56,6 +60,25 @@ def known_identity(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
         )
     return KnownIdentity(mode, of_source)
+
+
+def _with_deltas(
+    asked: IdentityMode | None, plan: Plan, reader: Reader, version: WeightsVersion
+) -> KnownIdentity:
+    """Of a base with deltas no tensor's hash is recorded, so that nothing can be carried."""
+    if asked is None:
+        return KnownIdentity("none")
+    check_installed()
+    is_as_made = len(plan.tensors) == len(reader.tensors) and all(
+        keeps_bits(tensor) and tensor.name == tensor.piece.source for tensor in plan.tensors
+    )
+    root = version.root if is_as_made else None
+    if asked == "compute" or (asked == "check" and root is not None):
+        return KnownIdentity(asked, root=root)
+    raise PlanError(
+        f"an identity of {reader.uri} with deltas over it cannot be {_DONE[asked]}: deltas record at most the root of what they make, which "
+        "holds for all of its tensors under their names; compute the target's (identity)"
+    )
 
 
 def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsIdentity | None:

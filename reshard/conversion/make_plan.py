@@ -15,6 +15,7 @@ from reshard.conversion.known_identity import KnownIdentity, known_identity, rec
 from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.planned_identity import planned_identity
+from reshard.conversion.recorded_version import with_version
 from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_target
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
@@ -145,7 +146,8 @@ def plan_targets(
         with about_target(error_name(target, targets)):
             traits = replace(place.traits, by_hosts=by_hosts)
             made = make_target(reader, target.options, form, traits)
-            target_plans.append(made)
+            checkpoint = with_version(made.checkpoint, place, reader, target.options)
+            target_plans.append(replace(made, checkpoint=checkpoint))
             missing.append(_missing(opened, made, target.options))
     options = [target.options for target in targets]
     total = _multi_plan(reader, target_plans, options, executor)

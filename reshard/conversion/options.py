@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reshard.arguments import CastRules, MapLike, MissingChunks, PairRules, Path, Rules
     from reshard.formats.contents import Style
-    from reshard.formats.safetensors.options import FilesOf
+    from reshard.formats.target_files import FilesOf
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import LayoutFile, MissingAxes
     from reshard.layout.layout_map import LayoutMap
@@ -70,13 +70,14 @@ class ConvertOptions(TypedDict, total=False):
             ``"tensorflow"``, whose target is what the names of its files begin with, or ``"keras"``, a ``.weights.h5`` file. None, the
             default, takes safetensors for a target whose name ends in ``.safetensors``, keras for ``.weights.h5``, else the source's
             format. ``ocdbt``, ``style``, ``compression`` and
-            ``chunk_bytes`` are options of Orbax, the next five of safetensors.
+            ``chunk_bytes`` are options of Orbax, the next five of safetensors, and the first two of these of TensorFlow too.
         files: the files of a safetensors target. ``"shards"``, the default of a folder, is Hugging Face's form: whole
             tensors, and an index. ``"one"`` is a single file, the default of a target whose name ends in
             ``.safetensors``. ``"ranks"`` is a file for each device of the target mesh, with that device's slices.
-            ``"dcp"`` is the form of torch's distributed checkpoint, which has each slice once.
-        file_bytes: for shards, the most bytes of tensors in one file, or text such as ``"5GB"``, the default; a tensor
-            is never split.
+            ``"dcp"`` is the form of torch's distributed checkpoint, which has each slice once. The data files of a TensorFlow target:
+            ``"ranks"``, the default, is a file for each shard, ``"shards"`` files of at most ``file_bytes``, ``"one"`` a single file.
+        file_bytes: for shards, the most bytes of tensors in one file, or text such as ``"5GB"``, the default; a tensor, of TensorFlow a
+            slice, is never split. For a TensorFlow target it means ``"shards"``.
         file_names: the pattern of the files' names, such as ``"model-{number:05d}-of-{count:05d}.safetensors"``.
             ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
         carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied

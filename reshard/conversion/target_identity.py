@@ -2,7 +2,7 @@
 
 An identity that is carried costs nothing: each target tensor has the digest that the identity records of its source tensor. One that
 is computed is of the bytes that were written, read again at their places, before the target appears. Where its root is not the
-source's, a receipt says which rules made the one of the other.
+source's, a receipt says which rules made the one of the other. Deltas over the source record a root at most, which is compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reshard.conversion.target_job import OpenTarget, TargetJob
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.tensor_book import TensorResult
-from reshard.errors import CorruptError, VerificationError
+from reshard.errors import VerificationError
 from reshard.formats.contents import Leaf
 from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, TREE_NAME
 from reshard.formats.registry import known_format, open_written
@@ -25,6 +25,7 @@ from reshard.identity.receipt import render_receipt
 from reshard.identity.weights_identity import (
     TensorIdentity,
     WeightsIdentity,
+    changed_once_identified,
     identity_of,
     rest_of_leaves,
 )
@@ -79,6 +80,8 @@ def _found(
         _refuse_other_digests(job, expected, results)
         return expected
     found = identity_of(open_written(target.transaction.staged()), limits, progress, "identifying")
+    if known.root is not None and found.root != known.root:
+        raise _another_than_recorded(job, found.root, known.root)
     if known.of_source is None:
         return found
     if known.mode == "check":
@@ -114,7 +117,9 @@ def _refuse_other_digests(
     for tensor, result in zip(job.plan.tensors, results, strict=True):
         known = expected.tensors[tensor.name].crc64nvme
         if result.target_digest not in (None, known):
-            raise _changed_since(job, tensor.piece.source, str(result.target_digest), known)
+            raise changed_once_identified(
+                job.reader.uri, tensor.piece.source, str(result.target_digest), known
+            )
 
 
 def _refuse_other_source(
@@ -126,18 +131,22 @@ def _refuse_other_source(
     """A receipt names the root of the source, which must be that of what was read."""
     for (_, name), digest in seen.items():
         if digest != of_source.tensors[name].crc64nvme:
-            raise _changed_since(job, name, digest, of_source.tensors[name].crc64nvme)
+            raise changed_once_identified(
+                job.reader.uri, name, digest, of_source.tensors[name].crc64nvme
+            )
     for tensor in job.plan.tensors:
         if keeps_bits(tensor):  # those that travelled encoded were not seen
             now, then = found.tensors[tensor.name], of_source.tensors[tensor.piece.source]
             if now.top != then.top:
-                raise _changed_since(job, then.name, now.crc64nvme, then.crc64nvme)
+                raise changed_once_identified(
+                    job.reader.uri, then.name, now.crc64nvme, then.crc64nvme
+                )
 
 
-def _changed_since(job: TargetJob, name: str, found: str, known: str) -> CorruptError:
-    return CorruptError(
-        f"{name!r} in {job.reader.uri!r} has digest {found}, but its {IDENTITY_NAME} has {known}: its bytes changed since it was "
-        "identified; restore it from another copy, or make the identity anew with reshard identify --write"
+def _another_than_recorded(job: TargetJob, found: str, recorded: str) -> VerificationError:
+    return VerificationError(
+        f"what was written has the root {found}, but the last of the deltas over {job.reader.uri!r} records {recorded}; the output was discarded; "
+        "somebody changed a delta, or its identity was of other weights: publish a full version, or make the deltas again"
     )
 
 

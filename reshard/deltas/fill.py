@@ -1,7 +1,7 @@
 """Fills windows with the bytes of a checkpoint.
 
-A tensor that a source has whole and in this order is streamed into place, in the threads of the run. What a map puts together goes through
-the engine, as a conversion whose chunks have no place; its elements come in any order.
+A tensor that a source has whole and in this order is streamed into place. What a map puts together goes through the engine, as a conversion whose
+chunks have no place; its elements come in any order.
 """
 
 from __future__ import annotations
@@ -53,17 +53,13 @@ def fill_windows(
     memory: Bytes,
     limits: Limits,
 ) -> list[Bytes]:
-    """The bytes of each window, made of a checkpoint; ``memory`` has room for all of them.
+    """The bytes of each window, made of a checkpoint in the threads of the run; ``memory`` has room for all of them.
 
     Raises CorruptError where a chunk does not decode, and where a tensor that is read whole and once has not the digest that is
     recorded of it.
     """
-    wanted: list[_Wanted] = []
-    at = 0
-    for window, one in zip(windows, made, strict=True):
-        wanted.append(_Wanted(window, one, memory[at : at + window.nbytes]))
-        at += window.room
-    streamed = [one for one in wanted if _is_streamed(reader, one)]
+    wanted = _placed(made, windows, memory)
+    streamed = [one for one in wanted if is_streamed(reader, one.made, one.window.nbytes)]
     with ThreadPoolExecutor(limits.workers, "reshard.delta") as threads:
         most = limits.max_memory // limits.workers
         for _ in threads.map(lambda one: _stream(reader, one, most), streamed):
@@ -73,18 +69,43 @@ def fill_windows(
     return [one.memory for one in wanted]
 
 
-def _is_streamed(reader: Reader, wanted: _Wanted) -> bool:
-    """Whether the tensor is one of the source, whole and in its order, of which the window can be read alone."""
-    if len(wanted.made.pieces) != 1:
+def stream_windows(
+    reader: Reader,
+    made: Sequence[MappedTensor],
+    windows: Sequence[Window],
+    memory: Bytes,
+    max_memory: int,
+) -> list[Bytes]:
+    """The same in this thread alone, of tensors for which ``is_streamed`` holds."""
+    wanted = _placed(made, windows, memory)
+    for one in wanted:
+        _stream(reader, one, max_memory)
+    return [one.memory for one in wanted]
+
+
+def _placed(
+    made: Sequence[MappedTensor], windows: Sequence[Window], memory: Bytes
+) -> list[_Wanted]:
+    wanted: list[_Wanted] = []
+    at = 0
+    for window, one in zip(windows, made, strict=True):
+        wanted.append(_Wanted(window, one, memory[at : at + window.nbytes]))
+        at += window.room
+    return wanted
+
+
+def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int) -> bool:
+    """Whether the tensor is one of the source, whole and in its order, of which windows of so many bytes can be read alone."""
+    if len(made.pieces) != 1:
         return False
-    (piece,) = wanted.made.pieces
+    (piece,) = made.pieces
     if piece.fill is not None or piece.is_viewed or piece.arithmetic is not None:
         return False
     stored = reader.tensors[piece.source]
     full = Box.full(stored.spec.shape)
-    is_same = piece.source_box == full and stored.spec.shape == wanted.made.spec.shape
+    is_same = piece.source_box == full and stored.spec.shape == made.spec.shape
     is_in_order = piece.axis_order == tuple(range(full.rank))
-    is_alone = wanted.window.is_whole or is_seekable(stored.encoding)
+    is_alone = window_bytes >= made.spec.nbytes or is_seekable(stored.encoding)
     return is_same and is_in_order and is_alone
 
 

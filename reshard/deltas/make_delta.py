@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.deltas.fill import fill_windows
+from reshard.deltas.compare import compare_sides, lanes_within
+from reshard.deltas.half_published import finish_version
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
+from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
-from reshard.deltas.windows import Window, rounds
-from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
-from reshard.engine.progress import Progress, tell_bytes
+from reshard.engine.progress import Progress
 from reshard.errors import (
-    MemoryBudgetError,
     PlanError,
     ResumeError,
     SourceChangedError,
@@ -48,7 +45,6 @@ from reshard.formats.delta.read_delta import anchor_version, version_of_name
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
-from reshard.geometry.sizes import format_bytes
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
@@ -56,22 +52,6 @@ from reshard.storage.local.spool import Spool
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import check_place, held_target
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Bytes = npt.NDArray[np.uint8]
-
-_SHARE = 4
-"""The windows of each side take a quarter of the memory; half of it is for reading."""
-
-_COMPRESSING_BYTES = 4 << 20
-"""Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
-
-_LEAST_WINDOW_BYTES = 256 << 10
-"""With smaller windows, each round would cost more than what it compares."""
-
-MIB = 1 << 20
 
 _MADE_BY = {"made_by": "reshard.delta"}
 
@@ -121,23 +101,25 @@ def make_delta(
     )
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
+    recorded = recorded_roots(old, new, (request.old.root, request.new.root))
     left = left_to_read(limits.max_memory, old.reader, new.reader)
-    threads = _compressing_threads(limits, left)
+    lanes = lanes_within(limits, left)
     budget = replace(limits, max_memory=left)
     if is_there:
-        return _compared_with_published(old, new, request, place, budget, threads, progress)
+        return _compared_with_published(old, new, request, recorded, place, budget, lanes, progress)
     with held_target(place) as transaction:
-        _check_new(place, request)  # another process may have published
         _refuse_other_runs(place, transaction.left_by())
         try:
+            finish_version(place, transaction)
+            _check_new(locate(request.target), request)  # another process may have published
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()
-                payloads = _compared(old, new, request, spool, budget, threads, progress)
+                payloads = _payloads(old, new, request, recorded, spool, budget, lanes, progress)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
-                index = _index(request, version, base_version, payloads, files)
+                index = _index(request, version, base_version, recorded, payloads, files)
                 _refuse_other_base(index, place)
                 transaction.mark(_marks(index, place))
                 if _states(request) != before:
@@ -156,22 +138,43 @@ def make_delta(
     return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
 
 
+def _payloads(
+    old: DeltaSide,
+    new: DeltaSide,
+    request: DeltaRequest,
+    recorded: RecordedRoots,
+    spool: Spool,
+    limits: Limits,
+    lanes: int,
+    progress: Callable[[Progress], None] | None,
+) -> list[TensorPayload]:
+    """What every tensor becomes, compared and compressed."""
+    payloads = [
+        payload_of(request.encoding, made.spec, request.checksum, spool, recorded.are_there)
+        for made in new.mapping.tensors
+    ]
+    compare_sides(old, new, payloads, limits, lanes, progress)
+    check_identified_bytes(recorded, (old, new), payloads)
+    return payloads
+
+
 def _compared_with_published(
     old: DeltaSide,
     new: DeltaSide,
     request: DeltaRequest,
+    recorded: RecordedRoots,
     place: Location,
     limits: Limits,
-    compressing: int,
+    lanes: int,
     progress: Callable[[Progress], None] | None,
 ) -> DeltaReport:
     """The report of the version that an earlier run of this request published. Raises TargetExistsError if it is another one."""
     started = time.monotonic()
     version, base_version = _versions(request, place)
     with closing(Spool(None)) as spool:
-        payloads = _compared(old, new, request, spool, limits, compressing, progress)
+        payloads = _payloads(old, new, request, recorded, spool, limits, lanes, progress)
         files = payload_files([one for one in payloads if one.changed], request.file_bytes)
-        index = _index(request, version, base_version, payloads, files)
+        index = _index(request, version, base_version, recorded, payloads, files)
     if render_index(index) != read_bytes(place / INDEX_NAME, what="the index"):
         raise TargetExistsError(
             f"the version {str(place)!r} exists already, but is another one than {request.old.path!r} and {request.new.path!r} give; publish the "
@@ -243,22 +246,6 @@ def _refuse_other_runs(place: Location, left: Mapping[str, Any] | None) -> None:
         )
 
 
-def _compressing_threads(limits: Limits, left: int) -> int:
-    """How many threads compress: each has a compressor beside windows that are not too small.
-
-    Raises MemoryBudgetError where one does not fit.
-    """
-    fit = (left - _SHARE * _LEAST_WINDOW_BYTES) // _COMPRESSING_BYTES
-    if fit < 1:
-        smallest = limits.max_memory - left + _COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES
-        raise MemoryBudgetError(
-            f"to compare and compress takes {format_bytes(_COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES)} beside what is open, but max_memory "
-            f"is {format_bytes(limits.max_memory)}; allow {-(-smallest // MIB)}MiB",
-            smallest_bytes=smallest,
-        )
-    return min(limits.workers, fit)
-
-
 def _spool_folder(place: Location) -> str | None:
     """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
     return place.parent.path if place.traits.renames else None
@@ -276,57 +263,11 @@ def _marks(index: DeltaIndex, place: Location) -> dict[str, bytes]:
     return {**marks, INDEX_NAME: render_index(index)}
 
 
-def _compared(
-    old: DeltaSide,
-    new: DeltaSide,
-    request: DeltaRequest,
-    spool: Spool,
-    limits: Limits,
-    compressing: int,
-    progress: Callable[[Progress], None] | None,
-) -> list[TensorPayload]:
-    """The payload of each tensor, in their order; ``compressing``: in how many threads."""
-    olds, news = old.tensors, new.tensors
-    specs = [made.spec for made in new.mapping.tensors]
-    most = (limits.max_memory - compressing * _COMPRESSING_BYTES) // _SHARE
-    made: dict[str, TensorPayload] = {}
-    total = sum(spec.nbytes for spec in specs)
-    tell = tell_bytes(2 * total, "comparing", progress)
-    reading = replace(limits, max_memory=limits.max_memory - 2 * most)
-    largest = min(sum(-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs), most + ALIGNMENT)
-    memories = np.empty(largest, np.uint8), np.empty(largest, np.uint8)
-    with ThreadPoolExecutor(compressing, "reshard.delta") as threads:
-        for windows in rounds(specs, most):
-            names = [window.spec.name for window in windows]
-            before = fill_windows(
-                old.reader, [olds[n] for n in names], windows, memories[0], reading
-            )
-            after = fill_windows(
-                new.reader, [news[n] for n in names], windows, memories[1], reading
-            )
-            for window in windows:
-                name = window.spec.name
-                if name not in made:
-                    made[name] = payload_of(
-                        request.encoding, news[name].spec, request.checksum, spool
-                    )
-            given = [made[name] for name in names]
-            for window in threads.map(_added, given, windows, before, after):
-                tell(window.spec.name, 2 * window.nbytes)
-    return [made[spec.name] for spec in specs]
-
-
-def _added(payload: TensorPayload, window: Window, old: Bytes, new: Bytes) -> Window:
-    payload.add(old, new, window.start)
-    if window.is_last:
-        payload.finish()
-    return window
-
-
 def _index(
     request: DeltaRequest,
     version: int,
     base_version: int,
+    recorded: RecordedRoots,
     payloads: Sequence[TensorPayload],
     files: Sequence[PayloadFile],
 ) -> DeltaIndex:
@@ -342,6 +283,9 @@ def _index(
         tensors_digest(request.checksum, after),
         sum(one.spec.nbytes for one in payloads),
         after,
+        {one.spec.name: one.changed for one in payloads if one.changed},
+        None if recorded.old is None else recorded.old.root,
+        None if recorded.new is None else recorded.new.root,
     )
 
 
@@ -380,4 +324,6 @@ def _report(
         index.target_digest or "",
         0.0,
         tensors,
+        base_identity=index.base_identity or "",
+        target_identity=index.target_identity or "",
     )

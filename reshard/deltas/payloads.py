@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reshard.checksums.sums import digest_of_bytes
 from reshard.errors import PlanError
 from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.checksums import Checksum, hasher
@@ -35,19 +36,27 @@ class TensorPayload(ABC):
     Attributes:
         changed: how many elements differ so far.
         frame: the payload, once it is finished.
+        crcs: the digests of all bytes before and after as ``fingerprint`` has them, if they were asked for; 16 hex digits.
     """
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
         self.spec = spec
         self.changed = 0
         self.frame = Spooled([])
         self.spool = spool
         self._old, self._new = hasher(checksum), hasher(checksum)
+        self._with_crcs = with_crcs
+        self._crcs = [0, 0]
 
     def add(self, old: Bytes, new: Bytes, start: int) -> None:
         """The next bytes of both, which begin at byte ``start`` of the tensor."""
         self._old.update(old.data)
         self._new.update(new.data)
+        for side, data in enumerate((old, new)):
+            if self._with_crcs[side]:
+                self._crcs[side] = digest_of_bytes(data.data, self._crcs[side])
         for at in range(0, len(old), BLOCK_BYTES):
             difference = np.bitwise_xor(old[at : at + BLOCK_BYTES], new[at : at + BLOCK_BYTES])
             self.changed += changed_elements(difference, self.spec.itemsize)
@@ -57,6 +66,10 @@ class TensorPayload(ABC):
     def digests(self) -> tuple[str, str]:
         """The checksums of all bytes before and after."""
         return self._old.hexdigest(), self._new.hexdigest()
+
+    @property
+    def crcs(self) -> tuple[str, str]:
+        return f"{self._crcs[0]:016x}", f"{self._crcs[1]:016x}"
 
     @abstractmethod
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:
@@ -70,8 +83,10 @@ class TensorPayload(ABC):
 class XorPayload(TensorPayload):
     """The XOR of all bytes."""
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
-        super().__init__(spec, checksum, spool)
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
+        super().__init__(spec, checksum, spool, with_crcs)
         # Made with the first block and gone with the last: there may be any number of tensors.
         self._compressor: Any = None
 
@@ -89,8 +104,10 @@ class XorPayload(TensorPayload):
 class OverwritePayload(TensorPayload):
     """The positions of the bytes that differ, and what they become. Both are spooled: their number comes first in the frame."""
 
-    def __init__(self, spec: TensorSpec, checksum: Checksum, spool: Spool) -> None:
-        super().__init__(spec, checksum, spool)
+    def __init__(
+        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
+    ) -> None:
+        super().__init__(spec, checksum, spool, with_crcs)
         self._positions, self._values = Spooled([]), Spooled([])
 
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:
@@ -111,11 +128,15 @@ class OverwritePayload(TensorPayload):
 
 
 def payload_of(
-    encoding: Encoded, spec: TensorSpec, checksum: Checksum, spool: Spool
+    encoding: Encoded,
+    spec: TensorSpec,
+    checksum: Checksum,
+    spool: Spool,
+    with_crcs: tuple[bool, bool],
 ) -> TensorPayload:
-    """A payload to which nothing was added yet."""
+    """A payload to which nothing was added yet; ``with_crcs``: of which of both sides to take the CRC, too."""
     kind = XorPayload if encoding == "xor" else OverwritePayload
-    return kind(spec, checksum, spool)
+    return kind(spec, checksum, spool, with_crcs)
 
 
 def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:

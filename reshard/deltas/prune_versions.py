@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.deltas.half_published import finish_version, is_half_published
 from reshard.deltas.versions import VersionInfo, needed_by, versions_of
 from reshard.errors import CorruptError, MissingError, TargetBusyError
 from reshard.formats.delta.read_delta import version_of_name
@@ -72,11 +73,12 @@ def _refuse_damaged(one: VersionInfo) -> None:
 
 
 def _unneeded(found: Sequence[VersionInfo], keep: int) -> tuple[VersionInfo, ...]:
-    """Those before the newest that can be made: a later one may be in the making."""
+    """Those before the newest that can be made: a later one may be in the making. Deltas of SkyRL are only read."""
     needed, newest = needed_by(found, keep), _newest(found)
     later = [one for one in found if int(one.version) > newest]
     needed |= {one.base_version for one in later}
-    return tuple(one for one in found if int(one.version) <= newest and one.version not in needed)
+    ours = [one for one in found if version_of_name(one.name) is not None]
+    return tuple(one for one in ours if int(one.version) <= newest and one.version not in needed)
 
 
 def _newest(found: Sequence[VersionInfo]) -> int:
@@ -93,10 +95,21 @@ def _leftovers(root: Location, newest: int, *, dry_run: bool) -> tuple[Leftovers
         if version is None or version > newest:
             continue
         try:
-            found.append(remove_leftovers(str(root / name), dry_run=dry_run))
+            if is_half_published(root / name):
+                _finish(root / name, dry_run=dry_run)
+            else:
+                found.append(remove_leftovers(str(root / name), dry_run=dry_run))
         except (MissingError, TargetBusyError):  # gone, or at work
             continue
     return tuple(found)
+
+
+def _finish(place: Location, *, dry_run: bool) -> None:
+    if dry_run:
+        return
+    with held_target(place, unsafe=True) as transaction:
+        finish_version(place, transaction)
+        transaction.abort()
 
 
 def _remove(place: Location) -> None:

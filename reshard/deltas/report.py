@@ -46,6 +46,8 @@ class DeltaReport(Record, frozen=True):
         all_tensors, total_bytes: of the whole version.
         stored_bytes: of the delta's files, without its index.
         base_digest, target_digest: of all tensors before and after.
+        base_identity, target_identity: the roots that the weights before and after record; "" where there is none, or a map or rules
+            make other tensors.
     """
 
     old: str
@@ -63,6 +65,8 @@ class DeltaReport(Record, frozen=True):
     seconds: float
     tensors: Mapping[str, DeltaTensor] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    base_identity: str = ""
+    target_identity: str = ""
 
     @property
     def changed(self) -> int:

@@ -33,10 +33,12 @@ class DeltaSide(Struct, frozen=True):
 
     Attributes:
         mapping: its tensors, and those of the source that must be equal.
+        is_as_it_is: whether neither a map nor rules made its tensors.
     """
 
     reader: Reader
     mapping: Mapped
+    is_as_it_is: bool = False
 
     @property
     def tensors(self) -> Mapping[str, MappedTensor]:
@@ -95,7 +97,7 @@ def _made(
         for rewrite, leaf in zip(found, leaves, strict=True)
         if rewrite.source in specs
     )
-    return DeltaSide(reader, Mapped(tensors))
+    return DeltaSide(reader, Mapped(tensors), is_as_it_is=not changes)
 
 
 def _whole(source: TensorSpec, name: str, dtype: str | None, saturate: bool) -> MappedTensor:

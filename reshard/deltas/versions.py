@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
+from math import prod
 from typing import Literal
 
 from msgspec.structs import replace
 
-from reshard.errors import FormatError, NotACheckpointError, ReshardError
-from reshard.formats.delta.index import ListedTensor, is_delta, version_text
-from reshard.formats.delta.read_delta import Delta, open_delta, version_of_name
-from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.deltas.report import DeltaTensor
+from reshard.errors import NotACheckpointError, ReshardError
+from reshard.formats.delta.index import ListedTensor, version_text
+from reshard.formats.delta.read_delta import (
+    Delta,
+    Payload,
+    holds_delta,
+    open_delta,
+    version_of_delta,
+    version_of_name,
+)
 from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
@@ -20,21 +27,6 @@ from reshard.record import Record
 from reshard.storage.location import Location
 
 VersionKind = Literal["full", "delta", "unfinished", "damaged"]
-
-
-class VersionTensor(Record, frozen=True):
-    """What a delta stores of one tensor.
-
-    Attributes:
-        dtype, shape, nbytes: of the tensor, with dtype and shape as safetensors has them; None where the writer of the delta records none.
-        stored_bytes: of its payload.
-    """
-
-    name: str
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    nbytes: int | None
-    stored_bytes: int
 
 
 class VersionInfo(Record, frozen=True):
@@ -47,9 +39,11 @@ class VersionInfo(Record, frozen=True):
         nbytes: of its files.
         changed: how many tensors a delta changes.
         encoding, checksum: of a delta's payloads.
+        changed_elements: of all its tensors; None where the writer of a delta does not count them.
+        identity: the root that a delta records of what it makes; "" for none.
         is_needed: whether the newest version that can be made needs it.
         problem: why it leads nowhere; "" for nothing.
-        tensors: those that one delta changes; of the versions in a folder empty.
+        tensors: what changed, of a delta that was asked for by itself and whose writer counts it; else empty.
     """
 
     name: str
@@ -60,9 +54,11 @@ class VersionInfo(Record, frozen=True):
     changed: int = 0
     encoding: str = ""
     checksum: str = ""
+    changed_elements: int | None = None
     is_needed: bool = False
     problem: str = ""
-    tensors: tuple[VersionTensor, ...] = ()
+    tensors: tuple[DeltaTensor, ...] = ()
+    identity: str = ""
 
     def __str__(self) -> str:
         on = f" on {self.base_version}" if self.base_version else ""
@@ -76,9 +72,12 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
 
     Raises NotACheckpointError where there are none.
     """
-    if _is_delta(root.view()):
-        return _needed([_version(root, root.name, with_tensors=True)])
-    names = [name for name in root.folders() if version_of_name(name) is not None] if root.is_folder() else []  # fmt: skip
+    if holds_delta(root.view()):
+        (found,) = _needed([_version(root, root.name)])
+        return (
+            found if found.kind != "delta" else replace(found, tensors=_changes(open_delta(root))),
+        )
+    names = [name for name in root.folders() if version_of_delta(name) is not None] if root.is_folder() else []  # fmt: skip
     if not names:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
@@ -90,19 +89,12 @@ def _number(one: VersionInfo) -> int:
     return int(one.version)
 
 
-def _is_delta(root: Location) -> bool:
-    file = root / INDEX_NAME
-    if not file.is_file():
-        return False
-    return is_delta(json_value(read_bytes(file, what="the index"), str(file)))
-
-
-def _version(place: Location, name: str, *, with_tensors: bool = False) -> VersionInfo:
-    version = version_text(version_of_name(name) or 0)
+def _version(place: Location, name: str) -> VersionInfo:
+    version = version_text(version_of_delta(name) or 0)
     place, nbytes = place.view(), 0
     try:
         nbytes = sum(_sizes(place))
-        if not _is_delta(place):
+        if not holds_delta(place):
             return _full(place, name, version, nbytes)
         delta = open_delta(place)
     except ReshardError as error:
@@ -117,35 +109,38 @@ def _version(place: Location, name: str, *, with_tensors: bool = False) -> Versi
         len(delta.payloads),
         index.encoding,
         index.checksum,
-        tensors=_tensors(delta) if with_tensors else (),
+        None if index.changed is None else sum(index.changed.values()),
+        identity=index.target_identity or "",
     )
 
 
-def _tensors(delta: Delta) -> tuple[VersionTensor, ...]:
-    """What a delta stores of each tensor that it changes."""
-    found = []
-    for name, payload in delta.payloads.items():
-        listed = (delta.index.tensors or {}).get(name)
-        dtype, shape, nbytes = None, None, None
-        if listed is not None:
-            dtype, shape, nbytes = listed.dtype, listed.shape, _nbytes(listed)
-        found.append(VersionTensor(name, dtype, shape, nbytes, payload.piece.nbytes))
-    return tuple(found)
+def _changes(delta: Delta) -> tuple[DeltaTensor, ...]:
+    """How much changed of each tensor; empty where that is not recorded."""
+    index = delta.index
+    if index.tensors is None or index.changed is None:
+        return ()
+    changed, listed = index.changed, index.tensors
+    return tuple(
+        _change(n, listed[n], changed[n], one, index.weight_map[n])
+        for n, one in delta.payloads.items()
+    )
 
 
-def _nbytes(listed: ListedTensor) -> int | None:
-    try:
-        dtype = dtype_of(listed.dtype, "")
-        shape = element_shape(dtype, listed.shape, "")
-    except FormatError:
-        return None
-    return math.prod(shape) * storage_bytes(dtype)
+def _change(
+    name: str, listed: ListedTensor, changed: int, payload: Payload, file: str
+) -> DeltaTensor:
+    dtype = dtype_of(listed.dtype, f"the delta's tensor {name[:200]!r}")
+    shape = element_shape(dtype, listed.shape, f"the shape of {name[:200]!r}")
+    elements = prod(shape)
+    nbytes = elements * storage_bytes(dtype)
+    return DeltaTensor(name, dtype, shape, nbytes, elements, changed, payload.piece.nbytes, file)
 
 
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
 
-    if committed_format(place) is not None and not _lacks_index(place):
+    may_be_full = version_of_name(name) is not None and not _lacks_index(place)
+    if may_be_full and committed_format(place) is not None:
         return VersionInfo(name, version, "", "full", nbytes)
     return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
 

@@ -83,6 +83,18 @@ class Chunks(Protocol):
         return None
 
 
+class WeightsVersion(Struct, frozen=True):
+    """A version of weights, as the last delta of a chain names it.
+
+    Attributes:
+        number: of the version.
+        root: the root of its identity, 64 hex digits, where the delta records one.
+    """
+
+    number: int
+    root: str | None = None
+
+
 class Reader(Struct, frozen=True, eq=False):
     """An open checkpoint: what its metadata says. Opening reads no tensor bytes.
 
@@ -97,6 +109,7 @@ class Reader(Struct, frozen=True, eq=False):
         made: from which source and by which rules it was made, as its record says; None if that is not recorded.
         warnings: what a person should know of how it was opened, one sentence each.
         takes_record: whether ``reshard fingerprint`` can record digests in it.
+        version: which version of the weights deltas make of it; None without deltas.
     """
 
     uri: str
@@ -110,6 +123,7 @@ class Reader(Struct, frozen=True, eq=False):
     made: Made | None = None
     warnings: Sequence[str] = ()
     takes_record: bool = False
+    version: WeightsVersion | None = None
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of an encoded chunk; see ``Chunks.locate``."""
@@ -203,6 +217,8 @@ class TargetCheckpoint(Struct, frozen=True):
         form: its format, with the options of that format.
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
+        version: of the weights, recorded where there is an index; None for none.
+        is_anchor: whether its name says the version, so that receivers of deltas look for it in an index.
     """
 
     container: Container
@@ -212,6 +228,8 @@ class TargetCheckpoint(Struct, frozen=True):
     form: Form
     conversion: str = ""
     made: Made | None = None
+    version: int | None = None
+    is_anchor: bool = False
 
 
 class Origin(Struct, frozen=True):

@@ -203,11 +203,13 @@ class Carried(Struct, frozen=True):
         format: the name of that format.
         shape: of an array.
         parts: they tile the array.
+        crc: the checksum of the parts put together, where the format records one.
     """
 
     format: str
     parts: tuple[CarriedPart, ...]
     shape: tuple[int, ...] = ()
+    crc: int = 0
 
 
 class PathKey(Struct, frozen=True):

@@ -15,6 +15,7 @@ from reshard.errors import (
     MissingError,
     NotACheckpointError,
     PlanError,
+    ReshardError,
     StorageError,
     TargetExistsError,
 )
@@ -34,7 +35,7 @@ from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.state_dict.files import held_text
 from reshard.formats.state_dict.format import STATE_DICT
 from reshard.formats.step_names import step_name
-from reshard.formats.steps import committed, committed_steps, steps_text
+from reshard.formats.steps import committed, committed_steps, names_in, steps_text
 from reshard.formats.tensorflow.files import prefix_text
 from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.options import Option
@@ -326,8 +327,10 @@ def refuse_missing(
     if not root.exists() and files_of(root) is None:
         if found := prefix_text(root):
             raise NotACheckpointError(f"{uri} is not a checkpoint of a known format: {found}")
+        steps = _steps_beside(root)
+        nearest = "" if steps else _nearest(uri, root)
         raise MissingError(
-            f"{uri} does not exist{_steps_beside(root)}: expected {expected}; check the path"
+            f"{uri} does not exist{steps}: expected {expected}; check the path{nearest}"
         )
 
 
@@ -340,6 +343,27 @@ def _steps_beside(root: Location) -> str:
     except StorageError:
         return ""
     return f", and the run has {steps_text(steps)}" if steps else ""
+
+
+_MOST_NAMES = 10_000
+"""A folder with more is not searched for a name like the one that is missing."""
+
+
+def _nearest(uri: str, root: Location) -> str:
+    """The checkpoint beside a missing one whose name is most like its own; "" for none."""
+    from difflib import get_close_matches  # only an error needs it
+
+    try:
+        folder = root.parent.remembered()
+        names = {entry.name for entry in folder.entries()} | set(names_in(folder))
+        close = get_close_matches(root.name, sorted(names)) if len(names) <= _MOST_NAMES else []
+        found = next((name for name in close if has_checkpoint(folder / name)), None)
+    except ReshardError:
+        return ""
+    above = uri.rstrip("/").rpartition("/")[0]
+    return (
+        "" if found is None else f"; the nearest that is there: {f'{above}/' * bool(above)}{found}"
+    )
 
 
 def _hint(uri: str, root: Location) -> str:

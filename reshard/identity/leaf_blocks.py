@@ -105,13 +105,13 @@ def check_leaves_fit(tensors: Sequence[StoredTensor], max_memory: int) -> None:
     """Raises MemoryBudgetError, before anything is read, where a tensor cannot be hashed within the budget."""
     kept = kept_hash_bytes(tensors)
     for stored in tensors:
-        _check_tree_fits(stored, max_memory, kept)
+        check_tree_fits(stored, max_memory, kept)
         tree = leaf_tree_of(stored)
         for box in _largest_boxes(stored, tree):
             _planned(stored, tree, box, max_memory, kept)
 
 
-def _check_tree_fits(stored: StoredTensor, max_memory: int, kept: int) -> None:
+def check_tree_fits(stored: StoredTensor, max_memory: int, kept: int = 0) -> None:
     """Raises MemoryBudgetError for a tree whose cuts alone are too many, before they are made: a sparse file may ask for any number."""
     leaves, cuts = leaves_and_cuts(stored.spec.shape, stored.spec.itemsize)
     if kept + CUT_BYTES * cuts > max_memory:

@@ -10,11 +10,12 @@ from functools import lru_cache
 
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.identity.hashes import HASH_BYTES, folded
 from reshard.identity.identity_file import read_nodes
-from reshard.identity.leaf_blocks import leaf_tree_of
-from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
+from reshard.identity.leaf_blocks import check_tree_fits, leaf_tree_of
+from reshard.identity.leaf_tree import KEPT_BYTES
 from reshard.identity.read_leaves import leaves_of_box
 from reshard.identity.slice_proof import (
     Node,
@@ -51,8 +52,14 @@ class SliceProof(Record, frozen=True):
         return f"SliceProof({self.name!r} {self.box}: {size}, root {self.root})"
 
 
-def needs_elements(tree: LeafTree, box: Box) -> bool:
-    """Whether the proof of a slice has hashes below the kept level, so that elements must be read for it."""
+def needs_elements(stored: StoredTensor, box: Box, max_memory: int) -> bool:
+    """Whether the proof of a slice has hashes below the kept level, so that elements must be read for it.
+
+    Raises LayoutError for a slice that cuts leaves; MemoryBudgetError.
+    """
+    check_tree_fits(stored, max_memory)
+    tree = leaf_tree_of(stored)
+    check_aligned(stored.spec.name, tree, box)
     kept = tree.kept_level(KEPT_BYTES)
     return any(node.level > kept for node in nodes_of_slice(tree, box) if not node.is_inside)
 
@@ -66,6 +73,7 @@ def prove_slice(
     that the identity records; MemoryBudgetError.
     """
     stored, recorded = reader.tensors[name], found.tensors[name]
+    check_tree_fits(stored, max_memory)
     tree = leaf_tree_of(stored)
     check_aligned(name, tree, box)
     level = tree.kept_level(KEPT_BYTES)

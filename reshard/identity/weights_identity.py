@@ -131,5 +131,13 @@ def check_identity_of(reader: Reader, found: WeightsIdentity) -> None:
             )
 
 
+def changed_once_identified(uri: str, name: str, found: str, known: str) -> CorruptError:
+    """The error where a tensor of a checkpoint has not the digest that its identity records."""
+    return CorruptError(
+        f"{name!r} in {uri!r} has digest {found}, but its {IDENTITY_NAME} has {known}: its bytes changed since it was "
+        "identified; restore it from another copy, or make the identity anew with reshard identify --write"
+    )
+
+
 def _said(tensor: tuple[str, tuple[int, ...]] | None) -> str:
     return "nothing" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

@@ -17,7 +17,7 @@ from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import PathKey
 from reshard.formats.registry import open_reader
-from reshard.formats.safetensors.options import FilesOf
+from reshard.formats.target_files import FilesOf
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
 from reshard.layout.changes import Changes

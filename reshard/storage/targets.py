@@ -10,9 +10,10 @@ from pathlib import Path
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
 from reshard.storage.local.prefix_files import check_prefix
+from reshard.storage.local.publishing import finish_published
 from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
-from reshard.storage.local.syncing import fsync, sync_files
+from reshard.storage.local.syncing import sync_files
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.local.transaction import held_folder as held_local
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
@@ -128,9 +129,14 @@ def make_durable(target: Location, files: Sequence[str]) -> None:
 
 
 def make_name_durable(target: Location) -> None:
-    """Makes sure that a target which another process published keeps its name; in a bucket it does."""
+    """Makes sure that a target which another process published keeps its name; in a bucket it does.
+
+    Its caller holds it.
+    """
     if is_local(target):
-        fsync(Path(target.path).parent)
+        path = Path(target.path)
+        is_prefix = not os.path.lexists(path)  # of several files none has that name
+        finish_published(staging_for(path, FILES_OF_PREFIX if is_prefix else ""))
 
 
 def check_lease(lease: str, run: str) -> None:

@@ -12,7 +12,9 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
+from reshard.formats.base import WeightsVersion
 from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.delta.index import version_text
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
@@ -86,13 +88,27 @@ def verify_identity(
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
     found = identity_of(reader, limits, progress)
     is_equal = found.root == expected.root
-    warnings = (*reader.warnings, *missing_warnings(reader.uri, filled_chunks(reader)))
+    warnings = (
+        *reader.warnings,
+        *missing_warnings(reader.uri, filled_chunks(reader)),
+        *_other_record(reader.version, found.root),
+    )
     return Verification(
         chosen.path,
         None,
         tuple(_verdicts(found, expected.recorded, is_equal=is_equal)),
         warnings=warnings,
         identity=IdentityVerdict(found.root, expected.root, expected.signer or None),
+    )
+
+
+def _other_record(version: WeightsVersion | None, found: str) -> tuple[str, ...]:
+    """What the last delta says of the root is no evidence, but somebody may rely on it."""
+    if version is None or version.root in (None, found):
+        return ()
+    return (
+        f"the root is {found}, but the delta of the version {version_text(version.number)} records {version.root}: somebody changed a delta, or the "
+        "identity was of other weights",
     )
 
 

@@ -26,7 +26,15 @@ def fetched(bucket: Bucket, name: str, folder: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("kind", ["s3_bucket", "gcs_bucket"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "s3_bucket",
+        "gcs_bucket",
+        pytest.param("moto_bucket", marks=pytest.mark.xdist_group("moto")),
+        pytest.param("azurite_bucket", marks=pytest.mark.xdist_group("azurite")),
+    ],
+)
 def test_a_version_in_a_bucket(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     bucket: Bucket = request.getfixturevalue(kind)
     states = [bytes_of(LIKE)]

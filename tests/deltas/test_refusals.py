@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -175,3 +176,42 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
         reshard.apply(old, [place], tmp_path / "out")
     (found,) = reshard.inspect_versions(place)
     assert found.kind == "damaged"
+
+
+SCALED = {
+    "w": np.arange(64, dtype=np.uint8).reshape(8, 8).view(ml_dtypes.float8_e4m3fn),
+    "w_scale_inv": np.ones((1, 1), "f4"),
+}
+"""A quantised pair, as Hugging Face stores it."""
+
+
+@pytest.mark.parametrize("lost", SCALED)
+def test_half_a_quantised_pair_is_refused(lost: str, tmp_path: Path) -> None:
+    changed_pair = {name: array.copy() for name, array in SCALED.items()}
+    changed_pair["w"].view("u1")[3, 3] ^= 1
+    changed_pair["w_scale_inv"][:] = 2
+    half = {name: array for name, array in SCALED.items() if name != lost}
+    old, new, less = (
+        write_full(tmp_path / name, bytes_of(one), one)
+        for name, one in (("old", SCALED), ("new", changed_pair), ("half", half))
+    )
+    with pytest.raises(
+        reshard.PlanError, match=f"{old} has '{lost}', which {less} does not give; a delta changes"
+    ):
+        reshard.delta(old, less, tmp_path / "weight_v000001")
+    with pytest.raises(
+        reshard.PlanError, match=f"{less} has no '{lost}', which {new} gives; a delta changes"
+    ):
+        reshard.delta(less, new, tmp_path / "weight_v000001")
+    by_another = write_delta(tmp_path, 1, bytes_of(SCALED), bytes_of(changed_pair))
+    with pytest.raises(
+        reshard.VerificationError,
+        match=f"{by_another} changes '{lost}', which {less} does not have: it is not the base",
+    ):
+        reshard.apply(less, [by_another], tmp_path / "served")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "half",
+        "new",
+        "old",
+        "weight_v000001",
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import reshard
 from reshard.cli.app import run
@@ -60,10 +61,6 @@ def test_one_delta_by_itself(published: Path) -> None:
     assert (one.changed, one.encoding, one.checksum) == (2, "xor", "xxh3-128")
     assert one.is_needed and not one.problem
     assert one.nbytes == sum(f.stat().st_size for f in (published / "weight_v000002").iterdir())
-    # The naive writer records no dtypes and shapes.
-    assert {t.name: t.nbytes for t in one.tensors} == {"a": None, "b": None}
-    assert all(0 < t.stored_bytes < one.nbytes for t in one.tensors)
-    assert all(not v.tensors for v in reshard.inspect_versions(published))
 
 
 def test_links_out_of_a_delta_are_not_followed(published: Path) -> None:
@@ -75,6 +72,41 @@ def test_links_out_of_a_delta_are_not_followed(published: Path) -> None:
     assert "link" in one.problem
     with pytest.raises(ReshardError, match="link"):
         reshard.apply(published / "weight_v000004", [index.parent], published / "full")
+
+
+def test_what_changed_of_each_tensor(tmp_path: Path) -> None:
+    for name, a in (("old", LIKE["a"]), ("new", np.where(LIKE["a"] < 3, -1, LIKE["a"]))):
+        (tmp_path / name).mkdir()
+        save_file({"a": a, "b": LIKE["b"]}, tmp_path / name / "model.safetensors")
+    made = reshard.delta(tmp_path / "old", tmp_path / "new", tmp_path / "weight_v000001")
+    (one,) = reshard.inspect_versions(tmp_path / "weight_v000001")
+    assert (one.changed, one.changed_elements) == (1, 3)
+    assert one.tensors == tuple(made.tensors.values())
+    assert str(one.tensors[0]).startswith("a: 3 of 600 elements (0.50%), ")
+    (listed,) = [v for v in reshard.inspect_versions(tmp_path) if v.kind == "delta"]
+    assert (listed.changed_elements, listed.tensors) == (3, ())
+
+
+@pytest.mark.parametrize(
+    ("counts", "problem"),
+    [
+        ({}, "metadata.changed should count the elements of what weight_map names, and of nothing else"),
+        ({"a": -1}, "metadata.changed should contain numbers from 0 to 2^62, but is [-1]"),
+        (3, "metadata.changed should be of type dict, but is 3"),
+    ],
+)  # fmt: skip
+def test_counts_that_cannot_be(counts: object, problem: str, tmp_path: Path) -> None:
+    for name, a in (("old", LIKE["a"]), ("new", LIKE["a"] + 1)):
+        (tmp_path / name).mkdir()
+        save_file({"a": a}, tmp_path / name / "model.safetensors")
+    reshard.delta(tmp_path / "old", tmp_path / "new", tmp_path / "weight_v000001")
+    file = tmp_path / "weight_v000001" / "model.safetensors.index.json"
+    index = json.loads(file.read_bytes())
+    index["metadata"]["changed"] = counts
+    file.write_text(json.dumps(index))
+    (one,) = reshard.inspect_versions(tmp_path / "weight_v000001")
+    assert one.kind == "damaged"
+    assert problem in one.problem
 
 
 def test_a_folder_without_versions(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ OWN_TESTS = (
     "first-service.md",
     "training-to-serving.md",
     "buckets.md",
+    "publish-weights-while-training.md",
     "ray.md",
     "slurm.md",
     "check-weights-in-your-server.md",

@@ -27,6 +27,18 @@ RUN_BY = {
     ("docs/how-to/many-hosts/slurm.md", "bash"): CLUSTERS,
     ("docs/how-to/many-hosts/slurm.md", "console"): CLUSTERS,
     ("docs/how-to/many-hosts/slurm.md", "python"): CLUSTERS,
+    (
+        "docs/how-to/publish-weights-while-training.md",
+        "console",
+    ): "tests/docs/test_publish_while_training.py",
+    (
+        "docs/how-to/publish-weights-while-training.md",
+        "python",
+    ): "tests/docs/test_publish_while_training.py",
+    (
+        "docs/how-to/publish-weights-while-training.md",
+        "yaml",
+    ): "tests/docs/test_publish_while_training.py",
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/tutorials/training-to-serving.md", "console"): "tests/docs/test_training_to_serving.py",
     ("docs/tutorials/training-to-serving.md", "python"): "tests/docs/test_training_to_serving.py",

@@ -11,6 +11,7 @@ import pytest
 import reshard
 from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
+from reshard.formats import registry
 from reshard.formats.registry import FORMATS, format_names, open_reader
 from reshard.storage.location import local_path
 from tests.orbax_trees import save_manager, save_pytree
@@ -28,6 +29,46 @@ def test_nothing_there(tmp_path):
         StorageError,
         f"{tmp_path}/x does not exist: expected the directory of a checkpoint; check the path",
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("tf/stepp", "tf/step"),
+        ("tf/other", ""),
+        ("dcp/step", "dcp/step-10"),
+        ("dcp/step-10x/", "dcp/step-10"),
+        ("m.safetensor", "m.safetensors"),
+        ("tfx/step", ""),
+        ("readmes", ""),
+    ],
+)
+def test_a_mistyped_name_tells_the_nearest_checkpoint(saved_beside, asked, nearest):
+    words = f"; the nearest that is there: {saved_beside}/{nearest}" if nearest else ""
+    path = f"{saved_beside}/{asked}"
+    with pytest.raises(StorageError) as caught:
+        open_reader(path)
+    assert str(caught.value) == (
+        f"{path} does not exist: expected the directory of a checkpoint; check the path{words}"
+    )
+
+
+def test_a_folder_of_very_many_is_not_searched(saved_beside, monkeypatch):
+    monkeypatch.setattr(registry, "_MOST_NAMES", 1)
+    with pytest.raises(StorageError) as caught:
+        open_reader(str(saved_beside / "tf" / "stepp"))
+    assert str(caught.value).endswith("check the path")
+
+
+@pytest.fixture(scope="module")
+def saved_beside(tmp_path_factory):
+    """Checkpoints of several formats, and a file that is none."""
+    folder = tmp_path_factory.mktemp("beside")
+    reshard.save(folder / "saved", {"w": np.arange(3)})
+    for name, to in (("tf/step", "tensorflow"), ("dcp/step-10", "dcp"), ("m.safetensors", None)):
+        reshard.convert(folder / "saved", folder / name, to=to)
+    (folder / "readme").write_text("none")
+    return folder
 
 
 def test_other_schemes():

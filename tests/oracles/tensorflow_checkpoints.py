@@ -143,6 +143,60 @@ def save_keras(folder: str) -> str:
     return root.save(f"{folder}/ckpt")
 
 
+def _lookup() -> Any:
+    return tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+
+
+def save_shared(folder: str) -> str:
+    """A variable that two paths have, a lookup table, and shards."""
+    variable, table = tf.Variable(numbers(3)), _lookup()
+    table.insert(["a", "b"], [1, 2])
+    shards = ShardedVariable([tf.Variable(numbers(n, 6, seed=n)) for n in (3, 2, 2)])
+    root = tf.train.Checkpoint(first=variable, second=variable, lookup=table, table=shards)
+    return root.save(f"{folder}/ckpt")
+
+
+def restored_shared(prefix: str, of_second: str, rows: list[int]) -> list[Any]:
+    """What ``save_shared`` saved, its variable by the second path, and with so many rows in each shard."""
+    variable, table = tf.Variable(np.zeros(3, np.float32)), _lookup()
+    shards = [tf.Variable(np.zeros((n, 6), np.float32)) for n in rows]
+    objects = {of_second: variable, "lookup": table, "table": ShardedVariable(shards)}
+    root = tf.train.Checkpoint(**objects)
+    root.restore(prefix).assert_existing_objects_matched().assert_consumed()
+    found = table.lookup(tf.constant(["a", "b", "c"]))
+    return [np.asarray(one) for one in (variable, found, *shards)]
+
+
+def restored_without_slots(prefix: str) -> list[Any]:
+    """The model of ``save_keras``, whose optimizer restores its step and hyperparameters only: what they are, and the step after another."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(5), tf_keras.layers.Dense(2)])
+    model.compile(tf_keras.optimizers.legacy.Adam(0.1), "mse")
+    root = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    status = root.restore(prefix)
+    model.build((None, 3))
+    weights = [np.array(weight) for weight in model.weights]
+    model.fit(numbers(8, 3), numbers(8, 2), verbose=0)
+    status.assert_nontrivial_match()
+    return [*weights, np.asarray(model.optimizer.iterations)]
+
+
+def latest(folder: str) -> str | None:
+    """What TensorFlow takes for the latest checkpoint of a folder."""
+    return tf.train.latest_checkpoint(folder)
+
+
+def trained_on(folder: str, steps: list[int]) -> str:
+    """Goes on from the latest checkpoint of a folder, saves these steps and keeps one; the latest then."""
+    variable = tf.Variable(np.zeros(6, np.float32))
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(w=variable), folder, max_to_keep=1)
+    manager.checkpoint.restore(manager.latest_checkpoint).assert_nontrivial_match()
+    for step in steps:
+        manager.save(checkpoint_number=step)
+    return str(manager.latest_checkpoint)
+
+
 def checkpoint_values(prefix: str) -> dict[str, Any]:
     """Every tensor that is no string by its key, as its dtype, shape and bytes."""
     reader = tf.train.load_checkpoint(prefix)
@@ -200,5 +254,5 @@ def resumed_keras(prefix: str) -> list[Any]:
 
 FUNCTIONS = (
     save_dtypes, save_names, save_shards, save_columns, save_loose, save_keras, checkpoint_values, restored_shards,
-    restored_slices, restored_by_saver, resumed_keras, save_strings, save_string_columns, save_servers, string_values,
+    latest, trained_on, restored_slices, restored_by_saver, resumed_keras, save_shared, restored_shared, restored_without_slots, save_strings, save_string_columns, save_servers, string_values,
 )  # fmt: skip

@@ -58,7 +58,7 @@ def test_an_executor_makes_what_one_run_makes(
     with made[of] as executor:
         reshard.convert(source, tmp_path / "ckpt-1", executor=executor, **OPTIONS)
     assert files_of(tmp_path / "ckpt-1") == whole
-    assert names_in(tmp_path) == {"ckpt-1"}
+    assert names_in(tmp_path) == {"ckpt-1", "checkpoint"}
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -71,7 +71,7 @@ def test_parts_make_what_one_run_makes(
         assert files_of(prefix) == {}
     reshard.commit(prefix)
     assert files_of(prefix) == whole
-    assert names_in(tmp_path) == {"ckpt-1"}
+    assert names_in(tmp_path) == {"ckpt-1", "checkpoint"}
     assert reshard.convert(source, prefix, **OPTIONS).already_done
 
 

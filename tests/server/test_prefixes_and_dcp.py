@@ -218,7 +218,7 @@ def test_a_prefix_that_is_there_is_not_replaced(client: httpx.Client, data: Path
         ("data/torch/step-30", 422, "data/torch/step-30"),
         ("data/linked/ckpt", 422, "is a symbolic link to a place outside of data/linked"),
         ("data/by-index/ckpt", 422, "is a symbolic link to a place outside of data/by-index"),
-        ("other/1f/ckpt", 422, "'other/1f/ckpt' holds the link 'ckpt.data-00000-of-00003', which leads out"),
+        ("other/1f/ckpt", 422, "'other/1f/ckpt' holds the link 'checkpoint', which leads out"),
         ("data/../secret/ckpt", 422, "it has a name of dots"),
         ("nowhere/ckpt", 404, "there is nothing at 'nowhere/ckpt'"),
     ],
@@ -324,7 +324,11 @@ def test_each_new_step_of_torch_becomes_a_prefix(client: httpx.Client, data: Pat
     assert client.put("/v1/schedules/torch", json=schedule).status_code == 201
     _until(lambda: all(_state(client, step, "torch") == "succeeded" for step in (10, 20)))
     made = data / "from-torch"
-    _until(lambda: {path.name.partition(".")[0] for path in made.iterdir()} == {"ckpt-20"})
+    _until(
+        lambda: (
+            {path.name.partition(".")[0] for path in made.iterdir()} == {"checkpoint", "ckpt-20"}
+        )
+    )
     assert reshard.verify(data / "torch" / "step-20", made / "ckpt-20").differences == 0
     runs = client.get("/v1/schedules/torch/runs").json()["runs"]
     assert {run["key"] for run in runs} == {"10", "20"}

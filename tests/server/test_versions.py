@@ -59,10 +59,12 @@ def test_the_chain(served: Served, published: Path) -> None:
 def test_one_delta_has_the_bytes_of_each_tensor(served: Served, published: Path) -> None:
     [one] = ask(served, "data/run/published/weight_v000002").json()["versions"]
     (tensor,) = [t for t in one["tensors"] if t["name"] == "up.weight"]
-    assert (tensor["dtype"], tensor["shape"], tensor["nbytes"]) == ("F32", [600], 2400)
-    assert 0 < tensor["stored_bytes"] < 2400
+    assert (tensor["dtype"], tensor["shape"], tensor["elements"]) == ("float32", [600], 600)
+    assert 0 < tensor["changed"] < 600
+    assert one["changed_elements"] >= tensor["changed"]
     [foreign] = ask(served, "data/run/published/weight_v000009").json()["versions"]
-    assert [t["nbytes"] for t in foreign["tensors"]] == [None, None]
+    assert foreign["tensors"] == []
+    assert foreign["changed_elements"] is None
     assert published.exists()
 
 
@@ -112,14 +114,20 @@ def test_the_page_shows_the_chain(ann: Browser, published: Path) -> None:
     assert "the version 000008 is missing" in page.text
     one = ann.go("/versions?path=data/run/published/weight_v000002")
     assert "000002 on 000001" in one.text
+    assert one.html.count("<meter") == 2
+    foreign = ann.go("/versions?path=data/run/published/weight_v000009")
+    assert "does not record how much changed" in foreign.text
     none = ann.go("/versions?path=data/none")
     assert "The versions cannot be read" in none.text
 
 
 def test_a_hostile_name_is_text(ann: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "run" / "<b>x"
-    state = bytes_of({"<script>": np.arange(9, dtype="i4")})
-    write_delta(folder, 1, state, changed(state, 0.5, 1))
+    like = {"<script>": np.arange(9, dtype="i4")}
+    state = bytes_of(like)
+    for name, content in (("old", state), ("new", changed(state, 0.5, 1))):
+        write_full(tmp_path / name, content, like)
+    reshard.delta(tmp_path / "old", tmp_path / "new", folder / "weight_v000001")
     page = ann.go("/versions?path=data/run/%3Cb%3Ex/weight_v000001")
     assert "<b>x" not in page.html and "<script>" in page.text
     assert "&lt;script&gt;" in page.html

@@ -35,7 +35,8 @@ def inspect(
 ) -> None:
     """Show the content of a checkpoint: names, shapes, dtypes, chunks, layouts, bytes.
 
-    Of a delta, or of a folder with versions such as weight_v000007, it shows what each stands on, its size, and whether the newest needs it.
+    Of a delta, or of a folder with versions such as weight_v000007, it shows what each stands on, its size, how much it changes, and whether
+    the newest needs it; of one delta by itself also how much of each tensor.
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
@@ -51,7 +52,7 @@ def inspect(
         try:
             found = content_document(reshard.inspect(source, unlisted=unlisted))
         except reshard.NotACheckpointError:
-            if not _showed_versions(source, as_json):
+            if not _showed_versions(source, as_json, show_all):
                 raise
             return
     if as_json:
@@ -64,7 +65,7 @@ def inspect(
     print_all(inspection_view(found, show_all, most_rows()))
 
 
-def _showed_versions(source: str, as_json: bool) -> bool:
+def _showed_versions(source: str, as_json: bool, show_all: bool) -> bool:
     """Shows the versions in a folder, or a delta; False where there are none."""
     try:
         versions = reshard.inspect_versions(source)
@@ -79,5 +80,5 @@ def _showed_versions(source: str, as_json: bool) -> bool:
     from reshard.cli.console import print_all
     from reshard.cli.views.versions import versions_view
 
-    print_all(versions_view(versions))
+    print_all(versions_view(versions, show_all))
     return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import DeltaReport
+from reshard import DeltaReport, DeltaTensor
 from reshard.cli.tables import Column, cap_note, capped, table, warning
 from reshard.cli.text import count_text, duration_text, safe
 from reshard.geometry.sizes import format_bytes
@@ -23,7 +23,16 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
         f"{count_text(len(report.tensors), 'tensor')} of {report.all_tensors:,} changed, {format_bytes(report.stored_bytes)} for "
         f"{format_bytes(report.total_bytes)}",
     )
-    found = sorted(report.tensors.values(), key=lambda one: -one.stored_bytes)
+    yield from changes_view(report.tensors.values(), show_all)
+    yield from map(warning, report.warnings)
+    yield Text.assemble("target digest: ", (report.target_digest, "bold"), f" ({report.checksum})")
+    if report.target_identity:
+        yield Text.assemble("identity: ", (report.target_identity, "bold"))
+
+
+def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[RenderableType]:
+    """How much changed of the tensors with the largest payloads."""
+    found = sorted(tensors, key=lambda one: -one.stored_bytes)
     shown = capped(found, show_all, MOST_TENSORS)
     if shown:
         columns = ("tensor", Column("changed", right=True), Column("of", right=True, rank=1), Column("", right=True), Column("stored", right=True))  # fmt: skip
@@ -40,5 +49,3 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
         yield table("", columns, rows, whole=show_all)
     if note := cap_note(len(shown), len(found), "tensors"):
         yield Text(note, style="dim")
-    yield from map(warning, report.warnings)
-    yield Text.assemble("target digest: ", (report.target_digest, "bold"), f" ({report.checksum})")

@@ -10,13 +10,19 @@ from rich.text import Text
 from reshard import CleanedVersions, VersionInfo
 from reshard.cli.tables import Column, table
 from reshard.cli.text import count_text, safe
+from reshard.cli.views.delta import changes_view
 from reshard.geometry.sizes import format_bytes
 
-COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("changed", right=True, rank=1), "newest needs it")  # fmt: skip
+COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("tensors", right=True, rank=1), Column("elements", right=True, rank=2), "newest needs it")  # fmt: skip
+
+ROOT_DIGITS = 12
+"""Shown of the root of an identity: enough to tell two apart; --json has all."""
 
 
-def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
-    """A row for each version, and why those lead nowhere that do."""
+def versions_view(versions: Sequence[VersionInfo], show_all: bool) -> Iterator[RenderableType]:
+    """A row for each version with how much a delta changes, and why those lead nowhere that do; of one delta also its tensors."""
+    has_roots = any(one.identity for one in versions)
+    columns = (*COLUMNS, Column("identity", rank=2)) if has_roots else COLUMNS
     rows = (
         (
             one.name,
@@ -24,11 +30,13 @@ def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
             one.base_version,
             format_bytes(one.nbytes),
             f"{one.changed:,}" if one.kind == "delta" else "",
+            "" if one.changed_elements is None else f"{one.changed_elements:,}",
             "yes" if one.is_needed else "no",
+            *((one.identity[:ROOT_DIGITS],) if has_roots else ()),
         )
         for one in versions
     )
-    yield table("", COLUMNS, rows, whole=True)
+    yield table("", columns, rows, whole=True)
     for one in versions:
         if one.problem:
             yield Text(f"{one.name}: {one.problem}")
@@ -36,6 +44,8 @@ def versions_view(versions: Sequence[VersionInfo]) -> Iterator[RenderableType]:
     idle = sum(one.nbytes for one in versions if not one.is_needed)
     told = f"; the newest does not need {format_bytes(idle)}" if idle else ""
     yield Text(f"{count_text(len(versions), 'version')}, {format_bytes(total)}{told}")
+    for one in versions:
+        yield from changes_view(one.tensors, show_all)
 
 
 def cleaned_view(found: CleanedVersions) -> Iterator[RenderableType]:

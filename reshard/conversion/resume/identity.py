@@ -71,8 +71,12 @@ def identify_conversion(
     files: str | None = None,
     unlisted: Unlisted = "leave",
     deltas: Sequence[Location] = (),
+    version: int | None = None,
 ) -> Identity:
-    """The identity of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet."""
+    """The identity of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet.
+
+    ``version``: that the target's name says, which the target records.
+    """
     state = source_state(locate(source)) if files is None else files
     settings = _settings(options)
     if (
@@ -81,6 +85,8 @@ def identify_conversion(
         settings["unlisted"] = unlisted
     if deltas:
         settings["deltas"] = ", ".join(map(real_text, deltas))
+    if version is not None:
+        settings["version"] = str(version)
     return Identity(real_text(locate(source)), state, settings)
 
 

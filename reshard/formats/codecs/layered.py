@@ -261,7 +261,8 @@ def _other_bytes(layer: Layer, where: str, found: str) -> VerificationError:
         what = (
             "so that the base is not the one that the delta was made of, or one of both is damaged"
         )
+    file = f" in {layer.path}" if layer.path else ""
     return VerificationError(
-        f"{where}: its bytes have the {layer.checksum} {found}, but {layer.digest} is recorded, {what}; give the right base, restore it from a "
-        "copy, or start from a full version"
+        f"{where}: its bytes have the {layer.checksum} {found}, but {layer.digest} is recorded{file}, {what}; give the right base, restore it "
+        "from a copy, or start from a full version"
     )

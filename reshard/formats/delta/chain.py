@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
-from reshard.formats.base import Chunks, Reader
+from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import ListedTensor, version_text
 from reshard.formats.delta.read_delta import Delta, Payload
@@ -61,13 +61,15 @@ def _broken(delta: Delta, before: int) -> PlanError:
 def _check_link(first: Delta, second: Delta) -> None:
     """The base that a delta records must be what the delta before it makes."""
     a, b = first.index, second.index
-    if a.target_digest is None or b.base_digest is None or a.checksum != b.checksum:
-        return
-    if a.target_digest != b.base_digest:
-        raise VerificationError(
-            f"{second.place} was made of other weights than {first.place} makes: its base_digest is {b.base_digest}, but the target_digest of "
-            f"the version {first.version} is {a.target_digest}; the versions are of two runs: {_FULL_VERSION}"
-        )
+    pairs = [("identity", a.target_identity, b.base_identity)]
+    if a.checksum == b.checksum:
+        pairs.insert(0, ("digest", a.target_digest, b.base_digest))
+    for what, made, base in pairs:
+        if None not in (made, base) and made != base:
+            raise VerificationError(
+                f"{second.place} was made of other weights than {first.place} makes: its base_{what} is {base}, but the target_{what} of "
+                f"the version {first.version} is {made}; the versions are of two runs: {_FULL_VERSION}"
+            )
 
 
 def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = None) -> Reader:
@@ -100,6 +102,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
         made=None,
         warnings=(*base.warnings, *_warnings(chain, listing)),
         takes_record=False,
+        version=WeightsVersion(chain[-1].index.version, chain[-1].index.target_identity),
     )
 
 
@@ -161,12 +164,15 @@ def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> Sto
 
 
 def _check_names(base: Reader, delta: Delta) -> None:
-    for name in delta.payloads:
+    for name, payload in delta.payloads.items():
         if name not in base.tensors:
             raise VerificationError(
                 f"{delta.place} changes {name[:200]!r}, which {base.uri} does not have: it is not the base of this delta; give the version "
                 f"{delta.base_version}, or {_FULL_VERSION}"
             )
+        listed = payload.listed
+        if listed is not None and (what := _unlike(base.tensors[name], listed)):
+            raise _other_base(base, delta, what)
 
 
 def _check_tensors(base: Reader, delta: Delta) -> None:
@@ -174,9 +180,13 @@ def _check_tensors(base: Reader, delta: Delta) -> None:
     listed: Mapping[str, ListedTensor] = delta.index.tensors or {}
     what = _first_difference(base, listed)
     if what:
-        raise VerificationError(
-            f"{base.uri} is not the base of {delta.place}: {what}; give the version {delta.base_version}, or {_FULL_VERSION}"
-        )
+        raise _other_base(base, delta, what)
+
+
+def _other_base(base: Reader, delta: Delta, what: str) -> VerificationError:
+    return VerificationError(
+        f"{base.uri} is not the base of {delta.place}: {what}; give the version {delta.base_version}, or {_FULL_VERSION}"
+    )
 
 
 def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
@@ -184,14 +194,21 @@ def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
         tensor = base.tensors.get(name)
         if tensor is None:
             return f"the delta records {name[:200]!r}, which it does not have"
-        found = described(tensor)
-        if (found.dtype, found.shape) != (one.dtype, one.shape):
-            return (
-                f"{name[:200]!r} is {found.dtype} of shape {list(found.shape)}, but the delta records {one.dtype[:20]} of shape "
-                f"{list(one.shape)[:32]}"
-            )
+        if what := _unlike(tensor, one):
+            return what
     more = next((name for name in base.tensors if name not in listed), None)
     return "" if more is None else f"it has {more[:200]!r}, which the delta does not record"
+
+
+def _unlike(tensor: StoredTensor, listed: ListedTensor) -> str:
+    """How a tensor differs from what a delta says of it; "" for not."""
+    found = described(tensor)
+    if (found.dtype, found.shape) == (listed.dtype, listed.shape):
+        return ""
+    return (
+        f"{tensor.spec.name[:200]!r} is {found.dtype} of shape {list(found.shape)}, but the delta records {listed.dtype[:20]} of shape "
+        f"{list(listed.shape)[:32]}"
+    )
 
 
 def described(tensor: StoredTensor) -> ListedTensor:

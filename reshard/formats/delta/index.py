@@ -17,6 +17,7 @@ The metadata of a file gives the checksum of all new bytes of each of its tensor
 This project adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
 
     "base_digest", "target_digest"   of all tensors before and after: ``tensors_digest``
+    "base_identity", "target_identity"   the roots of their identities, where the weights before and after record one
     "total_size"                     bytes of all tensors
     "tensors"                        {NAME: [dtype as safetensors names it, shape, checksum of the new bytes]}, all of them
 """
@@ -44,6 +45,7 @@ VERSION_DIGITS = 6
 
 _VERSION = re.compile(r"[0-9]{1,15}")
 _HEX = re.compile(r"[0-9a-f]+")
+_ROOT = re.compile(r"[0-9a-f]{64}")
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
@@ -68,6 +70,8 @@ class DeltaIndex(Struct, frozen=True):
         weight_map: the file of each tensor that changed.
         base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
         tensors: all tensors of the version, by name; None where the writer lists none.
+        changed: how many elements differ, of each tensor that changed; None where the writer does not count them.
+        base_identity, target_identity: roots of the identities before and after; None where none is recorded.
     """
 
     version: int
@@ -79,6 +83,9 @@ class DeltaIndex(Struct, frozen=True):
     target_digest: str | None = None
     total_size: int | None = None
     tensors: Mapping[str, ListedTensor] | None = None
+    changed: Mapping[str, int] | None = None
+    base_identity: str | None = None
+    target_identity: str | None = None
 
 
 def version_text(version: int) -> str:
@@ -118,6 +125,8 @@ def render_index(index: DeltaIndex) -> bytes:
     added = {
         "base_digest": index.base_digest,
         "target_digest": index.target_digest,
+        "base_identity": index.base_identity,
+        "target_identity": index.target_identity,
         "total_size": index.total_size,
     }
     metadata |= {key: value for key, value in added.items() if value is not None}
@@ -125,6 +134,8 @@ def render_index(index: DeltaIndex) -> bytes:
         metadata["tensors"] = {
             name: [one.dtype, list(one.shape), one.digest] for name, one in index.tensors.items()
         }
+    if index.changed is not None:
+        metadata["changed"] = dict(index.changed)
     document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
     return (json.dumps(document, ensure_ascii=False) + "\n").encode()
 
@@ -144,24 +155,35 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
     metadata = document["metadata"]
     checksum = cast("Checksum", _choice(metadata, "checksum_format", CHECKSUMS, where))
     _choice(metadata, "compression_format", (COMPRESSION,), where)
-    weight_map = expect(document.get("weight_map"), dict, "weight_map", where)
+    weight_map = _by_name(document.get("weight_map"), "weight_map", where)
     found = DeltaIndex(
         _version(metadata, "version", where),
         _version(metadata, "base_version", where),
         cast("Encoded", _choice(metadata, "delta_encoding", ENCODINGS, where)),
         checksum,
-        {n: _file(n, file, where) for n, file in weight_map.items()},
+        {
+            n: payload_file(file, f"the file of {n[:200]!r}", where)
+            for n, file in weight_map.items()
+        },
         _digest(metadata, "base_digest", checksum, where),
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
         _tensors(metadata, checksum, where),
+        _changed(metadata, where),
+        _root(metadata, "base_identity", where),
+        _root(metadata, "target_identity", where),
     )
     if found.base_version >= found.version:
-        raise _damaged(
+        raise damaged_index(
             where,
             f"its version {version_text(found.version)} should be later than its base_version {version_text(found.base_version)}",
         )
     _check_list(found, where)
+    if found.changed is not None and found.changed.keys() != found.weight_map.keys():
+        raise damaged_index(
+            where,
+            "metadata.changed should count the elements of what weight_map names, and of nothing else",
+        )
     return found
 
 
@@ -178,18 +200,18 @@ def _choice(metadata: Mapping[str, Any], key: str, choices: tuple[str, ...], whe
 def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
     found = expect(metadata.get(key), str, f"metadata.{key}", where)
     if not _VERSION.fullmatch(found):
-        raise _damaged(
+        raise damaged_index(
             where, f"metadata.{key} is {shorten(found)}; expected digits, such as 000007"
         )
     return int(found)
 
 
-def _file(name: str, file: Any, where: str) -> str:
-    found = expect(file, str, f"the file of {name[:200]!r}", where)
-    if "/" in found or "\\" in found or found in ("", ".", ".."):
-        raise _damaged(
-            where,
-            f"the file of {name[:200]!r} is {found[:200]!r}; expected the name of a file in its folder",
+def payload_file(file: Any, what: str, where: str) -> str:
+    """The name of a file of a delta; CorruptError, naming ``what``, for anything but a name in its folder."""
+    found = expect(file, str, what, where)
+    if found in ("", ".", "..") or any(c in found for c in "/\\\0") or not is_text(found):
+        raise damaged_index(
+            where, f"{what} is {found[:200]!r}; expected the name of a file in its folder"
         )
     return found
 
@@ -200,11 +222,23 @@ def _digest(metadata: Mapping[str, Any], key: str, checksum: Checksum, where: st
     return checked_digest(metadata[key], checksum, f"metadata.{key}", where)
 
 
+def _root(metadata: Mapping[str, Any], key: str, where: str) -> str | None:
+    if key not in metadata:
+        return None
+    found = expect(metadata[key], str, f"metadata.{key}", where)
+    if not _ROOT.fullmatch(found):
+        raise damaged_index(
+            where,
+            f"metadata.{key} is {shorten(found)}; expected 64 hex digits, the root of an identity",
+        )
+    return found
+
+
 def checked_digest(value: Any, checksum: Checksum, what: str, where: str) -> str:
     """A checksum from a file; CorruptError, naming ``what``, for anything else."""
     found = expect(value, str, what, where)
     if len(found) != HEX_DIGITS[checksum] or not _HEX.fullmatch(found):
-        raise _damaged(
+        raise damaged_index(
             where,
             f"{what} is {shorten(found)}; expected {HEX_DIGITS[checksum]} hex digits of {checksum}",
         )
@@ -218,19 +252,33 @@ def _size(metadata: Mapping[str, Any], where: str) -> int | None:
     return found
 
 
+def _changed(metadata: Mapping[str, Any], where: str) -> dict[str, int] | None:
+    if "changed" not in metadata:
+        return None
+    found = expect(metadata["changed"], dict, "metadata.changed", where)
+    counts = expect_sizes(list(found.values()), "metadata.changed", where)
+    return dict(zip(found, counts, strict=True))
+
+
 def _tensors(
     metadata: Mapping[str, Any], checksum: Checksum, where: str
 ) -> dict[str, ListedTensor] | None:
     if "tensors" not in metadata:
         return None
-    listed = expect(metadata["tensors"], dict, "metadata.tensors", where)
-    for name in listed:
-        if not _is_text(name):
-            raise _damaged(where, f"the name {name[:80]!r} in metadata.tensors is no text")
+    listed = _by_name(metadata["tensors"], "metadata.tensors", where)
     return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}
 
 
-def _is_text(name: str) -> bool:
+def _by_name(value: Any, what: str, where: str) -> dict[str, Any]:
+    """An object of the index whose keys are names of tensors."""
+    found: dict[str, Any] = expect(value, dict, what, where)
+    for name in found:
+        if not is_text(name):
+            raise damaged_index(where, f"the name {name[:80]!r} in {what} is no text")
+    return found
+
+
+def is_text(name: str) -> bool:
     """Whether UTF-8 can hold it: JSON may have halves of surrogate pairs."""
     try:
         name.encode()
@@ -243,7 +291,7 @@ def _listed(name: str, entry: Any, checksum: Checksum, where: str) -> ListedTens
     what = f"metadata.tensors[{name[:80]!r}]"
     found = expect(entry, list, what, where)
     if len(found) != 3:
-        raise _damaged(
+        raise damaged_index(
             where, f"{what} should be dtype, shape and checksum, but is {shorten(found)}"
         )
     return ListedTensor(
@@ -260,13 +308,16 @@ def _check_list(index: DeltaIndex, where: str) -> None:
     if index.target_digest is not None:
         found = tensors_digest(index.checksum, index.tensors)
         if found != index.target_digest:
-            raise _damaged(
+            raise damaged_index(
                 where, f"its target_digest is {index.target_digest}, but its tensors give {found}"
             )
     missing = next((name for name in index.weight_map if name not in index.tensors), None)
     if missing is not None:
-        raise _damaged(where, f"weight_map names {missing[:200]!r}, which is not among its tensors")
+        raise damaged_index(
+            where, f"weight_map names {missing[:200]!r}, which is not among its tensors"
+        )
 
 
-def _damaged(where: str, what: str) -> CorruptError:
+def damaged_index(where: str, what: str) -> CorruptError:
+    """The error of an index or a manifest that contradicts itself."""
     return CorruptError(f"{where}: {what}; {_REMEDY}")

@@ -1,4 +1,4 @@
-"""Opens a delta: its index and the headers of its files. No payload is read."""
+"""Opens a delta: its index, or the manifest of SkyRL, and the headers of its files. No payload is read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, MissingError
 from reshard.formats.delta.index import (
     DeltaIndex,
+    ListedTensor,
     checked_digest,
+    is_delta,
     parse_index,
     version_text,
 )
+from reshard.formats.delta.manifest import MANIFEST_NAME, Manifest, is_manifest, parse_manifest
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.formats.safetensors.model_name import INDEX_NAME
@@ -24,6 +27,7 @@ PAYLOAD_BYTES = 700
 """Memory that an open delta takes for each tensor that it changes, an overestimate."""
 
 _NAMED = re.compile(r"weight_v([0-9]{6,15})")
+_SKYRL_NAMED = re.compile(r"delta-([0-9]{8,15})")
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
@@ -33,10 +37,12 @@ class Payload(Struct, frozen=True):
     Attributes:
         piece: the bytes of the frame in their file.
         digest: of all new bytes of the tensor.
+        listed: dtype and shape of the tensor, where the delta says them of each that changed.
     """
 
     piece: StoredPiece
     digest: str
+    listed: ListedTensor | None = None
 
 
 class Delta(Struct, frozen=True):
@@ -73,6 +79,16 @@ def version_of_name(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def version_of_delta(name: str) -> int | None:
+    """The same; also for the folder of a delta of SkyRL.
+
+    >>> version_of_delta("delta-00000007")
+    7
+    """
+    found = _NAMED.fullmatch(name) or _SKYRL_NAMED.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
 def open_delta(place: Location) -> Delta:
     """The delta in a folder, whose files may not be links out of it.
 
@@ -85,29 +101,76 @@ def open_delta(place: Location) -> Delta:
             "later"
         )
     place = place.view()
-    file = place / INDEX_NAME
-    if not file.exists():
-        raise IncompleteCheckpointError(
-            f"{place} has no {INDEX_NAME}, which is written last: its writer is at work or was interrupted; wait for it, or publish the "
-            "version again"
-        )
-    data = read_bytes(file, what="the index")
-    index = parse_index(data, str(file))
-    named = version_of_name(place.name)
+    found = _described(place)
+    index, manifest = found.index, found.manifest
+    named = version_of_delta(place.name)
     if named is not None and named != index.version:
         raise CorruptError(
-            f"{file} is of the version {version_text(index.version)}, but the folder is {place.name}; {_REMEDY}"
+            f"{found.file} is of the version {version_text(index.version)}, but the folder is {place.name}; {_REMEDY}"
         )
-    names = sorted(set(index.weight_map.values()))
-    headers = dict(zip(names, _headers(place, names), strict=True))
+    names = sorted({*index.weight_map.values(), *(() if manifest is None else manifest.files)})
+    headers = dict(zip(names, _headers(found.file, names), strict=True))
     pieces = {(held_by, piece.name): piece for held_by, h in headers.items() for piece in h.pieces}
     payloads = {
-        name: _payload(name, index, headers[held_by], pieces.get((held_by, name)), file)
+        name: _payload(name, found, headers[held_by], pieces.pop((held_by, found.key(name)), None))
         for name, held_by in index.weight_map.items()
     }
-    _refuse_others(index, headers)
-    kept = len(data) + sum(header.nbytes for header in headers.values())
+    _refuse_others(found, headers, pieces)
+    kept = found.nbytes + sum(header.nbytes for header in headers.values())
     return Delta(place, index, payloads, 2 * kept + PAYLOAD_BYTES * len(payloads))
+
+
+class _Described(Struct, frozen=True):
+    """What the file that commits a delta says.
+
+    Attributes:
+        file: the index, or the manifest.
+        nbytes: of that file.
+        manifest: None for an index.
+    """
+
+    file: Location
+    nbytes: int
+    index: DeltaIndex
+    manifest: Manifest | None = None
+
+    @property
+    def what(self) -> str:
+        """The kind of the file, in messages."""
+        return "index" if self.manifest is None else "manifest"
+
+    def key(self, name: str) -> str:
+        """The name of a tensor's payload in its file."""
+        return name if self.manifest is None else self.manifest.tensors[name].key
+
+
+def _described(place: Location) -> _Described:
+    file = place / INDEX_NAME
+    if file.exists():
+        data = read_bytes(file, what="the index")
+        return _Described(file, len(data), parse_index(data, str(file)))
+    file = place / MANIFEST_NAME
+    if file.exists():
+        data = read_bytes(file, what="the manifest")
+        manifest = parse_manifest(data, str(file))
+        return _Described(file, len(data), manifest.index, manifest)
+    last = INDEX_NAME if _SKYRL_NAMED.fullmatch(place.name) is None else MANIFEST_NAME
+    raise IncompleteCheckpointError(
+        f"{place} has no {last}, which is written last: its writer is at work or was interrupted; wait for it, or publish the "
+        "version again"
+    )
+
+
+def holds_delta(place: Location) -> bool:
+    """Whether a folder has the file that commits a delta, of either layout."""
+    for name, what, is_one in (
+        (INDEX_NAME, "the index", is_delta),
+        (MANIFEST_NAME, "the manifest", is_manifest),
+    ):
+        file = place / name
+        if file.is_file():
+            return is_one(json_value(read_bytes(file, what=what), str(file)))
+    return False
 
 
 def anchor_version(root: Location) -> int | None:
@@ -124,43 +187,50 @@ def anchor_version(root: Location) -> int | None:
     return named
 
 
-def _headers(place: Location, names: list[str]) -> list[FileHeader]:
-    return list(each_at_once(place.store, lambda name: _header(place, name), names))
+def _headers(file: Location, names: list[str]) -> list[FileHeader]:
+    return list(each_at_once(file.store, lambda name: _header(file, name), names))
 
 
-def _header(place: Location, name: str) -> FileHeader:
-    file = place / name
+def _header(named_by: Location, name: str) -> FileHeader:
+    file = named_by.parent / name
     if file.status() is None:
-        raise MissingError(
-            f"{place / INDEX_NAME} names the file {name!r}, which is missing; {_REMEDY}"
-        )
+        raise MissingError(f"{named_by} names the file {name!r}, which is missing; {_REMEDY}")
     return read_header(file)
 
 
 def _payload(
-    name: str, index: DeltaIndex, header: FileHeader, piece: StoredPiece | None, file: Location
+    name: str, found: _Described, header: FileHeader, piece: StoredPiece | None
 ) -> Payload:
     where = f"{header.path}: the payload of {name[:200]!r}"
     if piece is None:
         raise CorruptError(
-            f"{file} says that {name[:200]!r} is in {index.weight_map[name]!r}, which does not hold it; {_REMEDY}"
+            f"{found.file} says that {name[:200]!r} is in {found.index.weight_map[name]!r}, which does not hold it; {_REMEDY}"
         )
     if piece.dtype != "uint8" or len(piece.shape) != 1:
         raise FormatError(
             f"{where} should be U8 with one dimension, but is {piece.dtype} of shape {list(piece.shape)}; {_REMEDY}"
         )
+    if found.manifest is not None:
+        tensor = found.manifest.tensors[name]
+        if piece.nbytes != tensor.stored_bytes:
+            raise CorruptError(
+                f"{where} has {piece.nbytes} bytes, but the manifest says {tensor.stored_bytes}; {_REMEDY}"
+            )
+        return Payload(piece, tensor.listed.digest, tensor.listed)
     if name not in header.metadata:
         raise CorruptError(f"{where} has no checksum in the metadata of its file; {_REMEDY}")
     return Payload(
-        piece, checked_digest(header.metadata[name], index.checksum, "its checksum", where)
+        piece, checked_digest(header.metadata[name], found.index.checksum, "its checksum", where)
     )
 
 
-def _refuse_others(index: DeltaIndex, headers: Mapping[str, FileHeader]) -> None:
+def _refuse_others(
+    found: _Described,
+    headers: Mapping[str, FileHeader],
+    others: Mapping[tuple[str, str], StoredPiece],
+) -> None:
     """The index is what was committed: a file holds what it lists and nothing else."""
-    for file, header in headers.items():
-        for piece in header.pieces:
-            if index.weight_map.get(piece.name) != file:
-                raise CorruptError(
-                    f"{header.path} holds {piece.name[:200]!r}, which the index does not list there; {_REMEDY}"
-                )
+    for held_by, name in others:
+        raise CorruptError(
+            f"{headers[held_by].path} holds {name[:200]!r}, which the {found.what} does not list there; {_REMEDY}"
+        )

@@ -17,16 +17,13 @@ from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.model_config import ModelConfig, read_config
 from reshard.formats.safetensors.model_name import ENDING, ONLY_FILE, ModelName
-from reshard.formats.safetensors.options import FilesOf
 from reshard.formats.slice_places import in_shared_files
+from reshard.formats.target_files import SHARD_BYTES, FilesOf
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard.formats.safetensors.reader import SafetensorsChunks
-
-SHARD_BYTES = 5_000_000_000
-"""Most bytes of tensors in one of several shards, as Hugging Face writes them."""
 
 ONE_FILE = OneFile(ENDING, "files", "one")
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from reshard.errors import PlanError, ReshardError
 from reshard.formats.json.safe_json import read_json
-from reshard.formats.safetensors.options import FilesOf
+from reshard.formats.target_files import FilesOf
 from reshard.storage.location import Location
 
 _SHOWN = 3

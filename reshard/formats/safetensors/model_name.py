@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.formats.safetensors.options import FilesOf
+from reshard.formats.target_files import FilesOf
 
 ENDING = ".safetensors"
 INDEX_NAME = f"model{ENDING}.index.json"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
+from reshard.formats.target_files import FILES
 from reshard.options import Option
-
-FilesOf = Literal["one", "shards", "ranks", "dcp"]
-"""The files of a safetensors target: one file, Hugging Face shards with an index, a file for each device, or
-the files of torch's distributed checkpoint, which hold each slice once."""
 
 
 def _pattern(value: Any) -> str | None:
@@ -20,35 +17,7 @@ def _pattern(value: Any) -> str | None:
 
 
 OPTIONS: Mapping[str, Option] = {
-    "files": Option(
-        kind="choice",
-        choices=(None, *get_args(FilesOf)),
-        show=str,
-        help=(
-            "Files of a safetensors DST. shards, the default: whole tensors and an index, as on Hugging Face; one: a single "
-            "file; ranks: a file for each device of the mesh, with its slices; dcp: each slice once, for torch's distributed "
-            "checkpoint."
-        ),
-        description="Files of a safetensors target; shards where it is a folder.",
-        label="Files",
-        hint="How a safetensors target is cut into files.",
-        labels=(
-            "shards, or one by the target's name",
-            "one file",
-            "shards with an index",
-            "a file for each device",
-            "torch's distributed checkpoint",
-        ),
-    ),
-    "file_bytes": Option(
-        kind="size",
-        example="5GB",
-        show=str,
-        metavar="SIZE",
-        help="Most bytes of tensors in one of --files shards; a tensor is never split. Default: 5GB.",
-        label="Shard size",
-        hint="Most bytes in one shard. Such as 5GB.",
-    ),
+    **FILES,
     "file_names": Option(
         kind="text",
         read=_pattern,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
+from msgspec.structs import replace
+
+from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
-from reshard.formats.contents import StoredTensor
+from reshard.formats.contents import Carried, StoredTensor
 from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.target_files import SHARD_BYTES, FilesOf
 from reshard.formats.tensorflow.bundle import NUMBERS
 from reshard.formats.tensorflow.files import FORMAT
 from reshard.formats.tensorflow.reader import TensorflowChunks
@@ -21,28 +25,53 @@ WHOLE_DTYPES = frozenset({
 """Element types whose slices TensorFlow 2.21 cannot put together, so that they are stored whole."""
 
 
+NamesOf = Literal["objects", "variables"]
+"""Whose names tensors have: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of TensorFlow 1 does."""
+
+
 class TensorflowForm(Form, frozen=True):
     """A TensorFlow target: an index and data files, whose names begin with the target's.
 
     Attributes:
-        names: whose names tensors have: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of
-            TensorFlow 1 does.
+        names: whose names tensors have.
+        files: data file i has slice i of each tensor (``"ranks"``), or each has at most ``file_bytes`` (``"shards"``), or there is one.
+        file_bytes: a larger slice has a file of its own.
+        graph: where the source has the object graph that the target keeps if it has its names.
     """
 
     format: ClassVar[str] = FORMAT
 
-    names: Literal["objects", "variables"] = "objects"
+    names: NamesOf = "objects"
+    files: FilesOf = "ranks"
+    file_bytes: int = SHARD_BYTES
+    graph: Carried | None = None
 
     @property
     def file(self) -> str:
         return FILES_OF_PREFIX
 
 
-def tensorflow_form(source: Reader) -> TensorflowForm:
-    """The form of a target of a source: names of variables stay what they are."""
-    chunks = source.chunks
-    is_of_variables = isinstance(chunks, TensorflowChunks) and chunks.is_of_variables
-    return TensorflowForm("variables" if is_of_variables else "objects")
+def tensorflow_form(options: Mapping[str, Any], source: Reader) -> TensorflowForm:
+    """The form that the parsed options ask for: names of variables stay what they are.
+
+    Raises PlanError for options that contradict each other or TensorFlow.
+    """
+    file_bytes = options["file_bytes"]
+    files: FilesOf = options["files"] or ("ranks" if file_bytes is None else "shards")
+    if files == "dcp":
+        raise PlanError(
+            "files is 'dcp', which is a form of safetensors; TensorFlow has a data file for each shard ('ranks'), data files of a size "
+            "('shards'), or one ('one'): ask for one of these (files)"
+        )
+    if file_bytes is not None and files != "shards":
+        raise PlanError(
+            f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
+        )
+    form = TensorflowForm(files=files, file_bytes=file_bytes or SHARD_BYTES)
+    if not isinstance(source.chunks, TensorflowChunks):
+        return form
+    names: NamesOf = "variables" if source.chunks.is_of_variables else "objects"
+    return replace(form, names=names, graph=source.chunks.graph)
 
 
 def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:

@@ -12,6 +12,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised, refuse_surrogates
 from reshard.formats.slices.record_files import RecordedFolder
+from reshard.formats.target_files import FILES
 from reshard.formats.tensorflow.files import FORMAT, bundle_files
 from reshard.formats.tensorflow.form import TensorflowForm, arrange, tensorflow_form, warnings
 from reshard.formats.tensorflow.reader import (
@@ -35,6 +36,7 @@ class Tensorflow(Format):
         leaf_bytes=OPENED_TENSOR_BYTES,
         tensors_only=True,
         holds_texts=True,
+        options=FILES,
         by_prefix=True,
     )
 
@@ -53,8 +55,8 @@ class Tensorflow(Format):
     ) -> Reader:
         return open_tensorflow(root, record, uri)
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:  # noqa: ARG002
-        return tensorflow_form(source)
+    def form(self, options: Mapping[str, Any], source: Reader) -> TensorflowForm:
+        return tensorflow_form(options, source)
 
     def arrange(
         self,
@@ -66,7 +68,17 @@ class Tensorflow(Format):
         return arrange(tensor, source)
 
     def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
-        return warnings(target)
+        form = cast("TensorflowForm", target.form)
+        yield from warnings(target)
+        if form.graph is not None:
+            from reshard.formats.tensorflow.write.graph import target_graph, target_keys
+
+            _, lacking = target_graph(form, target_keys(target, form).values())
+            if lacking:
+                yield (
+                    f"the object graph is made of the names, and not kept from the source, whose graph does not have {lacking!r}: "
+                    "objects that had several paths have one"
+                )
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
         from reshard.formats.tensorflow.write.file_map import plan_files

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
 from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, Entry, box_of
 from reshard.formats.tensorflow.files import FORMAT, DataFile
 from reshard.formats.tensorflow.index import IndexEntry
+from reshard.formats.tensorflow.kept_graph import HELD_GRAPH, MOST_GRAPH_BYTES
 from reshard.formats.tensorflow.strings import HELD, STRING_MEMORY, read_strings, stored_strings
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
@@ -67,7 +70,16 @@ class OtherLeaves:
             self.memory_bytes, HELD * nbytes + STRING_MEMORY * math.prod(entry.shape)
         )
         digest = f"{'x'.join(map(str, entry.shape))} {crc:08x}".strip()
-        return Leaf(name, path, tensor=False, meta=meta | {"digest": digest, "carried": carried})
+        known = meta | {"digest": digest, "carried": replace(carried, crc=crc)}
+        return Leaf(name, path, tensor=False, meta=known)
+
+    def graph(self, found: IndexEntry) -> Carried | None:
+        """Where the object graph is; None for one that no target keeps: too large, or no message."""
+        entry = found.entry
+        if entry.dtype != STRING or entry.shape or found.slices or entry.nbytes > MOST_GRAPH_BYTES:
+            return None
+        self.memory_bytes = max(self.memory_bytes, HELD_GRAPH * entry.nbytes)
+        return self._carried(found)
 
     def _carried(self, found: IndexEntry) -> Carried:
         shape = found.entry.shape

@@ -15,6 +15,7 @@ from reshard.errors import CorruptError, LayoutError, ReshardError
 from reshard.formats.base import Chunks, Reader, Record
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
+    Carried,
     Container,
     Extent,
     Item,
@@ -71,6 +72,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
     tensors: dict[str, StoredTensor] = {}
     chunks: dict[str, GatheredChunks] = {}
     leaves, others = [], OtherLeaves(files, where)
+    graphs = [others.graph(found) for found in index.tensors if found.key == OBJECT_GRAPH]
     for found in kept:
         path = paths[found.key]
         name = "/".join(step.key for step in path)
@@ -89,7 +91,7 @@ def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -
         container=Container(None, (Item("", "", is_tree=True),)),
         tensors=MappingProxyType(tensors),
         leaves=tuple(leaves),
-        chunks=TensorflowChunks(chunks, is_of_variables=len(kept) == len(index.tensors)),
+        chunks=TensorflowChunks(chunks, *graphs, is_of_variables=not graphs),
         metadata_bytes=root.traits.memory_bytes
         + 2 * index.nbytes
         + _memory(index.tensors)
@@ -111,10 +113,18 @@ class TensorflowChunks(Chunks):
     """The bytes of an open checkpoint of TensorFlow.
 
     Attributes:
+        graph: where the object graph is, if a target may keep it.
         is_of_variables: whether names are those of variables: no graph tells of objects.
     """
 
-    def __init__(self, chunks: Mapping[str, GatheredChunks], *, is_of_variables: bool) -> None:
+    def __init__(
+        self,
+        chunks: Mapping[str, GatheredChunks],
+        graph: Carried | None = None,
+        *,
+        is_of_variables: bool,
+    ) -> None:
+        self.graph = graph
         self.is_of_variables = is_of_variables
         self._chunks = chunks
 

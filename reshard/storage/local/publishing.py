@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.storage.local.files import libc, storage_errors
+from reshard.storage.local.latest_prefix import name_latest
 from reshard.storage.local.prefix_files import link_files
 from reshard.storage.local.staging import Staging
 from reshard.storage.local.store import LOCAL
@@ -50,7 +51,23 @@ def publish(
             _exchange(staging)
         else:
             _rename_new(staging)
-    _sync_published(staging.target)
+    finish_published(staging)
+
+
+def finish_published(staging: Staging) -> None:
+    """Makes the name of a published target durable. Of several files, the file that TensorFlow asks for the latest names it."""
+    _naming(staging, "may be lost in a power failure", lambda: fsync(staging.target.parent))
+    if staging.is_prefix:
+        _naming(staging, "TensorFlow does not find it as the latest", lambda: name_latest(staging))
+
+
+def _naming(staging: Staging, otherwise: str, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except StorageError as error:
+        raise StorageError(
+            f"{str(staging.target)!r} is published and complete, but {otherwise}: {error}"
+        ) from error
 
 
 def _refuse_replaced(staging: Staging) -> None:
@@ -62,15 +79,6 @@ def _refuse_replaced(staging: Staging) -> None:
             f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
             f"{str(staging.target)!r}; leave that folder alone and run again"
         )
-
-
-def _sync_published(target: Path) -> None:
-    try:
-        fsync(target.parent)
-    except StorageError as error:
-        raise StorageError(
-            f"{str(target)!r} is published and complete, but may be lost in a power failure: {error}"
-        ) from error
 
 
 def _exchange(staging: Staging) -> None:

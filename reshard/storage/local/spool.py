@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -70,7 +71,8 @@ class Spool:
 
     def close(self) -> None:
         """Closes the file, which is gone then."""
-        os.close(self._fd)
+        with suppress(OSError):  # all that was needed of it was read
+            os.close(self._fd)
 
 
 def _open_without_name(folder: str) -> int:

@@ -160,22 +160,26 @@ def _identity(
         return {}
     with _about("checkpoint"):
         return serving.roots.ask(
-            query.checkpoint, lambda: _identity_headers(opened, stream), OPEN_SECONDS
+            query.checkpoint,
+            lambda: _identity_headers(opened, stream, serving.settings.stream_memory),
+            OPEN_SECONDS,
         )
 
 
-def _identity_headers(opened: Opened, stream: Opened) -> dict[str, str]:
+def _identity_headers(opened: Opened, stream: Opened, memory: int) -> dict[str, str]:
     if opened.identity is None:
         return {}
     headers = {IDENTITY: opened.identity.root}
     if stream.dtype != opened.tensors[stream.name].dtype:
         return headers  # a cast has other bits
     try:
-        needs_elements = opened.needs_elements(stream.name, stream.box)
-    except LayoutError:  # it cuts tiles
+        needs_elements = opened.needs_elements(stream.name, stream.box, max_memory=memory)
+    except (LayoutError, MemoryBudgetError):  # it cuts tiles, or is larger than any real tensor
         return headers
     if not needs_elements:
-        proof = base64.b64encode(opened.prove_slice(stream.name, stream.box).hashes).decode()
+        proof = base64.b64encode(
+            opened.prove_slice(stream.name, stream.box, max_memory=memory).hashes
+        ).decode()
         if len(proof) <= LONGEST_PROOF:
             headers[PROOF] = f":{proof}:"
     return headers

@@ -162,7 +162,7 @@ def test_another_base_is_found_by_the_checksums(tmp_path: Path) -> None:
     name = next(n for n in made if f"'{n}'" in str(error.value))
     assert str(error.value) == (
         f"tensor {name!r}, chunk [0], version 000001: its bytes have the xxh3-128 {CHECKSUMS['xxh3-128'](made[name])}, but "
-        f"{CHECKSUMS['xxh3-128'](changed(V0, 0.01, 1)[name])} is recorded, so that the base is not the one that the delta was made of, or one of "
+        f"{CHECKSUMS['xxh3-128'](changed(V0, 0.01, 1)[name])} is recorded in {deltas[0]}/model-00000-of-00001.safetensors, so that the base is not the one that the delta was made of, or one of "
         "both is damaged; give the right base, restore it from a copy, or start from a full version"
     )
     assert not (tmp_path / "served").exists()

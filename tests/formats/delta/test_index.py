@@ -26,7 +26,7 @@ LISTED = {
 }
 INDEX = DeltaIndex(
     7, 6, "xor", "adler32", {"ä": "model-00000-of-00001.safetensors"}, DIGEST,
-    tensors_digest("adler32", LISTED), 12, LISTED,
+    tensors_digest("adler32", LISTED), 12, LISTED, {"ä": 2}, "ab" * 32, "cd" * 32,
 )  # fmt: skip
 
 
@@ -69,12 +69,17 @@ NEWER = "; a newer program may have written it: publish a full version, or choos
         (_metadata("checksum_format", "md5"), FormatError, f"index: metadata.checksum_format is 'md5'; expected xxh3-128 or blake3 or adler32{NEWER}"),
         (_metadata("base_digest", "12"), CorruptError, f"index: metadata.base_digest is '12'; expected 8 hex digits of adler32{REMEDY}"),
         (_metadata("target_digest", "00000000"), CorruptError, f"index: its target_digest is 00000000, but its tensors give {INDEX.target_digest}{REMEDY}"),
+        (_metadata("base_identity", 5), CorruptError, "index: metadata.base_identity should be of type str, but is 5"),
+        (_metadata("target_identity", "0" * 63), CorruptError, f"index: metadata.target_identity is '{'0' * 63}'; expected 64 hex digits, the root of an identity{REMEDY}"),
         (_metadata("total_size", -1), CorruptError, "index: metadata.total_size should contain numbers from 0 to 2^62, but is [-1]"),
         (_metadata("tensors", []), CorruptError, "index: metadata.tensors should be of type dict, but is []"),
         (_metadata("tensors", {"a": ["F32", []]}), CorruptError, f"index: metadata.tensors['a'] should be dtype, shape and checksum, but is ['F32', []]{REMEDY}"),
         (_metadata("tensors", {"a": ["F32", [-1], DIGEST]}), CorruptError, "index: the shape of metadata.tensors['a'] should contain numbers from 0 to 2^62, but is [-1]"),
         (_file("../x"), CorruptError, f"index: the file of 'ä' is '../x'; expected the name of a file in its folder{REMEDY}"),
         (_file("..\\x"), CorruptError, f"index: the file of 'ä' is '..\\\\x'; expected the name of a file in its folder{REMEDY}"),
+        (_file("\ud800"), CorruptError, f"index: the file of 'ä' is '\\ud800'; expected the name of a file in its folder{REMEDY}"),
+        (_file("a\0b"), CorruptError, f"index: the file of 'ä' is 'a\\x00b'; expected the name of a file in its folder{REMEDY}"),
+        (lambda document: document["weight_map"].update({"\ud800": "x"}), CorruptError, f"index: the name '\\ud800' in weight_map is no text{REMEDY}"),
         (lambda document: document["weight_map"].update(z="x"), CorruptError, f"index: weight_map names 'z', which is not among its tensors{REMEDY}"),
         (lambda document: document.update(weight_map=[]), CorruptError, "index: weight_map should be of type dict, but is []"),
     ],

@@ -6,7 +6,7 @@ They are forked from a process that has imported reshard and has used no bucket:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -57,19 +57,27 @@ def start(
     prepare: Callable[[], None] | None = None,
 ) -> Child:  # fmt: skip
     """Starts a conversion; ``prepare`` is called in its process first."""
+    return start_call(environment, "convert", (str(source), target), options, prepare)
+
+
+def start_call(
+    environment: Mapping[str, str], name: str, arguments: Sequence[Any], options: Mapping[str, Any],
+    prepare: Callable[[], None] | None = None,
+) -> Child:  # fmt: skip
+    """As ``start``, of another public function."""
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     here, there = context.Pipe(duplex=False)
     process = context.Process(
-        target=_convert, args=(there, dict(environment), str(source), target, options, prepare)
+        target=_call, args=(there, dict(environment), name, arguments, options, prepare)
     )
     process.start()
     there.close()
     return Child(process, here)
 
 
-def _convert(
-    answers: Connection, environment: dict[str, str], source: str, target: str,
+def _call(
+    answers: Connection, environment: dict[str, str], name: str, arguments: Sequence[Any],
     options: dict[str, Any], prepare: Callable[[], None] | None,
 ) -> None:  # fmt: skip
     os.environ.update(environment)
@@ -77,11 +85,11 @@ def _convert(
     if prepare is not None:
         prepare()
     try:
-        report = reshard.convert(source, target, **options)
+        report = getattr(reshard, name)(*arguments, **options)
     except ReshardError as error:
         answers.send(f"{type(error).__name__}: {error}")
     else:
-        answers.send("already done" if report.already_done else "done")
+        answers.send("already done" if getattr(report, "already_done", False) else "done")
 
 
 def small_tasks() -> None:

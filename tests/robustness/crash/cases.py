@@ -59,6 +59,9 @@ CASES |= {
 CASES["tensorflow"] = case("raw", to="tensorflow", layout=ROWS, max_memory="9MiB")
 """Several files below the target's name."""
 
+CASES["data files"] = case("zstd", to="tensorflow", file_bytes="3MB", max_memory="9MiB")
+"""Of a size, which a tensor may cross."""
+
 CASES["keras"] = case("zstd", ("cols", "scatter"), to="keras", layout=COLUMNS, max_memory="9MiB")
 
 ENDINGS = {"keras": ".weights.h5"}

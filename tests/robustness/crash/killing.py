@@ -17,10 +17,14 @@ from typing import Any, Literal
 
 import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
+from reshard.deltas import make_delta as delta_module  # noqa: F401
 from reshard.engine import task_stream
+from tests.robustness.faults.seam import CHANGES, Call, Go, at_the_seam
 
 When = Literal["before", "after", "torn"]
 PRELOADED = ["tests.robustness.crash.killing"]
+FILE_CALLS = CHANGES | {"unlink", "rmdir", "remove"}
+"""Kinds of calls that change what is on the disk."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ def run_many_killed(
 def run_call_killed(point: Point | None, name: str, *arguments: Any, **options: Any) -> int:
     """As ``run_killed``, of another public function."""
     return _run(call, point, name, arguments, options)
+
+
+def run_call_killed_at(number: int, root: Path, name: str, *arguments: Any, **options: Any) -> int:
+    """As ``run_call_killed``, before the ``number``-th call of the system that changes something below ``root``."""
+    return _run(call_at, number, root, name, arguments, options)
 
 
 def _run(what: Callable[..., None], *arguments: Any) -> int:
@@ -91,6 +100,23 @@ def call(
     if point is not None:
         set_trap(point)
     getattr(reshard, name)(*arguments, **options)
+
+
+def call_at(
+    number: int, root: Path, name: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """As ``call``, and kills this process before a call of the system."""
+    calls = 0
+
+    def hook(made: Call, go: Go) -> Any:
+        nonlocal calls
+        calls += made.kind in FILE_CALLS
+        if calls == number:
+            _kill()
+        return go()
+
+    with at_the_seam(root, hook):
+        call(None, name, arguments, options)
 
 
 def set_trap(point: Point, end: Callable[[], None] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import reshard
 from tests.delta_layout import apply_delta, bytes_of, changed, stored, write_full
-from tests.robustness.crash.killing import Point, run_call_killed
+from tests.robustness.crash.killing import Point, run_call_killed, run_call_killed_at
 
 RNG = np.random.default_rng(3)
 LIKE = {f"t{n}": RNG.integers(0, 256, 700_000 + n, dtype=np.uint8) for n in range(5)}
@@ -21,8 +22,8 @@ SPOOL = "reshard.storage.local.spool:write_all"
 FILE = "reshard.storage.local.store:LocalStore.write"
 RENAME = "reshard.storage.local.publishing:_rename"
 MAKING = [
-    Point("reshard.deltas.make_delta:fill_windows", "after", 1),
-    Point("reshard.deltas.make_delta:fill_windows", "before", 2),
+    Point("reshard.deltas.compare:stream_windows", "after", 1),
+    Point("reshard.deltas.compare:stream_windows", "before", 2),
     Point(SPOOL, "torn", 1),
     Point(SPOOL, "after", 4),
     Point(FILE, "before", 1),
@@ -77,6 +78,50 @@ def test_a_killed_apply_resumes(point: Point, tmp_path: Path) -> None:
     assert stored(target) == V2
     assert report.already_done or report.resumed_bytes >= 0
     assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
+
+
+SMALL = {f"t{n}": RNG.integers(0, 256, 3000 + n, dtype=np.uint8) for n in range(3)}
+
+
+EVERY = {"delta": 1, "apply": 3}
+"""So many changes apart: ``apply`` writes as ``convert`` does, which is killed at more places elsewhere."""
+
+
+@pytest.mark.parametrize("what", EVERY)
+def test_killed_before_every_change_of_a_file(what: str, tmp_path: Path) -> None:
+    """Nothing half-done is seen, and the next run ends with the same bytes and leaves no file beside the target."""
+    before = bytes_of(SMALL)
+    after = changed(before, 0.1, 1)
+    old, new = (write_full(tmp_path / f"v{n}", s, SMALL) for n, s in enumerate((before, after)))
+    reshard.delta(old, new, tmp_path / "weight_v000001")
+    target = tmp_path / "made" / "weight_v000001"
+    target.parent.mkdir()
+    options = {"workers": 1}
+    if what == "delta":
+        arguments = (str(old), str(new), str(target))
+        options |= {"file_bytes": 10, "base_version": 0}
+    else:
+        arguments = (str(old), [str(tmp_path / "weight_v000001")], str(target))
+    number, code = 0, -9
+    while code == -9:
+        number += EVERY[what]
+        code = run_call_killed_at(number, target.parent, what, *arguments, **options)
+        if code == -9 and target.exists():  # published, and killed while it cleaned up
+            assert is_whole(what, target, before, after), number
+            reshard.clean_versions(target.parent, 1)
+        elif code == -9:
+            getattr(reshard, what)(*arguments, **options)
+        assert is_whole(what, target, before, after), number
+        assert [one.name for one in target.parent.iterdir()] == [target.name], number
+        shutil.rmtree(target)
+    assert (code, number > 15) == (0, True)
+
+
+def is_whole(what: str, target: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    """Whether a target is what the call makes."""
+    if what == "apply":
+        return stored(target) == after
+    return apply_delta(target, before) == after
 
 
 def test_a_delta_that_changes_meanwhile_is_not_resumed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sabotage.listed import arrays, conversion, engine, formats, maps, storage
+from tests.sabotage.listed import arrays, conversion, deltas, engine, formats, maps, storage
 from tests.sabotage.sabotage import Sabotage
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -12,4 +12,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *formats.SABOTAGES,
     *arrays.SABOTAGES,
     *maps.SABOTAGES,
+    *deltas.SABOTAGES,
 )

@@ -25,7 +25,7 @@ SABOTAGES = (
         "name-not-synced",
         "the name of a published target may be lost in a power failure",
         "reshard/storage/local/publishing.py",
-        "    _sync_published(staging.target)\n",
+        "    finish_published(staging)\n",
         "",
         ("tests/storage/local/test_syncing.py::test_order_of_syncing[False]",),
     ),

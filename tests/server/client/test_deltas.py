@@ -79,7 +79,7 @@ def test_the_chain_is_seen_verified_and_applied(client: Client) -> None:
         ("000001", "full"), ("000002", "delta"),
     ]  # fmt: skip
     [one] = client.checkpoints.versions(DELTA)
-    assert [(t.name, t.nbytes) for t in one.tensors] == [("up.weight", 1024)]
+    assert [(t.name, t.changed, t.elements) for t in one.tensors] == [("up.weight", 16, 256)]
     assert client.checkpoints.verify(FULL, deltas=[DELTA]).differences == 0
     [report] = client.convert(FULL, "data/full", deltas=[DELTA], to="orbax").wait()
     assert isinstance(report, reshard.ConversionReport)

@@ -175,7 +175,7 @@ def test_old_prefixes_are_removed(bench: Bench, run: Path, saved: Path) -> None:
     convert(bench, run, saved, 3, 4)
     out = bench.data / "out"
     left = {path.name.partition(".")[0] for path in out.iterdir()}
-    assert left == {"ckpt-3", "ckpt-4", "ckpt-10", "ckpt-1-best"}
+    assert left == {"checkpoint", "ckpt-3", "ckpt-4", "ckpt-10", "ckpt-1-best"}
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
@@ -190,7 +190,7 @@ def test_a_prefix_that_somebody_wrote_in_its_place_stays(
     write(saved, bench.data / "out" / "ckpt-1")
     convert(bench, run, saved, 2, 3)
     left = {path.name.partition(".")[0] for path in (bench.data / "out").iterdir()}
-    assert left == {"ckpt-1", "ckpt-3"}
+    assert left == {"checkpoint", "ckpt-1", "ckpt-3"}
 
 
 def test_a_removal_that_was_interrupted_is_known(bench: Bench, saved: Path) -> None:

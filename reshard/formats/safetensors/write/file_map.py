@@ -1,7 +1,7 @@
 """The files of a safetensors target, whose headers are known before the first byte, so that any worker writes any chunk.
 
-Beside the files of a folder there is ``slices.json``, and for Hugging Face shards their index. A
-checkpoint of one file has its record in the header, with zeros for digests until they are known.
+Beside the files of a folder there is ``slices.json``, and for Hugging Face shards their index, which names the version of a target
+that is one. A checkpoint of one file has its record in the header, with zeros for digests until they are known.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
+from reshard.formats.delta.index import version_text
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
@@ -143,12 +144,16 @@ class _Planned:
         return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
 
     def _index(self) -> bytes:
-        """The index of Hugging Face shards; nothing for a single file that loaders find by its name."""
-        found_alone = ([ONLY_FILE], [self._form.name.only_file])
-        if self._form.files != "shards" or list(self._files) in found_alone:
+        """The index of Hugging Face shards; nothing for a single file that loaders find by its name, unless it is an anchor of deltas."""
+        target, found_alone = self._target, ([ONLY_FILE], [self._form.name.only_file])
+        if self._form.files != "shards":
             return b""
+        if list(self._files) in found_alone and not (target.is_anchor and target.tensors):
+            return b""
+        size = sum(t.spec.nbytes for t in target.tensors.values())
+        version = {} if target.version is None else {"version": version_text(target.version)}
         document = {
-            "metadata": {"total_size": sum(t.spec.nbytes for t in self._target.tensors.values())},
+            "metadata": {**version, "total_size": size},
             "weight_map": {
                 one.name: file.name for file in self._files.values() for one in file.slices
             },

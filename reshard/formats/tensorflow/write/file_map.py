@@ -1,25 +1,31 @@
 """The files of a TensorFlow target: data files, in which slices follow one another, and the index, which is written last.
 
-Slice i of each tensor is in data file i. The first file begins with what is known before: the object graph and texts. Tensors of strings,
-which come from a checkpoint of TensorFlow, are in a last file. A record of the layout and of digests is beside the index, as
-``PREFIX.slices.json``.
+Slice i of each tensor is in data file i, or files are filled up to a size, or there is one. The first begins with what is known before: the
+object graph and texts. Tensors of strings, which come from a checkpoint of TensorFlow, are behind the slices. A record of the layout and of
+digests is beside the index, as ``PREFIX.slices.json``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C
-from reshard.errors import CorruptError, PlanError
+from reshard.errors import CorruptError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.contents import Carried, Leaf
-from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile, StoredRanges
-from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.contents import Carried
+from reshard.formats.file_map import (
+    ChunkChecksum,
+    FileMap,
+    Insert,
+    Place,
+    SharedFile,
+    StoredRanges,
+)
 from reshard.formats.slices.slice_file import (
-    leaf_path,
     target_record,
 )
 from reshard.formats.tensorflow.bundle import (
@@ -30,9 +36,9 @@ from reshard.formats.tensorflow.bundle import (
     entry_bytes,
     header_bytes,
 )
-from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
+from reshard.formats.tensorflow.files import INDEX, RECORD
 from reshard.formats.tensorflow.form import TensorflowForm
-from reshard.formats.tensorflow.names import OBJECT_GRAPH, VALUE, key_of
+from reshard.formats.tensorflow.names import OBJECT_GRAPH
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import (
     joined_bytes,
@@ -40,7 +46,8 @@ from reshard.formats.tensorflow.strings import (
     read_strings,
     stored_strings,
 )
-from reshard.formats.tensorflow.write.graph import object_graph
+from reshard.formats.tensorflow.write.data_files import carried_strings, place_data
+from reshard.formats.tensorflow.write.graph import target_graph, target_keys
 from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local.staging import STAGED_PREFIX
@@ -74,25 +81,17 @@ class _Planned:
 
     def __init__(self, target: TargetCheckpoint, form: TensorflowForm) -> None:
         self._target = target
-        self._keys = _keys(target, form)
+        self._keys = target_keys(target, form)
         self._texts = dict(_stored_texts(self._texts_by_key(form)))
-        self._grids = {
-            name: tensor.packed or Grid.whole(tensor.spec.shape)
-            for name, tensor in target.tensors.items()
-        }
-        shards = max((1, *(grid.count for grid in self._grids.values())))
-        self._count = shards + any(self._carried())
-        head = sum(len(text.stored) for text in self._texts.values())
-        self.sizes = {self._file(number): 0 for number in range(shards)}
-        self.sizes[self._file(0)] = head
-        self._stored = self._located()
+        head = b"".join(text.stored for text in self._texts.values())
+        self._data = place_data(target, form, len(head))
+        self.sizes = self._data.sizes
+        self._heads = dict(zip(self.sizes, [head], strict=False))
+        self._inserts = self._inserts_by_file()
 
     def names(self) -> list[str]:
         """The names of all files but the record."""
-        return [f"{STAGED_PREFIX}{INDEX}", *map(self._file, range(self._count))]
-
-    def _file(self, number: int) -> str:
-        return f"{STAGED_PREFIX}{data_ending(number, self._count)}"
+        return [f"{STAGED_PREFIX}{INDEX}", *self.sizes]
 
     def _texts_by_key(self, form: TensorflowForm) -> dict[str, bytes]:
         texts = {
@@ -101,31 +100,26 @@ class _Planned:
             if leaf.text is not None
         }
         if form.names == "objects":
-            keys = (key for key in self._keys.values() if key.endswith(VALUE))
-            texts[OBJECT_GRAPH] = object_graph(keys)
+            texts[OBJECT_GRAPH], _ = target_graph(form, self._keys.values())
         return texts
 
-    def _located(self) -> dict[str, SlicePlaces]:
-        """Where the slices of each tensor are; adds up the sizes of the files."""
-        found = {}
-        for name, tensor in self._target.tensors.items():
-            starts: dict[Index, tuple[Place, ...]] = {}
-            for number, index in enumerate(self._grids[name].indices()):
-                box = self._grids[name].box(index)
-                file = self._file(number)
-                starts[index] = (Place(file, self.sizes[file]),)
-                self.sizes[file] += box.size * tensor.spec.itemsize
-            found[name] = SlicePlaces(tensor, self._grids[name], starts)
+    def _inserts_by_file(self) -> dict[str, list[Insert]]:
+        """The tensors of strings in each file, by offset."""
+        found: dict[str, list[Insert]] = defaultdict(list)
+        for leaf, carried in carried_strings(self._target):
+            place = self._data.strings[leaf.name]
+            make = partial(_strings, leaf.name, carried)
+            found[place.file].append(Insert(place.start, joined_bytes(carried), make))
         return found
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a data file that has the chunk."""
-        return self._stored[name].places(index)
+        return self._data.slices[name].places(index)
 
     def shared_file(self, file: str) -> SharedFile:
         """A data file; the first begins with the texts."""
-        head = b"".join(text.stored for text in self._texts.values())
-        return SharedFile(head if file == self._file(0) else b"", self.sizes[file])
+        inserts = tuple(self._inserts.get(file, ()))
+        return SharedFile(self._heads.get(file, b""), self.sizes[file], inserts)
 
     def finish(
         self, root: Location, digests: Mapping[str, str], checksums: Iterable[ChunkChecksum]
@@ -133,39 +127,17 @@ class _Planned:
         """Writes the record; the index, with the checksum of each slice, is the marker."""
         (root / f"{STAGED_PREFIX}{RECORD}").write(target_record(self._target, digests))
         ranges = self._ranges(checksums)
-        entries = {b"": header_bytes(self._count)}
+        numbers = {file: number for number, file in enumerate(self.sizes)}
+        entries = {b"": header_bytes(len(numbers))}
         entries |= {key.encode(): entry_bytes(text.entry) for key, text in self._texts.items()}
-        entries |= self._write_strings(root)
+        for leaf, carried in carried_strings(self._target):
+            place = self._data.strings[leaf.name]
+            number, nbytes = numbers[place.file], joined_bytes(carried)
+            entry = Entry(STRING, carried.shape, number, place.start, nbytes, carried.crc)
+            entries[self._keys[leaf.name].encode()] = entry_bytes(entry)
         for name in self._target.tensors:
-            entries |= self._entries(name, ranges)
+            entries |= self._entries(name, ranges, numbers)
         return {f"{STAGED_PREFIX}{INDEX}": table_bytes(sorted(entries.items()))}
-
-    def _write_strings(self, root: Location) -> dict[bytes, bytes]:
-        """Writes the file of the tensors of strings, one at a time: the entry of each."""
-        entries: dict[bytes, bytes] = {}
-        number, sizes = self._count - 1, [joined_bytes(one) for _, one in self._carried()]
-
-        def pieces() -> Iterator[bytes]:
-            offset = 0
-            for (leaf, carried), nbytes in zip(self._carried(), sizes, strict=True):
-                stored, crc = stored_strings(read_strings(carried, repr(leaf.name)))
-                if len(stored) != nbytes:
-                    raise CorruptError(
-                        f"{carried.parts[0].extent.path}: the strings of {leaf.name!r} take {nbytes:,} bytes, and {len(stored):,} would be "
-                        "enough; the file was not written by TensorFlow: save it again with TensorFlow"
-                    )
-                entry = Entry(STRING, carried.shape, number, offset, nbytes, crc)
-                entries[self._keys[leaf.name].encode()] = entry_bytes(entry)
-                offset += nbytes
-                yield stored
-
-        if sizes:
-            (root / self._file(number)).write_pieces(pieces(), sum(sizes))
-        return entries
-
-    def _carried(self) -> Iterator[tuple[Leaf, Carried]]:
-        """The tensors of strings, and where the source has them."""
-        return ((leaf, leaf.carried) for leaf in self._target.leaves if leaf.carried)
 
     def _ranges(self, checksums: Iterable[ChunkChecksum]) -> Mapping[str, StoredRanges]:
         found: dict[str, StoredRanges] = defaultdict(lambda: StoredRanges(CRC32C))
@@ -175,13 +147,12 @@ class _Planned:
         return found
 
     def _entries(
-        self, name: str, ranges: Mapping[str, StoredRanges]
+        self, name: str, ranges: Mapping[str, StoredRanges], numbers: Mapping[str, int]
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entry of a tensor, and those of its slices."""
-        tensor, stored = self._target.tensors[name], self._stored[name]
+        tensor, stored = self._target.tensors[name], self._data.slices[name]
         dtype, shape = NUMBERS[tensor.spec.dtype], tensor.spec.shape
         key = self._keys[name].encode()
-        numbers = {file: number for number, file in enumerate(self.sizes)}
 
         def entry(index: Index) -> Entry:
             box, (place,) = stored.slices.box(index), stored.starts[index]
@@ -202,18 +173,16 @@ class _Planned:
             yield slice_key(key, one), entry_bytes(entry(index))
 
 
-def _keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
-    """The key of each leaf, by its name. Raises PlanError for two that are equal."""
-    names: dict[str, str] = {}
-    for leaf in target.leaves:
-        if leaf.tensor or leaf.carried or leaf.text is not None:
-            key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
-            if key in names:
-                raise PlanError(
-                    f"{names[key]!r} and {leaf.name!r} would both have the key {key!r} in TensorFlow; rename one of them (rename)"
-                )
-            names[key] = leaf.name
-    return {name: key for key, name in names.items()}
+def _strings(name: str, carried: Carried, _: StoredRanges) -> bytes:
+    """A tensor of strings as it is stored. Raises CorruptError for a source that has changed or is damaged."""
+    stored, _crc = stored_strings(read_strings(carried, repr(name)))
+    nbytes = joined_bytes(carried)
+    if len(stored) != nbytes:
+        raise CorruptError(
+            f"{carried.parts[0].extent.path}: the strings of {name!r} take {nbytes:,} bytes, and {len(stored):,} would be "
+            "enough; the file was not written by TensorFlow: save it again with TensorFlow"
+        )
+    return stored
 
 
 def _stored_texts(texts: Mapping[str, bytes]) -> Iterator[tuple[str, _Text]]:

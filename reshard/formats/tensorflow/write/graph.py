@@ -1,20 +1,50 @@
-"""The object graph of a checkpoint: what ``tf.train.Checkpoint`` goes through to find the value of each variable.
+"""The object graph of a target: what ``tf.train.Checkpoint`` goes through to find the value of each variable.
 
-It is made of the names: each key of a path is an object, which refers to the next one. Slots of an optimizer are told where the
+It is that of a source of the same names (``kept_graph.py``). Else it is made of the names: each key of a path is an object, which refers to the next one. Slots of an optimizer are told where the
 optimizer is. (``tensorflow/core/protobuf/trackable_object_graph.proto``)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from reshard.formats.tensorflow.names import SLOT, VALUE
+from reshard.errors import PlanError
+from reshard.formats.base import TargetCheckpoint
+from reshard.formats.slices.slice_file import leaf_path
+from reshard.formats.tensorflow.form import TensorflowForm
+from reshard.formats.tensorflow.kept_graph import kept_graph
+from reshard.formats.tensorflow.names import SLOT, VALUE, key_of
 from reshard.formats.tensorflow.wire import bytes_field, number_field
 
 _ROOT: tuple[str, ...] = ()
 
 Path = tuple[str, ...]
 """Parts of a key, with their escapes."""
+
+
+def target_keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str]:
+    """The key of each leaf, by its name. Raises PlanError for two that are equal."""
+    names: dict[str, str] = {}
+    for leaf in target.leaves:
+        if leaf.tensor or leaf.carried or leaf.text is not None:
+            key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
+            if key in names:
+                raise PlanError(
+                    f"{names[key]!r} and {leaf.name!r} would both have the key {key!r} in TensorFlow; rename one of them (rename)"
+                )
+            names[key] = leaf.name
+    return {name: key for key, name in names.items()}
+
+
+def target_graph(form: TensorflowForm, keys: Collection[str]) -> tuple[bytes, str]:
+    """The graph of a target of objects, and a key that the source's graph lacks, so that it is not kept; "" where it is, or there is none.
+
+    Raises CorruptError where the source's is damaged.
+    """
+    found = None if form.graph is None else kept_graph(form.graph, keys)
+    if isinstance(found, bytes):
+        return found, ""
+    return object_graph(key for key in keys if key.endswith(VALUE)), found or ""
 
 
 def object_graph(keys: Iterable[str]) -> bytes:

@@ -1,0 +1,199 @@
+"""Compares two checkpoints in lock step, window by window, and gives each tensor's bytes to its payload.
+
+What both sides stream goes through lanes: each takes tensors of its own, and reads, compares and compresses in one thread, so that no thread
+waits for another. What a map puts together goes in rounds, since a chunk that it reads may feed many tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.deltas.fill import fill_windows, is_streamed, stream_windows
+from reshard.deltas.payloads import TensorPayload
+from reshard.deltas.sides import DeltaSide
+from reshard.deltas.windows import Window, rounds
+from reshard.engine.buffers import ALIGNMENT
+from reshard.engine.limits import Limits
+from reshard.engine.progress import Progress, tell_bytes
+from reshard.errors import MemoryBudgetError
+from reshard.formats.base import Reader
+from reshard.geometry.sizes import format_bytes
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.mapped import MappedTensor
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    Fill = Callable[[Reader, Sequence[MappedTensor], Sequence[Window], Bytes], list[Bytes]]
+
+_SHARE = 4
+"""The windows of each side take a quarter of the memory; half of it is for reading."""
+
+_COMPRESSING_BYTES = 4 << 20
+"""Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
+
+_LEAST_WINDOW_BYTES = 256 << 10
+"""With smaller windows, each round would cost more than what it compares."""
+
+MIB = 1 << 20
+
+
+def lanes_within(limits: Limits, left: int) -> int:
+    """How many threads compress: each has a compressor beside windows that are not too small.
+
+    Raises MemoryBudgetError where one does not fit.
+    """
+    fit = (left - _SHARE * _LEAST_WINDOW_BYTES) // _COMPRESSING_BYTES
+    if fit < 1:
+        smallest = limits.max_memory - left + _COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES
+        raise MemoryBudgetError(
+            f"to compare and compress takes {format_bytes(_COMPRESSING_BYTES + _SHARE * _LEAST_WINDOW_BYTES)} beside what is open, but max_memory "
+            f"is {format_bytes(limits.max_memory)}; allow {-(-smallest // MIB)}MiB",
+            smallest_bytes=smallest,
+        )
+    return min(limits.workers, fit)
+
+
+class _Pair(Struct, frozen=True):
+    """A tensor of both sides, and what becomes of it."""
+
+    old: MappedTensor
+    new: MappedTensor
+    payload: TensorPayload
+
+
+def compare_sides(
+    old: DeltaSide,
+    new: DeltaSide,
+    payloads: Sequence[TensorPayload],
+    limits: Limits,
+    lanes: int,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Reads every tensor of both sides once, if its chunks allow it, and finishes the payload of each; ``payloads`` in the order of the tensors."""
+    olds = old.tensors
+    pairs = {
+        made.spec.name: _Pair(olds[made.spec.name], made, payload)
+        for made, payload in zip(new.mapping.tensors, payloads, strict=True)
+    }
+    total = sum(payload.spec.nbytes for payload in payloads)
+    tell = tell_bytes(2 * total, "comparing", progress)
+    most = (limits.max_memory - lanes * _COMPRESSING_BYTES) // _SHARE
+    reading = replace(limits, max_memory=limits.max_memory - 2 * most)
+    comparing = _Comparing(old.reader, new.reader, pairs, reading, lanes)
+    streamed = {
+        name
+        for name, pair in pairs.items()
+        if is_streamed(old.reader, pair.old, most // lanes)
+        and is_streamed(new.reader, pair.new, most // lanes)
+    }
+    lone = [pairs[name] for name in pairs if name in streamed]
+    others = [pairs[name] for name in pairs if name not in streamed]
+    for found in (comparing.in_lanes(lone, most // lanes), comparing.in_rounds(others, most)):
+        with closing(found) as windows:  # no thread goes on after an error: the spool is closed
+            for window in windows:
+                tell(window.spec.name, 2 * window.nbytes)
+
+
+class _Comparing(Struct, frozen=True):
+    """Both sides, and the memory for reading them."""
+
+    old: Reader
+    new: Reader
+    pairs: dict[str, _Pair]
+    limits: Limits
+    lanes: int
+
+    def in_lanes(self, pairs: Sequence[_Pair], most: int) -> Generator[Window]:
+        """The windows of tensors that are streamed, as they are done; the largest tensors begin, so that the lanes end together."""
+        ordered = sorted(pairs, key=lambda pair: pair.new.spec.nbytes, reverse=True)
+        waiting = iter(_batches(ordered, most))
+        fill = partial(stream_windows, max_memory=self.limits.max_memory // self.lanes)
+        with ThreadPoolExecutor(self.lanes, "reshard.delta") as threads:
+            running: dict[Future[list[Window]], _Lane] = {}
+
+            def go_on(lane: _Lane) -> None:
+                windows = next(lane.windows, None)
+                while windows is None and (batch := next(waiting, None)) is not None:
+                    lane = _Lane(rounds(_specs(batch), most), lane.memories)
+                    windows = next(lane.windows, None)
+                if windows is not None:
+                    running[threads.submit(self._compared, windows, lane.memories, fill)] = lane
+
+            for _ in range(self.lanes):
+                go_on(_Lane(iter(()), _memories(ordered, most)))
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    lane = running.pop(future)
+                    found = future.result()
+                    go_on(lane)
+                    yield from found
+
+    def in_rounds(self, pairs: Sequence[_Pair], most: int) -> Generator[Window]:
+        """The windows of the others: each round is made, then compared, in all threads."""
+        memories = _memories(pairs, most)
+        fill = partial(fill_windows, limits=self.limits)
+        with ThreadPoolExecutor(self.lanes, "reshard.delta") as threads:
+            for windows in rounds(_specs(pairs), most):
+                yield from threads.map(self._add, windows, *self._filled(windows, memories, fill))
+
+    def _compared(
+        self, windows: Sequence[Window], memories: tuple[Bytes, Bytes], fill: Fill
+    ) -> list[Window]:
+        return list(map(self._add, windows, *self._filled(windows, memories, fill)))
+
+    def _filled(
+        self, windows: Sequence[Window], memories: tuple[Bytes, Bytes], fill: Fill
+    ) -> tuple[list[Bytes], list[Bytes]]:
+        made = [self.pairs[window.spec.name] for window in windows]
+        before = fill(self.old, [pair.old for pair in made], windows, memories[0])
+        return before, fill(self.new, [pair.new for pair in made], windows, memories[1])
+
+    def _add(self, window: Window, old: Bytes, new: Bytes) -> Window:
+        payload = self.pairs[window.spec.name].payload
+        payload.add(old, new, window.start)
+        if window.is_last:
+            payload.finish()
+        return window
+
+
+class _Lane(Struct, frozen=True):
+    """One thread's work: rounds of windows of tensors that no other lane has, and the memory for a round of both sides."""
+
+    windows: Iterator[list[Window]]
+    memories: tuple[Bytes, Bytes]
+
+
+def _specs(pairs: Sequence[_Pair]) -> list[TensorSpec]:
+    return [pair.new.spec for pair in pairs]
+
+
+def _batches(pairs: Sequence[_Pair], most: int) -> Iterator[list[_Pair]]:
+    """A large tensor alone, small ones together as long as they fit one round."""
+    batch: list[_Pair] = []
+    taken = 0
+    for pair in pairs:
+        if batch and taken + pair.new.spec.nbytes > most:
+            yield batch
+            batch, taken = [], 0
+        batch.append(pair)
+        taken += pair.new.spec.nbytes
+    if batch:
+        yield batch
+
+
+def _memories(pairs: Sequence[_Pair], most: int) -> tuple[Bytes, Bytes]:
+    """Memory for the windows of a round, of each side; only what is touched is taken."""
+    rooms = (-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in _specs(pairs))
+    largest = min(sum(rooms), most + ALIGNMENT)
+    return np.empty(largest, np.uint8), np.empty(largest, np.uint8)

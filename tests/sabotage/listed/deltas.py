@@ -1,0 +1,106 @@
+"""Sabotages of what makes deltas and applies them."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+CHAIN = "reshard/formats/delta/chain.py"
+MAKE = "reshard/deltas/make_delta.py"
+LAYERED = "reshard/formats/codecs/layered.py"
+
+SABOTAGES = (
+    Sabotage(
+        "newest-layer-first",
+        "deltas are applied in the order from the last to the first",
+        CHAIN,
+        "for d in chain if name in d.payloads)",
+        "for d in reversed(chain) if name in d.payloads)",
+        ("tests/formats/delta/test_chain.py::test_the_chain_is_what_a_naive_receiver_makes",),
+    ),
+    Sabotage(
+        "layer-unchecked",
+        "what a delta makes of a tensor is not compared with its checksum",
+        LAYERED,
+        "        if found != self._layer.digest:\n",
+        "        if False:\n",
+        ("tests/formats/delta/test_chain.py::test_another_base_is_found_by_the_checksums",),
+    ),
+    Sabotage(
+        "unchanged-tensors-unchecked",
+        "a base is taken whose touched tensors fit",
+        CHAIN,
+        '    return (Layer("same", listing.version, listing.index.checksum, digest),)\n',
+        "    return found if digest else ()\n",
+        ("tests/deltas/test_make_delta.py::test_a_wrong_base_whose_touched_tensors_fit_is_found",),
+    ),
+    Sabotage(
+        "two-runs-chained",
+        "a delta is applied to the version of another run",
+        CHAIN,
+        "        if None not in (made, base) and made != base:\n",
+        "        if False:\n",
+        ("tests/deltas/test_make_delta.py::test_deltas_of_two_runs_do_not_chain",),
+    ),
+    Sabotage(
+        "version-skipped",
+        "a chain with a hole is applied",
+        CHAIN,
+        "        if before is not None and delta.index.base_version != before:\n",
+        "        if before is not None and delta.index.base_version < before:\n",
+        ("tests/formats/delta/test_chain.py::test_a_version_that_is_missing_is_named",),
+    ),
+    Sabotage(
+        "unlisted-payload-taken",
+        "a file of a delta may hold what its index does not list",
+        "reshard/formats/delta/read_delta.py",
+        "    _refuse_others(found, headers, pieces)\n",
+        "",
+        ("tests/formats/delta/test_payloads.py::test_files_that_are_not_what_the_index_lists",),
+    ),
+    Sabotage(
+        "index-before-files",
+        "the index of a delta is in a bucket before its payloads",
+        MAKE,
+        "                stored_bytes = write_payload_files(",
+        "                early = render_index(_index(request, version, base_version, payloads, files))\n"
+        "                (transaction.root / INDEX_NAME).write_pieces(iter([early]), len(early))\n"
+        "                stored_bytes = write_payload_files(",
+        (
+            "tests/robustness/buckets/test_deltas.py::test_a_delta_that_is_killed_at_a_request_is_made_anew[s3_bucket]",
+        ),
+    ),
+    Sabotage(
+        "published-version-made-anew",
+        "a version whose index receivers have read is made anew",
+        MAKE,
+        "            finish_version(place, transaction)\n",
+        "",
+        (
+            "tests/robustness/buckets/test_deltas.py::test_a_version_whose_index_is_there_is_finished_and_not_made_anew[s3_bucket-delta]",
+        ),
+    ),
+    Sabotage(
+        "step-in-the-making-published",
+        "a delta is published although its source changed meanwhile",
+        MAKE,
+        "                if _states(request) != before:\n",
+        "                if False:\n",
+        ("tests/deltas/test_make_delta.py::test_a_source_that_changes_meanwhile",),
+    ),
+    Sabotage(
+        "position-wrapped",
+        "positions beyond 4 GiB begin again at zero",
+        "reshard/deltas/payloads.py",
+        '    if encoding == "overwrite" and spec.nbytes >= POSITIONS:\n',
+        '    if encoding == "overwrite" and spec.nbytes >= POSITIONS**2:\n',
+        ("tests/deltas/test_make_delta.py::test_a_tensor_whose_positions_would_wrap_is_refused",),
+    ),
+    Sabotage(
+        "needed-version-removed",
+        "the base of a kept delta is removed",
+        "reshard/deltas/versions.py",
+        '            at = sound[at].base_version if at in sound else ""\n',
+        '            at = ""\n',
+        ("tests/deltas/test_prune_versions.py::test_what_kept_versions_need_stays[1-left0]",),
+    ),
+)
