@@ -104,3 +104,11 @@ def test_a_map_that_does_not_fit_is_refused_by_the_full_version_too(folder: Path
     request["targets"][0]["map"] = {"map": [{"from": "sideways", "to": "w"}]}
     with pytest.raises(PlanError, match="sideways"):
         publish(request)
+
+
+def test_the_last_progress_says_that_all_was_compared(folder: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    publish_version(request_of(folder), ProgressThrottle(seen.append, clock=lambda: 0.0))
+    assert seen[-1]["stage"] == "comparing"
+    assert seen[-1]["moved_bytes"] == seen[-1]["total_bytes"] > 0
+    assert len(seen) <= 3
