@@ -23,7 +23,8 @@ from benchmarks.measure import MIB, Cost, tree_bytes
 
 BY_HAND = [sys.executable, "-m", "benchmarks.peers.delta_by_hand"]
 RESHARD = str(Path(sys.executable).parent / "reshard")
-VERSION = "weight_v000001"
+TARGET = "weight_v000002"
+VERSION = f"published/{TARGET}"
 BESIDE_MIB = 128
 """Of memory that a run may take beside its budget."""
 
@@ -74,7 +75,7 @@ def measure(given: argparse.Namespace, percent: str, work: Path) -> bool:
         f"{sizes[2] / changed:.2f} for each element that changed\n"
     )
     commands = contenders(work, given.budget)
-    print(table(run_rounds(commands, given.rounds, work, sizes[0], "weight_v000002")), flush=True)
+    print(table(run_rounds(commands, given.rounds, work, sizes[0], TARGET)), flush=True)
     return True
 
 
@@ -82,7 +83,7 @@ def measure_memory(given: argparse.Namespace, percent: str, work: Path) -> bool:
     """A table of reshard's peaks; whether each is within the budget and what is allowed beside it."""
     nbytes = tree_bytes(work / "new")
     # Seconds are not compared here, so that no free memory has to be touched before.
-    costs = run_rounds(of_reshard(work, given.budget), 1, work, 0, "weight_v000002")
+    costs = run_rounds(of_reshard(work, given.budget), 1, work, 0, TARGET)
     allowed = allowed_mib(given.budget)
     print(f"\n{percent} % of the elements of {nbytes:,} bytes, a budget of {given.budget}\n")
     print("| | peak MiB | allowed MiB |\n| --- | ---: | ---: |")

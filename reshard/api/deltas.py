@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
 
-DeltaEncoding = Literal["xor", "overwrite"]
-"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become."""
+DeltaEncoding = Literal["xor", "overwrite", "xor-shuffled"]
+"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
+bytes of elements before the high ones, which only reshard reads."""
 
 DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
 """The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
@@ -75,6 +76,7 @@ def delta(
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
         base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
+            ``"xor-shuffled"`` is the smallest for weights of two bytes, and only reshard reads it.
         checksum: of whole tensors.
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source

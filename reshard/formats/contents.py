@@ -87,7 +87,7 @@ class Encoding(Struct, frozen=True):
         return self.compressor == "none" and not self.checksum
 
 
-LayerKind = Literal["xor", "overwrite", "same"]
+LayerKind = Literal["xor", "overwrite", "xor-shuffled", "same"]
 
 
 class Layer(Struct, frozen=True):

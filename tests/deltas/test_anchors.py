@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import reshard
-from reshard.errors import PlanError, TargetExistsError
+from reshard.errors import CorruptError, PlanError, TargetExistsError
 from tests.delta_layout import bytes_of, changed, stored, write_delta, write_full
 from tests.emulators.buckets import Bucket
 from tests.oracles.oracle import Oracle
@@ -103,6 +103,12 @@ def test_an_anchor_under_another_name_is_another_target(run: Path) -> None:
     (run / "weight_v000010").rename(run / "weight_v000011")
     with pytest.raises(TargetExistsError):
         reshard.convert(run / "v0", run / "weight_v000011")
+    with pytest.raises(CorruptError) as error:
+        reshard.delta(run / "weight_v000011", run / "v0", run / "weight_v000012")
+    assert str(error.value) == (
+        f"{run}/weight_v000011/{INDEX} is of the version 000010, but the folder is weight_v000011; rename the folder back, or make the version "
+        "again"
+    )
     report = reshard.convert(run / "v0", run / "weight_v000011", overwrite=True)
     assert not report.already_done
     assert index_of(run / "weight_v000011")["metadata"]["version"] == "000011"

@@ -13,6 +13,7 @@ import reshard
 from reshard.cli.app import run as run_command
 from reshard.errors import CorruptError, PlanError, VerificationError
 from tests.delta_layout import apply_delta, bytes_of, changed, stored, write_full
+from tests.emulators.buckets import Bucket
 
 LIKE = {"a": np.arange(60_000, dtype="f4").reshape(200, 300), "b": np.arange(9, dtype="i4")}
 STATES = [bytes_of(LIKE)]
@@ -168,3 +169,14 @@ def test_no_identity_is_carried_through_deltas(run: Path) -> None:
     with pytest.raises(PlanError) as error:
         reshard.apply(run / "v0", deltas, run / "served", identity="check", drop=["^b$"])
     assert str(error.value) == said.format("checked")
+
+
+def test_weights_in_a_file_and_in_a_bucket(run: Path, s3_bucket: Bucket) -> None:
+    """A file by itself has no place for an identity; one in a bucket is read from there."""
+    file = run / "v0" / "model.safetensors"
+    reshard.convert(run / "v1", f"{s3_bucket.url}/v1", identity="carry")
+    report = reshard.delta(file, f"{s3_bucket.url}/v1", f"{s3_bucket.url}/weight_v000001")
+    assert (report.base_identity, report.target_identity) == ("", root_of(run / "v1"))
+    made = reshard.apply(file, [f"{s3_bucket.url}/weight_v000001"], run / "served", identity="check")  # fmt: skip
+    assert made.identity is not None
+    assert made.identity.root == root_of(run / "v1")

@@ -14,7 +14,7 @@ import pytest
 
 import reshard
 from reshard.deltas import make_delta
-from tests.delta_layout import bytes_of, changed, write_delta, write_full
+from tests.delta_layout import CHECKSUMS, bytes_of, changed, stored, write_delta, write_full
 
 LIKE = {"a": np.arange(600, dtype="f4"), "b": np.arange(9, dtype="i4")}
 INDEX = "model.safetensors.index.json"
@@ -162,6 +162,23 @@ def test_a_delta_without_checksums_behind_one_with_them_leaves_nothing_unchecked
     wrong = write_full(tmp_path / "wrong", bytes_of(LIKE | {"b": B + 1}), LIKE)
     with pytest.raises(reshard.VerificationError, match="'b'"):
         reshard.apply(wrong, [one, two], tmp_path / "out")
+
+
+def test_the_index_of_one_version_with_the_files_of_another(tmp_path: Path) -> None:
+    """As two writers of a bucket could leave it, one of which came late: both have the same names."""
+    old, new = versions(tmp_path)
+    other = write_full(tmp_path / "v2", changed(bytes_of(LIKE), 0.1, 2), LIKE)
+    places = [tmp_path / name / "weight_v000001" for name in ("one", "two")]
+    for place, source in zip(places, (new, other), strict=True):
+        reshard.delta(old, source, place)
+    shutil.copy(places[1] / INDEX, places[0] / INDEX)
+    made, listed = (CHECKSUMS["xxh3-128"](stored(one)["a"]) for one in (new, other))
+    with pytest.raises(reshard.CorruptError) as error:
+        reshard.apply(old, [places[0]], tmp_path / "out")
+    assert str(error.value) == (
+        f"{places[0]}/model-00000-of-00001.safetensors: the payload of 'a' has the checksum {made}, but the index lists {listed}: they are of two "
+        "versions, or one of them is damaged; restore the folder from a copy, or publish a full version"
+    )
 
 
 def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ BaseVersion = Annotated[
 Encoding = Annotated[
     reshard.DeltaEncoding,
     typer.Option(
-        metavar="xor|overwrite",
-        help="What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes.",
+        metavar="xor|overwrite|xor-shuffled",
+        help="What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes, or "
+        "the XOR with the bytes of 16-bit elements in another order, which is the smallest, and which only reshard reads.",
     ),
 ]
 Checksum = Annotated[

@@ -18,6 +18,7 @@ from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import ListedTensor, version_text
 from reshard.formats.delta.read_delta import Delta, Payload
+from reshard.formats.delta.shuffle import SHUFFLED_ITEMSIZE
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index
 
@@ -89,7 +90,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
     listing = next((delta for delta in reversed(chain) if delta.index.tensors is not None), None)
     if listing is not None:
         _check_tensors(base, listing)
-    layers = {name: _layers(name, chain, listing) for name in base.tensors}
+    layers = {name: _layers(tensor, chain, listing) for name, tensor in base.tensors.items()}
     tensors = {name: _layered(base, tensor, layers[name]) for name, tensor in base.tensors.items()}
     kept = sum(delta.metadata_bytes for delta in chain)
     kept += LAYER_BYTES * sum(map(len, layers.values()))
@@ -124,19 +125,24 @@ class ChainChunks(Chunks):
         return found if found is None or not layers else replace(found, layers=layers)
 
 
-def _layers(name: str, chain: Sequence[Delta], listing: Delta | None) -> tuple[Layer, ...]:
+def _layers(
+    tensor: StoredTensor, chain: Sequence[Delta], listing: Delta | None
+) -> tuple[Layer, ...]:
     """What changes a tensor; one that nothing changes is compared with what the last delta records of it."""
-    found = tuple(_layer(d, d.payloads[name]) for d in chain if name in d.payloads)
+    name = tensor.spec.name
+    itemsize = tensor.spec.itemsize
+    found = tuple(_layer(d, d.payloads[name], itemsize) for d in chain if name in d.payloads)
     if found or listing is None or listing.index.tensors is None:
         return found
     digest = listing.index.tensors[name].digest
     return (Layer("same", listing.version, listing.index.checksum, digest),)
 
 
-def _layer(delta: Delta, payload: Payload) -> Layer:
+def _layer(delta: Delta, payload: Payload, itemsize: int) -> Layer:
     piece, index = payload.piece, delta.index
+    is_in_order = index.encoding == "xor-shuffled" and itemsize != SHUFFLED_ITEMSIZE
     return Layer(
-        index.encoding,
+        "xor" if is_in_order else index.encoding,
         delta.version,
         index.checksum,
         payload.digest,
@@ -157,7 +163,9 @@ def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> Sto
             f"{base.uri} holds slices of {spec.name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
             "tensors, and give the result as the base"
         )
-    decoders = sum({"xor": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers)
+    decoders = sum(
+        {"xor": 1, "xor-shuffled": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers
+    )
     made = Encoding("delta", spec=str(decoders), read_ahead_bytes=encoding.read_ahead_bytes)
     is_changed = decoders > 0
     return replace(tensor, encoding=made, digest=None if is_changed else tensor.digest)

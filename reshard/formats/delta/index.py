@@ -14,7 +14,11 @@ The metadata of a file gives the checksum of all new bytes of each of its tensor
     xor        new ^ old, all bytes of the tensor
     overwrite  u32 count, count u32 positions of bytes, ascending, then the count new bytes; little-endian
 
-This project adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
+This project adds an encoding, whose name other receivers do not know::
+
+    xor-shuffled   as xor; of elements of two bytes, each 64 KiB have the low bytes of all elements, then the high bytes
+
+It adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
 
     "base_digest", "target_digest"   of all tensors before and after: ``tensors_digest``
     "base_identity", "target_identity"   the roots of their identities, where the weights before and after record one
@@ -35,7 +39,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.delta.checksums import CHECKSUMS, HEX_DIGITS, Checksum, checksum_of
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 
-Encoded = Literal["xor", "overwrite"]
+Encoded = Literal["xor", "overwrite", "xor-shuffled"]
 
 ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
 

@@ -174,7 +174,10 @@ def holds_delta(place: Location) -> bool:
 
 
 def anchor_version(root: Location) -> int | None:
-    """The version that a full version records in its index, or that its folder's name gives; None for none."""
+    """The version that a full version records in its index, or that its folder's name gives; None for none.
+
+    Raises CorruptError where the two differ: receivers go by either.
+    """
     file = root.view() / INDEX_NAME
     named = version_of_name(root.name)
     if not file.exists():
@@ -182,9 +185,15 @@ def anchor_version(root: Location) -> int | None:
     document = json_value(read_bytes(file, what="the index"), str(file))
     metadata = document.get("metadata") if isinstance(document, dict) else None
     text = metadata.get("version") if isinstance(metadata, dict) else None
-    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
-    return named
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 15):
+        return named
+    version = int(text)
+    if named is not None and named != version:
+        raise CorruptError(
+            f"{file} is of the version {version_text(version)}, but the folder is {root.name}; rename the folder back, or make the version "
+            "again"
+        )
+    return version
 
 
 def _headers(file: Location, names: list[str]) -> list[FileHeader]:
@@ -219,9 +228,13 @@ def _payload(
         return Payload(piece, tensor.listed.digest, tensor.listed)
     if name not in header.metadata:
         raise CorruptError(f"{where} has no checksum in the metadata of its file; {_REMEDY}")
-    return Payload(
-        piece, checked_digest(header.metadata[name], found.index.checksum, "its checksum", where)
-    )
+    digest = checked_digest(header.metadata[name], found.index.checksum, "its checksum", where)
+    listed = None if found.index.tensors is None else found.index.tensors[name].digest
+    if listed not in (None, digest):
+        raise CorruptError(
+            f"{where} has the checksum {digest}, but the index lists {listed}: they are of two versions, or one of them is damaged; {_REMEDY}"
+        )
+    return Payload(piece, digest)
 
 
 def _refuse_others(

@@ -35,6 +35,7 @@ from reshard.formats.safetensors.header import has_whole_size
 from reshard.formats.safetensors.model_name import (
     ENDING,
     is_index,
+    is_skyrl_payload,
     is_weights,
 )
 from reshard.storage.location import Location
@@ -118,7 +119,7 @@ def is_whole(folder: Location) -> bool:
         for name in indexes:
             read_model_index(folder / name, frozenset(names))
         weights = [name for name in names if name.endswith(ENDING)]
-        if indexes or not weights:
+        if indexes or not weights or any(map(is_skyrl_payload, weights)):
             return bool(indexes)
         at_once = not folder.traits.renames
         return is_whole_set(weights) and (

@@ -6,7 +6,6 @@ its copy in the base file is left out. What no index lists is left out, or taken
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -22,10 +21,9 @@ from reshard.errors import (
 from reshard.formats.model_index import ModelIndex
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
+from reshard.formats.safetensors.model_name import is_skyrl_payload
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
-
-_OF_SKYRL = re.compile(r"delta-rank[0-9]+-file[0-9]+\.safetensors")
 
 _MOST_SHOWN = 3
 
@@ -73,7 +71,7 @@ def read_headers(files: Files, unlisted: Unlisted) -> ModelHeaders:
 def _refuse_payloads(files: Sequence[Location], headers: Sequence[FileHeader]) -> None:
     """A delta would be read as a model of bytes: one of SkyRL, and one whose index is missing, whose files say of each tensor a checksum."""
     for file, header in zip(files, headers, strict=True):
-        if _OF_SKYRL.fullmatch(file.name):
+        if is_skyrl_payload(file.name):
             raise NotACheckpointError(
                 f"{file.parent} is a delta of SkyRL, which is nothing without the version before it; apply it to that (reshard apply BASE "
                 f"{file.parent} TARGET)"

@@ -35,6 +35,11 @@ def is_shard(file: str) -> bool:
     return _SHARD.fullmatch(file) is not None
 
 
+def is_skyrl_payload(file: str) -> bool:
+    """Whether a name is of a file of a delta of SkyRL, which holds no weights."""
+    return _SKYRL_PAYLOAD.fullmatch(file) is not None
+
+
 def is_index(name: str) -> bool:
     """Whether a file of that name is an index."""
     return _ANY_INDEX.fullmatch(name) is not None
@@ -45,6 +50,7 @@ def is_weights(name: str) -> bool:
     return name.endswith(ENDING) or is_index(name)
 
 
+_SKYRL_PAYLOAD = re.compile(r"delta-rank[0-9]+-file[0-9]+\.safetensors")
 _ANY_INDEX = re.compile(r".*\.safetensors\.index(\.[^.]+)?\.json", re.DOTALL)
 _INDEX = re.compile(r"(.+)\.safetensors\.index(\.[^.]+)?\.json", re.DOTALL)
 _SHARD = re.compile(r"(.+?)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.safetensors", re.DOTALL)

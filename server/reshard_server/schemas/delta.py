@@ -43,7 +43,8 @@ class DeltaForm(RequestDocument):
 
     encoding: DeltaEncoding = Field(
         "xor",
-        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes.",
+        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes; xor-shuffled is "
+        "smaller still, and only reshard reads it.",
     )
     checksum: DeltaChecksum = Field(
         "xxh3-128",

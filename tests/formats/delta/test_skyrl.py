@@ -168,6 +168,15 @@ def test_a_delta_alone_is_no_checkpoint(tmp_path: Path) -> None:
         )
 
 
+def test_a_folder_of_deltas_holds_no_checkpoints(tmp_path: Path) -> None:
+    _, deltas, _ = chain(tmp_path / "sync")
+    (tmp_path / "sync" / "v0").rename(tmp_path / "v0")
+    with pytest.raises(NotACheckpointError) as error:
+        reshard.convert(tmp_path / "sync", tmp_path / "served")
+    assert "it holds" not in str(error.value)
+    assert len(deltas) == 3
+
+
 def with_manifest(delta: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     manifest = json.loads((delta / "manifest.json").read_text())
     change(manifest)

@@ -20,7 +20,7 @@ from tests.emulators.faults import Call
 from tests.robustness.buckets.cases import emptied, files_of, keys
 from tests.robustness.buckets.children import Child, start_call
 
-EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "9"))
+EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "13"))
 """So many requests apart are those at which a run is killed; 1 tries every one."""
 
 LIKE = {f"t{n}": np.arange(9000 + n, dtype="f4") for n in range(3)}

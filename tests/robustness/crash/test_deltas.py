@@ -83,7 +83,7 @@ def test_a_killed_apply_resumes(point: Point, tmp_path: Path) -> None:
 SMALL = {f"t{n}": RNG.integers(0, 256, 3000 + n, dtype=np.uint8) for n in range(3)}
 
 
-EVERY = {"delta": 1, "apply": 3}
+EVERY = {"delta": 1, "apply": 4}
 """So many changes apart: ``apply`` writes as ``convert`` does, which is killed at more places elsewhere."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ from tests.emulators.buckets import Bucket
 from tests.robustness.faults import faults
 from tests.robustness.faults.disturbed import PUBLISHED
 from tests.robustness.faults.faults import Counting, Failing, Fault
-from tests.robustness.faults.seam import Call, at_the_seam
+from tests.robustness.faults.power import Disk
+from tests.robustness.faults.seam import Call, Go, at_the_seam
 from tests.robustness.faults.trial import attempt, is_clear
 
 LIKE = {f"t{n}": np.arange(4000 + n, dtype="f4") for n in range(3)}
@@ -44,7 +46,6 @@ CASES = [
     ("delta", faults.FULL_DISK),
     ("delta", faults.WRITE_ERROR),
     ("delta", faults.READ_ERROR),
-    ("delta", faults.DENIED),
     ("apply", faults.FULL_DISK),
     ("apply", faults.READ_ERROR),
 ]
@@ -122,3 +123,33 @@ def test_a_full_disk_where_the_payloads_for_a_bucket_wait(
         assert not list(s3_bucket.store().list().collect())
     reshard.delta(*versions, url)
     assert not list(waiting.iterdir())
+
+
+def test_after_a_power_cut_there_is_no_version_or_all_of_it(work: Path) -> None:
+    target = TARGETS["delta"]
+    chance = random.Random(0)
+    found: set[frozenset[tuple[str, bytes]]] = set()
+
+    def published(disk: Disk, choose: Callable[[], bool]) -> frozenset[tuple[str, bytes]]:
+        left = disk.after_cut(choose)
+        return frozenset((n, data) for n, data in left.items() if n == target or n.startswith(f"{target}/"))  # fmt: skip
+
+    def cut(disk: Disk) -> None:
+        for choose in (lambda: False, lambda: True, lambda: chance.random() < 0.5):
+            found.add(published(disk, choose))
+
+    disk = Disk(work)
+    disk.watch = cut
+
+    def named(call: Call, go: Go) -> object:
+        """Without the file that waits without a name, which no cut leaves."""
+        is_nameless = "/#" in call.path or (call.kind == "create" and Path(call.path).is_dir())
+        return go() if is_nameless else disk(call, go)
+
+    with at_the_seam(work, named):
+        make_delta(work)
+    last = published(disk, lambda: False)
+    assert {n: data for n, data in last if n != target} == {
+        f"{target}/{n}": data for n, data in files_of(work / target).items()
+    }
+    assert found == {frozenset(), last}

@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.child_request import make_child_request
 from reshard_server.schedules.run_now import run_now
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.delta import OneDelta
-from reshard_server.worker.convert import convert_all
-from reshard_server.worker.make_delta import publish_version
-from reshard_server.worker.throttle import ProgressThrottle
 
 import reshard
-from tests.server.claimed import claimed
 from tests.server.schedules.bench import Bench
+from tests.server.schedules.carrying_out import carry_out
 
 WEIGHTS = np.random.default_rng(7).normal(size=(16, 8)).astype(np.float32)
 MAP = {"map": [{"from": "w", "to": "up.weight", "shape": "i o -> o i"}], "drop": ["^step$"]}
@@ -40,17 +36,6 @@ def weights(step: int) -> np.ndarray:
 def save(run: Path, *steps: int) -> None:
     for step in steps:
         reshard.save(run / str(step), {"w": weights(step), "step": step})
-
-
-def carry_out(bench: Bench, key: str) -> dict[str, Any]:
-    """Does what the worker does for the conversion of a run, and records its end."""
-    found = bench.conversion(key)
-    claim = claimed(bench.db, found.id)
-    request = make_child_request(bench.db, bench.one.settings, bench.one.roots, found, begun=False)
-    work = publish_version if isinstance(found.request, OneDelta) else convert_all
-    made = work(request, ProgressThrottle(lambda _: None))
-    assert claims.finish(bench.db, claim, "succeeded", result=made["reports"])
-    return dict(made["reports"][0])
 
 
 def publish(bench: Bench, step: int) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""A quantised weight and its scales are two tensors: a delta that lost one of them is found, however it was lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import reshard
+from reshard.errors import VerificationError
+from tests.delta_layout import CHECKSUMS, stored
+
+WEIGHT, SCALE = "mlp.down_proj.weight", "mlp.down_proj.weight_scale_inv"
+INDEX = "model.safetensors.index.json"
+FILE = "model-00000-of-00001.safetensors"
+
+
+def pair(step: float) -> dict[str, np.ndarray]:
+    """A weight in blocks of 128 by 128, and the scale of each."""
+    made = np.linspace(-400, 400, 256 * 256).reshape(256, 256) * step
+    return {WEIGHT: made.astype(ml_dtypes.float8_e4m3fn), SCALE: np.full((2, 2), step, "f4")}
+
+
+def save(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    folder.mkdir()
+    save_file(arrays, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two versions and the delta, which changes both halves."""
+    reshard.delta(
+        save(tmp_path / "v0", pair(1.0)),
+        save(tmp_path / "v1", pair(0.5)),
+        tmp_path / "weight_v000001",
+    )
+    return tmp_path
+
+
+def test_rules_that_leave_out_a_half_make_a_delta_of_other_weights(run: Path) -> None:
+    target = run / "weight_v000002"
+    reshard.delta(run / "v0", run / "v1", target, select=["weight$"], base_version=0)
+    with pytest.raises(VerificationError) as error:
+        reshard.apply(run / "v0", [target], run / "served")
+    assert str(error.value) == (
+        f"{run / 'v0'} is not the base of {target}: it has '{SCALE}', which the delta does not record; give the version 000000, or publish a full "
+        "version, and start from that"
+    )
+
+
+@pytest.mark.parametrize("gone", [WEIGHT, SCALE])
+def test_the_delta_lost_the_payload_of_a_half(run: Path, gone: str) -> None:
+    """The other half alone would give weights that nobody trained."""
+    delta = run / "weight_v000001"
+    data = (delta / FILE).read_bytes()
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    payloads = load_file(delta / FILE)
+    del payloads[gone], metadata[gone]
+    save_file(payloads, delta / FILE, metadata=metadata)
+    index = json.loads((delta / INDEX).read_text())
+    del index["weight_map"][gone], index["metadata"]["changed"][gone]
+    (delta / INDEX).write_text(json.dumps(index))
+    with pytest.raises(VerificationError) as error:
+        reshard.apply(run / "v0", [delta], run / "served")
+    found, recorded = (CHECKSUMS["xxh3-128"](stored(run / name)[gone]) for name in ("v0", "v1"))
+    assert str(error.value) == (
+        f"tensor '{gone}', chunk [0, 0], version 000001: its bytes have the xxh3-128 {found}, but {recorded} is recorded, which the delta does not "
+        "change: the base is another one, or it is damaged; give the right base, restore it from a copy, or start from a full version"
+    )
+    assert not (run / "served").exists()
