@@ -61,6 +61,8 @@ def delta(
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
+    again: bool = False,
 ) -> DeltaReport:
     """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime and SGLang's ``pull_weights`` read.
 
@@ -80,8 +82,12 @@ def delta(
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
+        before_publish: called with the target's path when all is written, right before it appears; if it raises, nothing is published.
+        again: an earlier call with the same arguments may have published the version before it was killed. Then both are read again, the version
+            is compared with what this call would publish, and stays.
 
     Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due;
+    VerificationError where the base version lies beside ``target`` as a delta and ``old`` is not what it gives;
     SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
@@ -109,8 +115,9 @@ def delta(
         checksum,
         base_version,
         most,
+        again,
     )
-    return make_delta(request, limits, progress)
+    return make_delta(request, limits, progress, before_publish)
 
 
 def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
