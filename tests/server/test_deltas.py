@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,8 +61,15 @@ def ended(client: httpx.Client, path: str, body: Any) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.fixture(scope="module")
+def published(server: Live) -> Path:
+    """A full version 1, and the deltas 2 and 3, published by the server."""
+    with server.client() as client:
+        publish(client, "chain")
+    return server.log.parent / "data" / "chain"
+
+
 def publish(client: httpx.Client, folder: str) -> None:
-    """A full version 1, and the deltas 2 and 3."""
     full = {"source": "data/run/1", "target": f"data/{folder}/weight_v000001", "to": "safetensors", "map": MAP}  # fmt: skip
     assert ended(client, "/v1/conversions", full)["state"] == "succeeded"
     for number in (2, 3):
@@ -82,18 +88,19 @@ def publish(client: httpx.Client, folder: str) -> None:
         assert report["tensors"][0]["changed"] == (number if number == 2 else 1) - (number == 2)
 
 
-def test_a_receiver_follows_the_chain(client: httpx.Client, data: Path) -> None:
-    publish(client, "chain")
-    found = bytes_of(load_file(data / "chain" / "weight_v000001" / "model.safetensors"))
+def test_a_receiver_follows_the_chain(published: Path) -> None:
+    found = bytes_of(load_file(published / "weight_v000001" / "model.safetensors"))
     for number in (2, 3):
-        found = apply_delta(data / "chain" / f"weight_v{number:06}", found)
+        found = apply_delta(published / f"weight_v{number:06}", found)
     assert found == bytes_of({"up.weight": np.ascontiguousarray(kernel(3).T)})
 
 
-def test_a_chain_is_converted_and_verified(client: httpx.Client, data: Path) -> None:
-    publish(client, "applied")
-    chain = {"deltas": ["data/applied/weight_v000003", "data/applied/weight_v000002"]}
-    base = "data/applied/weight_v000001"
+def test_a_chain_is_converted_and_verified(
+    client: httpx.Client, data: Path, published: Path
+) -> None:
+    folder = f"data/{published.name}"
+    chain = {"deltas": [f"{folder}/weight_v000003", f"{folder}/weight_v000002"]}
+    base = f"{folder}/weight_v000001"
     made = ended(client, "/v1/conversions", {"source": base, "target": "data/full", **chain})
     assert made["state"] == "succeeded", made["error"]
     np.testing.assert_array_equal(reshard.restore(data / "full")["up.weight"], kernel(3).T)
@@ -103,28 +110,29 @@ def test_a_chain_is_converted_and_verified(client: httpx.Client, data: Path) -> 
     assert (both["differences"], both["tensors"][0]["status"]) == (0, "equal")
 
 
-def test_errors_name_versions_and_no_folder_of_the_server(client: httpx.Client, data: Path) -> None:
-    publish(client, "broken")
-    asked = {"source": "data/broken/weight_v000001", "target": "data/never", "deltas": ["data/broken/weight_v000003"]}  # fmt: skip
+def test_errors_name_versions_and_no_folder_of_the_server(
+    client: httpx.Client, data: Path, published: Path
+) -> None:
+    assert published.exists()
+    asked = {"source": "data/chain/weight_v000001", "target": "data/never", "deltas": ["data/chain/weight_v000003"]}  # fmt: skip
     missing = ended(client, "/v1/conversions", asked)
     assert missing["state"] == "failed"
     assert "000002" in missing["error"]["detail"]
     body = {
         "old": "data/run/1",
         "new": "data/run/2",
-        "target": "data/broken/weight_v000002",
+        "target": "data/chain/weight_v000002",
         "map": MAP,
     }
     there = ended(client, "/v1/deltas", body)["error"]
     assert (there["field"], there["detail"]) == (
         "/target",
-        "the version 'data/broken/weight_v000002' exists already and was left untouched, since receivers may have read it; publish the next number",
+        "the version 'data/chain/weight_v000002' exists already and was left untouched, since receivers may have read it; publish the next number",
     )
-    reshaped = ended(client, "/v1/deltas", {**body, "new": "data/run/1", "map": None, "target": "data/x/weight_v000009", "old": "data/broken/weight_v000001"})  # fmt: skip
+    reshaped = ended(client, "/v1/deltas", {**body, "new": "data/run/1", "map": None, "target": "data/x/weight_v000009", "old": "data/chain/weight_v000001"})  # fmt: skip
     assert "publish a full version (reshard convert)" in reshaped["error"]["detail"]
     assert str(data) not in json.dumps([missing, there, reshaped])
     assert not (data / "never").exists()
-    shutil.rmtree(data / "broken" / "weight_v000002")
 
 
 def test_a_full_version_takes_the_place_of_a_delta(client: httpx.Client) -> None:
