@@ -80,7 +80,8 @@ def delta(
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
 
-    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due;
+    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due; also where
+    ``old`` may be either a step or converted already; VerificationError where tensors of ``new`` differ that the map says are equal;
     SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP

@@ -43,6 +43,7 @@ from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
+from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.local.spool import Spool
 from reshard.storage.local.target_checks import refuse_overlap
@@ -86,7 +87,11 @@ def make_delta(
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
     old, new = delta_sides(
-        open_reader(request.old), open_reader(request.new), request.given, request.changes
+        open_reader(request.old),
+        open_reader(request.new),
+        request.given,
+        request.changes,
+        request.old.root,
     )
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
@@ -102,6 +107,7 @@ def make_delta(
                 transaction.begin(_MADE_BY)
                 transaction.close()
                 budget = replace(limits, max_memory=left)
+                refuse_unequal(new.reader, new.mapping.equal, {}, budget)
                 payloads = [
                     payload_of(
                         request.encoding, made.spec, request.checksum, spool, recorded.are_there
