@@ -114,7 +114,7 @@ def make_delta(
                     )
                     for made in new.mapping.tensors
                 ]
-                compare_sides(old, new, payloads, budget, lanes, progress)
+                compare_sides(old, new, payloads, budget, lanes, limits.max_memory - left, progress)
                 check_identified_bytes(recorded, (old, new), payloads)
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
