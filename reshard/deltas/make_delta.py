@@ -31,13 +31,8 @@ from reshard.errors import (
 )
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum, hasher
-from reshard.formats.delta.index import (
-    DeltaIndex,
-    Encoded,
-    render_index,
-    tensors_digest,
-    version_text,
-)
+from reshard.formats.delta.index import DeltaIndex, Encoded, render_index, version_text
+from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME

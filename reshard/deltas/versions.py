@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from reshard.deltas.report import DeltaTensor
 from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import ListedTensor, version_text
+from reshard.formats.delta.index import version_text
+from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import (
     Delta,
     Payload,
@@ -19,7 +20,6 @@ from reshard.formats.delta.read_delta import (
     version_of_delta,
     version_of_name,
 )
-from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
@@ -128,8 +128,7 @@ def _changes(delta: Delta) -> tuple[DeltaTensor, ...]:
 def _change(
     name: str, listed: ListedTensor, changed: int, payload: Payload, file: str
 ) -> DeltaTensor:
-    dtype = dtype_of(listed.dtype, f"the delta's tensor {name[:200]!r}")
-    shape = element_shape(dtype, listed.shape, f"the shape of {name[:200]!r}")
+    dtype, shape = listed.elements(f"the delta's tensor {name[:200]!r}")
     elements = prod(shape)
     nbytes = elements * storage_bytes(dtype)
     return DeltaTensor(name, dtype, shape, nbytes, elements, changed, payload.piece.nbytes, file)
