@@ -135,7 +135,7 @@ def _versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
     version = version_of_name(place.name)
     if version is None:
         raise PlanError(
-            f"the target {str(place)!r} should have the name of a version, weight_v and at least six digits, by which receivers find it; name it "
+            f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs them, by which receivers find it; name it "
             "such as weight_v000007"
         )
     base = request.base_version

@@ -82,11 +82,26 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
         )
-    return _needed(sorted((_version(root / name, name) for name in names), key=_number))
+    return _needed(_once(sorted((_version(root / name, name) for name in names), key=_number)))
 
 
 def _number(one: VersionInfo) -> int:
     return int(one.version)
+
+
+def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
+    """Of two folders of one version, in both layouts, it is not known on which a later delta stands: neither can be used."""
+    folders: dict[str, list[str]] = {}
+    for one in found:
+        folders.setdefault(one.version, []).append(one.name)
+    return [
+        replace(
+            one, kind="damaged", problem=f"{' and '.join(folders[one.version])} are of one version"
+        )
+        if len(folders[one.version]) > 1
+        else one
+        for one in found
+    ]
 
 
 def _version(place: Location, name: str) -> VersionInfo:

@@ -21,8 +21,9 @@ from reshard.storage.parallel_calls import each_at_once
 PAYLOAD_BYTES = 700
 """Memory that an open delta takes for each tensor that it changes, an overestimate."""
 
-_NAMED = re.compile(r"weight_v([0-9]{6,15})")
-_SKYRL_NAMED = re.compile(r"delta-([0-9]{8,15})")
+# A number that has the digits does not begin with zeros: receivers look for one name.
+_NAMED = re.compile(r"weight_v([0-9]{6}|[1-9][0-9]{6,14})")
+_SKYRL_NAMED = re.compile(r"delta-([0-9]{8}|[1-9][0-9]{8,14})")
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
