@@ -62,8 +62,8 @@ def delta_sides(
     _refuse_unknown(made)
     kept = _made(old, None, Changes(), only_tensors=True)
     difference = _difference(kept, made)
-    again = _made_alike(old, given, changes, made)
-    if again is not None and (difference or _is_step(old, new, made, old_root)):
+    again = _made_alike(old, given, changes, made, old_root)
+    if again is not None and (difference or _is_step(old, new, made)):
         kept, difference = again, ""
     if difference:
         raise PlanError(f"{difference}; {_FULL_VERSION}")
@@ -73,10 +73,11 @@ def delta_sides(
 
 
 def _made_alike(
-    old: Reader, given: GivenMap | None, changes: Changes, made: DeltaSide
+    old: Reader, given: GivenMap | None, changes: Changes, made: DeltaSide, old_root: Location
 ) -> DeltaSide | None:
-    """What the rules make of OLD; None where there are none, or they give other tensors than of NEW."""
-    if given is None and not changes:
+    """What the rules make of OLD; None where there are none, where they give other tensors than of NEW, and for a version, which receivers
+    have as it is."""
+    if (given is None and not changes) or anchor_version(old_root) is not None:
         return None
     try:
         again = _made(old, given, changes)
@@ -85,7 +86,7 @@ def _made_alike(
     return None if _difference(again, made) else again
 
 
-def _is_step(old: Reader, new: Reader, made: DeltaSide, old_root: Location) -> bool:
+def _is_step(old: Reader, new: Reader, made: DeltaSide) -> bool:
     """Whether OLD is a step of the run though its tensors, as they are, also fit what is made of NEW, as where a map turns a square matrix.
 
     Taken for the other, each byte would be compared with one of another place.
@@ -95,7 +96,7 @@ def _is_step(old: Reader, new: Reader, made: DeltaSide, old_root: Location) -> b
         return False
     if old.format != SafetensorsForm.format:
         return True
-    if new.format != SafetensorsForm.format or anchor_version(old_root) is not None:
+    if new.format != SafetensorsForm.format:
         return False
     raise PlanError(
         f"{old.uri} may be a step, or what the map and rules made of one: its names, dtypes and shapes fit both; convert the step to a folder with "

@@ -78,3 +78,14 @@ def test_tensors_that_a_map_says_are_equal_are_compared(tmp_path: Path) -> None:
     ):
         reshard.delta(run[0], run[1], tmp_path / "weight_v000001", map=TIED)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_rules_are_not_applied_to_a_version_that_receivers_have(tmp_path: Path) -> None:
+    run = steps(tmp_path)
+    base = tmp_path / "weight_v000000"
+    reshard.convert(run[0], base, to="safetensors")
+    with pytest.raises(
+        reshard.PlanError,
+        match=r"'up' is float32 of shape \[8, 8\] in .*weight_v000000, but .*1 gives bfloat16 of shape \[8, 8\]; a delta changes bytes",
+    ):
+        reshard.delta(base, run[1], tmp_path / "weight_v000001", cast={"^up$": "bfloat16"})
