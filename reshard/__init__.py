@@ -25,6 +25,7 @@ from reshard.api.deltas import (
     DeltaChecksum,
     DeltaEncoding,
     apply,
+    apply_in_place,
     clean_versions,
     delta,
     inspect_versions,
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
+    from reshard.deltas.in_place_report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.deltas.versions import VersionInfo
@@ -177,6 +179,7 @@ __all__ = [
     "IdentityMode",
     "IdentityReport",
     "IdentityVerdict",
+    "InPlaceReport",
     "IncompleteCheckpointError",
     "IndexedSlices",
     "Item",
@@ -251,6 +254,7 @@ __all__ = [
     "WeightsIdentity",
     "__version__",
     "apply",
+    "apply_in_place",
     "check_arguments",
     "checkpoint_format",
     "clean",
@@ -296,6 +300,7 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
+    "InPlaceReport": "reshard.deltas.in_place_report",
     "CleanedVersions": "reshard.deltas.prune_versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.conversion.rounds import REPOSITORY, tell
@@ -54,15 +55,21 @@ def run_rounds(
     rounds: int,
     work: Path,
     nbytes: int,
-    name_of_target: str = "made",
+    targets: Mapping[str, str] = {},
+    before: Mapping[str, Path] = {},
 ) -> dict[str, list[Cost]]:
-    """The costs of each, round by round."""
+    """The costs of each, round by round.
+
+    ``targets``: the names of targets that need one; ``before``: what the command of that name changes, which is copied before.
+    """
     costs: dict[str, list[Cost]] = defaultdict(list)
     names = list(commands)
     for number in range(rounds):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
-            target = work / name_of_target
+            target = work / targets.get(name, "made")
+            if name in before:
+                shutil.copytree(before[name], target)
             touch_free_memory(2 * nbytes)
             cost = run_once([*commands[name], str(target)], target, REPOSITORY, LIMIT_S)
             costs[name].append(cost)

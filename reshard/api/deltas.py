@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import ConversionReport
+    from reshard.deltas.in_place_report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
@@ -60,6 +61,8 @@ def delta(
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
+    again: bool = False,
 ) -> DeltaReport:
     """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime and SGLang's ``pull_weights`` read.
 
@@ -79,9 +82,13 @@ def delta(
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
+        before_publish: called with the target's path when all is written, right before it appears; if it raises, nothing is published.
+        again: an earlier call with the same arguments may have published the version before it was killed. Then both are read again, the version
+            is compared with what this call would publish, and stays.
 
     Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due; also where
-    ``old`` may be either a step or converted already; VerificationError where tensors of ``new`` differ that the map says are equal;
+    ``old`` may be either a step or converted already; VerificationError where tensors of ``new`` differ that the map says are equal, and where the
+    base version lies beside ``target`` as a delta and ``old`` is not what it gives;
     SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
@@ -109,8 +116,9 @@ def delta(
         checksum,
         base_version,
         most,
+        again,
     )
-    return make_delta(request, limits, progress)
+    return make_delta(request, limits, progress, before_publish)
 
 
 def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
@@ -207,12 +215,49 @@ def apply(
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
 
 
+def apply_in_place(
+    base: Path,
+    deltas: Sequence[Path],
+    *,
+    unlisted: Unlisted = "leave",
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> InPlaceReport:
+    """Changes ``base`` itself into what the last of the deltas makes of it, without room for a second copy.
+
+    Everything is proved first: where a checksum differs, nothing is changed. From then on the same call ends what it began, at whatever moment it
+    is killed, and no change is made twice. Meanwhile the weights are out of sight of every program that looks for them; one that has them open
+    already, or mapped, sees them change. The index then says the version, and an identity that was recorded is removed.
+
+    Args:
+        base: a local folder, safetensors with whole tensors, in files that have no other name.
+        deltas: the folders of all deltas from the base to the last, in any order.
+        unlisted, max_memory, workers, progress: as for ``convert``.
+
+    Raises PlanError for a version that is missing or there twice, and for a published version, which stays what it is; VerificationError for a
+    base that is not the one of the deltas; StorageError for links; TargetBusyError where another run writes to ``base``.
+
+    >>> apply_in_place("served", ["published/weight_v000001"])  # doctest: +SKIP
+    """
+    from reshard.deltas.apply_in_place import apply_deltas_in_place
+    from reshard.formats.checkpoint_path import CheckpointPath
+
+    limits = limits_of(max_memory, workers, base, *_listed(deltas))
+    chosen = with_deltas(CheckpointPath.at(path_of("base", base), unlisted), deltas)
+    return apply_deltas_in_place(chosen, limits, progress)
+
+
 def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:
     """A base with the deltas over it; PlanError where none is given."""
     from reshard.storage.location import locate
 
+    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in _listed(deltas)))
+
+
+def _listed(deltas: Sequence[Path]) -> Sequence[Path]:
     if isinstance(deltas, str) or not isinstance(deltas, Sequence) or not deltas:
         raise PlanError(
             f"deltas is {deltas!r}; expected a list with the folder of each delta, such as ['weight_v000001']"
         )
-    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in deltas))
+    return deltas

@@ -18,7 +18,7 @@ from reshard.deltas.half_published import finish_version
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import delta_sides, listed_tensor
+from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
@@ -28,12 +28,21 @@ from reshard.errors import (
     ResumeError,
     SourceChangedError,
     TargetExistsError,
+    VerificationError,
 )
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum, hasher
-from reshard.formats.delta.index import DeltaIndex, Encoded, render_index, version_text
+from reshard.formats.delta.index import (
+    DeltaIndex,
+    Encoded,
+    is_delta,
+    parse_index,
+    render_index,
+    version_text,
+)
 from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
+from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.layout.changes import Changes
@@ -57,6 +66,7 @@ class DeltaRequest(Struct, frozen=True):
         given, changes: the map and the rules, as for a conversion of NEW.
         base_version: of OLD; None where it or the number before the target's says it.
         file_bytes: most bytes of payloads in one file.
+        again: an earlier run of the same request may have published the version.
     """
 
     old: CheckpointPath
@@ -68,17 +78,23 @@ class DeltaRequest(Struct, frozen=True):
     checksum: Checksum
     base_version: int | None
     file_bytes: int
+    again: bool = False
 
 
 def make_delta(
-    request: DeltaRequest, limits: Limits, progress: Callable[[Progress], None] | None = None
+    request: DeltaRequest,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
 ) -> DeltaReport:
     """Makes the delta, or raises and leaves nothing; see ``reshard.delta``."""
     started = time.monotonic()
     place = locate(request.target)
     version, base_version = _versions(request, place)
     hasher(request.checksum)  # raises before anything is read if its package is missing
-    _check_new(place, request)
+    is_there = request.again and (place / INDEX_NAME).is_file()
+    if not is_there:
+        _check_new(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
     old, new = delta_sides(
@@ -93,6 +109,11 @@ def make_delta(
     recorded = recorded_roots(old, new, (request.old.root, request.new.root))
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     lanes = lanes_within(limits, left)
+    budget = replace(limits, max_memory=left)
+    if is_there:
+        return _compared_with_published(
+            old, new, request, recorded, place, budget, lanes, limits.max_memory - left, progress
+        )
     with held_target(place) as transaction:
         _refuse_other_runs(place, transaction.left_by())
         try:
@@ -101,29 +122,88 @@ def make_delta(
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()
-                budget = replace(limits, max_memory=left)
-                refuse_unequal(new.reader, new.mapping.equal, {}, budget)
-                payloads = [
-                    payload_of(
-                        request.encoding, made.spec, request.checksum, spool, recorded.are_there
-                    )
-                    for made in new.mapping.tensors
-                ]
-                compare_sides(old, new, payloads, budget, lanes, limits.max_memory - left, progress)
-                check_identified_bytes(recorded, (old, new), payloads)
+                payloads = _payloads(
+                    old,
+                    new,
+                    request,
+                    recorded,
+                    spool,
+                    budget,
+                    lanes,
+                    limits.max_memory - left,
+                    progress,
+                )
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
                 index = _index(request, version, base_version, recorded, payloads, files)
+                _refuse_other_base(index, place)
                 transaction.mark(_marks(index, place))
                 if _states(request) != before:
                     raise SourceChangedError(
                         f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when "
                         "nothing writes to them"
                     )
+                if before_publish is not None:
+                    before_publish(request.target)
                 transaction.commit(overwrite=False)
         finally:  # of a version that was published, what lies beside it
             transaction.abort()
+    report = _report(request, index, payloads, files)
+    warnings = (*old.reader.warnings, *new.reader.warnings)
+    seconds = time.monotonic() - started
+    return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
+
+
+def _payloads(
+    old: DeltaSide,
+    new: DeltaSide,
+    request: DeltaRequest,
+    recorded: RecordedRoots,
+    spool: Spool,
+    limits: Limits,
+    lanes: int,
+    open_bytes: int,
+    progress: Callable[[Progress], None] | None,
+) -> list[TensorPayload]:
+    """What every tensor becomes, compared and compressed."""
+    payloads = [
+        payload_of(request.encoding, made.spec, request.checksum, spool, recorded.are_there)
+        for made in new.mapping.tensors
+    ]
+    refuse_unequal(new.reader, new.mapping.equal, {}, limits)
+    compare_sides(old, new, payloads, limits, lanes, open_bytes, progress)
+    check_identified_bytes(recorded, (old, new), payloads)
+    return payloads
+
+
+def _compared_with_published(
+    old: DeltaSide,
+    new: DeltaSide,
+    request: DeltaRequest,
+    recorded: RecordedRoots,
+    place: Location,
+    limits: Limits,
+    lanes: int,
+    open_bytes: int,
+    progress: Callable[[Progress], None] | None,
+) -> DeltaReport:
+    """The report of the version that an earlier run of this request published. Raises TargetExistsError if it is another one."""
+    started = time.monotonic()
+    version, base_version = _versions(request, place)
+    with closing(Spool(None)) as spool:
+        payloads = _payloads(
+            old, new, request, recorded, spool, limits, lanes, open_bytes, progress
+        )
+        files = payload_files([one for one in payloads if one.changed], request.file_bytes)
+        index = _index(request, version, base_version, recorded, payloads, files)
+    if render_index(index) != read_bytes(place / INDEX_NAME, what="the index"):
+        raise TargetExistsError(
+            f"the version {str(place)!r} exists already, but is another one than {request.old.path!r} and {request.new.path!r} give; publish the "
+            "next number"
+        )
+    states = [(place / file.name).status("the file of a version") for file in files]
+    stored_bytes = sum(state.nbytes for state in states if state is not None)
     report = _report(request, index, payloads, files)
     warnings = (*old.reader.warnings, *new.reader.warnings)
     seconds = time.monotonic() - started
@@ -160,6 +240,23 @@ def _check_new(place: Location, request: DeltaRequest) -> None:
         raise TargetExistsError(
             f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
         ) from None
+
+
+def _refuse_other_base(index: DeltaIndex, place: Location) -> None:
+    """Refuses an OLD that is not the base version beside the target, where that is a delta which says what it gives."""
+    file = (place.parent / f"weight_v{version_text(index.base_version)}").view() / INDEX_NAME
+    if not file.is_file():
+        return
+    data = read_bytes(file, what="the index of the base version")
+    if not is_delta(json_value(data, str(file))):
+        return
+    base = parse_index(data, str(file))
+    if base.checksum == index.checksum and base.target_digest not in (None, index.base_digest):
+        raise VerificationError(
+            f"the old checkpoint gives the digest {index.base_digest}, but {file} records {base.target_digest} for the version "
+            f"{version_text(index.base_version)}: it is not what that version was made of, or other rules were applied; give the step of that "
+            "version with the same rules, or publish a full version"
+        )
 
 
 def _refuse_other_runs(place: Location, left: Mapping[str, Any] | None) -> None:

@@ -72,7 +72,7 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
 
     Raises NotACheckpointError where there are none.
     """
-    if holds_delta(root):
+    if holds_delta(root.view()):
         (found,) = _needed([_version(root, root.name)])
         return (
             found if found.kind != "delta" else replace(found, tensors=_changes(open_delta(root))),
@@ -106,8 +106,9 @@ def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
 
 def _version(place: Location, name: str) -> VersionInfo:
     version = version_text(version_of_delta(name) or 0)
-    nbytes = sum(_sizes(place))
+    place, nbytes = place.view(), 0
     try:
+        nbytes = sum(_sizes(place))
         if not holds_delta(place):
             return _full(place, name, version, nbytes)
         delta = open_delta(place)

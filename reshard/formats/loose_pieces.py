@@ -96,7 +96,8 @@ def gathered_chunks(
     filled = [piece for piece in pieces if piece.box.size]
     if len(filled) <= 1 and not any(map(is_reordered, filled)):
         grid = _whole(shape)
-        return GatheredChunks(grid, PLAIN, itemsize, grid, _held(grid, filled))
+        held = {(0,) * len(shape): tuple(filled)} if filled else {}
+        return GatheredChunks(grid, PLAIN, itemsize, grid, held)
     unsplit = unsplit_grid(shape, [piece.box for piece in filled])
     has_many = unsplit.count > MANY_CHUNKS
     parts = with_parts_joined(unsplit, JOIN_BYTES // itemsize) if has_many else unsplit

@@ -40,6 +40,7 @@ from reshard.formats.tensorflow.files import prefix_text
 from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.options import Option
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
+from reshard.storage.local.in_place import is_between_versions
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
@@ -111,6 +112,7 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
+    _refuse_between_versions(uri, root)
     known, recognised = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     place = viewed(root, known)
@@ -138,6 +140,14 @@ def _refuse_staged(uri: str, root: Location) -> None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "
             "it, and read the target that it then becomes"
+        )
+
+
+def _refuse_between_versions(uri: str, root: Location) -> None:
+    if is_between_versions(root):
+        raise IncompleteCheckpointError(
+            f"{uri} is between two versions of its weights: reshard apply --in-place changes it, or was interrupted; wait for it to end, or run the "
+            "same command again to finish it"
         )
 
 
@@ -295,7 +305,8 @@ def committed_format(root: Location) -> str | None:
     if found is None:
         return None
     known, recognised = found
-    is_whole = recognised.is_finished(root) and not is_left_unfinished(root)
+    is_unfinished = is_left_unfinished(root) or is_between_versions(root)
+    is_whole = not is_unfinished and recognised.is_finished(root)
     return known.about.name if is_whole else None
 
 
@@ -350,20 +361,19 @@ _MOST_NAMES = 10_000
 
 
 def _nearest(uri: str, root: Location) -> str:
-    """The checkpoint beside a missing one whose name is most like its own; "" for none."""
+    """The checkpoint beside a missing one whose name is most like its own, or the one that its folder is; "" for none."""
     from difflib import get_close_matches  # only an error needs it
 
+    begins = uri.rstrip("/").removesuffix(root.name)
     try:
         folder = root.parent.remembered()
         names = {entry.name for entry in folder.entries()} | set(names_in(folder))
         close = get_close_matches(root.name, sorted(names)) if len(names) <= _MOST_NAMES else []
-        found = next((name for name in close if has_checkpoint(folder / name)), None)
+        found = [f"{begins}{name}" for name in close if has_checkpoint(folder / name)]
+        found += [begins.rstrip("/")] if begins and has_checkpoint(folder) else []
     except ReshardError:
         return ""
-    above = uri.rstrip("/").rpartition("/")[0]
-    return (
-        "" if found is None else f"; the nearest that is there: {f'{above}/' * bool(above)}{found}"
-    )
+    return f"; the nearest that is there: {found[0]}" if found else ""
 
 
 def _hint(uri: str, root: Location) -> str:

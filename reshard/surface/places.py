@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from reshard.formats.delta.index import version_text
+from reshard.formats.delta.read_delta import version_of_name
 from reshard.formats.registry import committed_format, files_of, is_there, viewed
 from reshard.formats.steps import committed_among, committed_steps, names_in
 from reshard.formats.tensorflow.files import prefixes_in
@@ -27,5 +29,7 @@ __all__ = [
     "names_in",
     "prefixes_in",
     "remove_files",
+    "version_of_name",
+    "version_text",
     "viewed",
 ]

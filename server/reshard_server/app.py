@@ -13,6 +13,7 @@ from reshard_server.api import (
     checkpoints,
     conversion_events,
     conversions,
+    deltas,
     layouts,
     maps,
     operation,
@@ -49,6 +50,7 @@ from reshard_server.settings import Settings
 ROUTERS = (
     operation.ROUTER,
     conversions.ROUTER,
+    deltas.ROUTER,
     conversion_events.ROUTER,
     plans.ROUTER,
     checkpoints.ROUTER,

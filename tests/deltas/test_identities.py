@@ -85,7 +85,7 @@ def test_rules_make_other_weights_than_those_that_were_identified(run: Path) -> 
     reshard.delta(run / "v0", run / "v1", run / "weight_v000001", drop=["^b$"])
     assert {"base_identity", "target_identity"}.isdisjoint(metadata_of(run / "weight_v000001"))
     half = {"map": [{"from": "a", "to": "a"}, {"from": "b", "to": "b"}]}
-    report = reshard.delta(run / "v1", run / "v2", run / "weight_v000002", map=half)
+    report = reshard.delta(run / "v1", run / "v2", run / "other" / "weight_v000002", map=half)
     assert (report.base_identity, report.target_identity) == (root_of(run / "v1"), "")
 
 

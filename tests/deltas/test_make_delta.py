@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.api.deltas import apply, delta
-from reshard.errors import PlanError, TargetExistsError
+from reshard.errors import PlanError, TargetExistsError, VerificationError
 from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.delta.read_delta import open_delta
 from reshard.storage.location import locate
@@ -241,13 +241,14 @@ def test_a_wrong_base_whose_touched_tensors_fit_is_found(tmp_path: Path) -> None
 def test_deltas_of_two_runs_do_not_chain(tmp_path: Path) -> None:
     old = {"a": array((80,), "float32")}
     runs = [save(tmp_path / f"v{n}", stepped(old, 0.1, n)) for n in range(4)]
-    delta(runs[0], runs[1], tmp_path / "weight_v000001")
-    delta(runs[2], runs[3], tmp_path / "weight_v000002")
-    first, second = (open_delta(locate(str(tmp_path / f"weight_v00000{n}"))).index for n in (1, 2))
+    places = tmp_path / "weight_v000001", tmp_path / "other" / "weight_v000002"
+    delta(runs[0], runs[1], places[0])
+    delta(runs[2], runs[3], places[1])
+    first, second = (open_delta(locate(str(place))).index for place in places)
     with pytest.raises(reshard.VerificationError) as error:
-        apply(runs[0], [tmp_path / "weight_v000001", tmp_path / "weight_v000002"], tmp_path / "out")
+        apply(runs[0], places, tmp_path / "out")
     assert str(error.value) == (
-        f"{tmp_path}/weight_v000002 was made of other weights than {tmp_path}/weight_v000001 makes: its base_digest is {second.base_digest}, but the "
+        f"{places[1]} was made of other weights than {places[0]} makes: its base_digest is {second.base_digest}, but the "
         f"target_digest of the version 000001 is {first.target_digest}; the versions are of two runs: publish a full version, and start from that"
     )
 
@@ -353,3 +354,53 @@ def test_what_is_no_tensor_is_refused_as_convert_refuses_it(tmp_path: Path) -> N
             call()
         said.append(str(error.value))
     assert said[0] == said[1]
+
+
+def test_a_call_that_may_have_published_compares_instead(tmp_path: Path) -> None:
+    old = {"w": array((64, 8), "float32"), "v": array((8,), "bfloat16")}
+    sides = save(tmp_path / "old", old), save(tmp_path / "new", stepped(old, 0.1, 2))
+    target = tmp_path / "weight_v000001"
+    made = delta(*sides, target, again=True)
+    index = (target / "model.safetensors.index.json").read_bytes()
+    same = delta(*sides, target, again=True)
+    assert (same.tensors, same.stored_bytes) == (made.tensors, made.stored_bytes)
+    assert (target / "model.safetensors.index.json").read_bytes() == index
+    other = save(tmp_path / "other", stepped(old, 0.1, 3))
+    with pytest.raises(TargetExistsError) as refused:
+        delta(sides[0], other, target, again=True)
+    assert str(refused.value) == (
+        f"the version {str(target)!r} exists already, but is another one than {str(sides[0])!r} and {str(other)!r} give; publish the next number"
+    )
+
+
+def test_nothing_is_published_where_the_caller_may_not(tmp_path: Path) -> None:
+    old = {"w": array((64, 8), "float32")}
+    sides = save(tmp_path / "old", old), save(tmp_path / "new", stepped(old, 0.1, 2))
+    target = tmp_path / "weight_v000001"
+    asked: list[str] = []
+
+    def refuse(place: str) -> None:
+        asked.append(place)
+        raise RuntimeError("another process has the job")
+
+    with pytest.raises(RuntimeError):
+        delta(*sides, target, before_publish=refuse)
+    assert (asked, target.exists()) == ([str(target)], False)
+    delta(*sides, target)
+
+
+def test_an_old_that_is_not_the_version_before_is_refused(tmp_path: Path) -> None:
+    steps = [save(tmp_path / str(n), {"w": array((64, 8), "float32")}) for n in range(4)]
+    published = tmp_path / "published"
+    delta(steps[0], steps[1], published / "weight_v000001")
+    with pytest.raises(VerificationError) as refused:
+        delta(steps[2], steps[3], published / "weight_v000002")
+    first = open_delta(locate(str(published / "weight_v000001"))).index
+    said = str(refused.value)
+    assert said.startswith("the old checkpoint gives the digest ")
+    assert (
+        f"records {first.target_digest} for the version 000001: it is not what that version was made of"
+        in said
+    )
+    assert sorted(p.name for p in published.iterdir()) == ["weight_v000001"]
+    delta(steps[1], steps[3], published / "weight_v000002")

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.cli.app import run
+from reshard.errors import ReshardError
 from tests.delta_layout import bytes_of, changed, write_delta, write_full
 
 LIKE = {"a": np.arange(600, dtype="f4"), "b": np.arange(9, dtype="i4")}
@@ -60,6 +61,17 @@ def test_one_delta_by_itself(published: Path) -> None:
     assert (one.changed, one.encoding, one.checksum) == (2, "xor", "xxh3-128")
     assert one.is_needed and not one.problem
     assert one.nbytes == sum(f.stat().st_size for f in (published / "weight_v000002").iterdir())
+
+
+def test_links_out_of_a_delta_are_not_followed(published: Path) -> None:
+    index = published / "weight_v000002" / "model.safetensors.index.json"
+    index.rename(published / "elsewhere.json")
+    index.symlink_to(published / "elsewhere.json")
+    (one,) = [v for v in reshard.inspect_versions(published) if v.version == "000002"]
+    assert (one.kind, one.changed) == ("damaged", 0)
+    assert "link" in one.problem
+    with pytest.raises(ReshardError, match="link"):
+        reshard.apply(published / "weight_v000004", [index.parent], published / "full")
 
 
 def test_what_changed_of_each_tensor(tmp_path: Path) -> None:

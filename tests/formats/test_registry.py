@@ -38,7 +38,8 @@ def test_nothing_there(tmp_path):
         ("tf/other", ""),
         ("dcp/step", "dcp/step-10"),
         ("dcp/step-10x/", "dcp/step-10"),
-        ("m.safetensor", "m.safetensors"),
+        ("st/m.safetensor", "st/m.safetensors"),
+        ("dcp/step-10/ckpt", "dcp/step-10"),
         ("tfx/step", ""),
         ("readmes", ""),
     ],
@@ -65,7 +66,7 @@ def saved_beside(tmp_path_factory):
     """Checkpoints of several formats, and a file that is none."""
     folder = tmp_path_factory.mktemp("beside")
     reshard.save(folder / "saved", {"w": np.arange(3)})
-    for name, to in (("tf/step", "tensorflow"), ("dcp/step-10", "dcp"), ("m.safetensors", None)):
+    for name, to in (("tf/step", "tensorflow"), ("dcp/step-10", "dcp"), ("st/m.safetensors", None)):
         reshard.convert(folder / "saved", folder / name, to=to)
     (folder / "readme").write_text("none")
     return folder

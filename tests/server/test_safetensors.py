@@ -99,6 +99,7 @@ def test_planned_converted_and_verified(client: httpx.Client, source: str) -> No
         ("data/made/shards", {"to": "safetensors", "file_bytes": "1KB"}),
         ("data/made/ranks", {"files": "ranks", "layout": LAYOUT, "file_names": "r{rank}.safetensors"}),
         ("data/made/dcp", {"files": "dcp", "layout": LAYOUT}),
+        ("data/made/ckpt", {"to": "tensorflow", "file_bytes": "1KB"}),
     ],
 )  # fmt: skip
 def test_written_in_every_form(client: httpx.Client, target: str, options: dict[str, Any]) -> None:

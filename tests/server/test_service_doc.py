@@ -82,7 +82,11 @@ def test_every_command_works(server: Live, tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    assert '"state":"succeeded"' in done.stdout
+    assert done.stdout.count('"state":"succeeded"') >= 3
+    assert (
+        '"name":"weight_v000002","version":"000002","base_version":"000001"'
+        in done.stdout.replace('": ', '":').replace(', "', ',"')
+    )
     assert (tmp_path / "slice.bin").stat().st_size == 8 * 32 * 2
     assert (tmp_path / "shard-3.safetensors").stat().st_size > 0
 
@@ -98,7 +102,7 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
     """The commands of the pages about schedules and the API, on a server that has run the page about clients."""
     (tmp_path / "curl").write_text(CURL)
     (tmp_path / "curl").chmod(0o755)
-    (body,) = code_of(SCHEDULES, "json")
+    body, *_ = code_of(SCHEDULES, "json")
     (tmp_path / "schedule.json").write_text(body)
     layout = {
         "mesh": {"axes": ["model"], "shape": [8]},
@@ -174,6 +178,8 @@ def test_the_python_of_the_page_runs(
     names: dict[str, Any] = {}
     exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102
     assert names["report"].target == "data/served/run"
+    assert [one.kind for one in names["chain"]] == ["full", "delta"]
+    assert names["delta"].version == "000002"
     assert names["kernel"].shape == names["checked"].shape == (128, 32)
     assert (tmp_path / "shard-3.safetensors").exists()
 
@@ -203,9 +209,9 @@ def test_bodies_and_settings_of_the_page_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (conversion,) = map(json.loads, code_of(API, "json"))
-    (schedule,) = map(json.loads, code_of(SCHEDULES, "json"))
+    schedules = [*map(json.loads, code_of(SCHEDULES, "json"))]
     OneTarget.model_validate(conversion)
-    ScheduleBody.model_validate(schedule)
+    assert [ScheduleBody.model_validate(one).delta is None for one in schedules] == [True, False]
     (toml,) = code_of(SETTINGS, "toml")
     (tmp_path / "server.toml").write_text(toml)
     assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
@@ -220,7 +226,9 @@ def test_bodies_and_settings_of_the_page_are_taken(
 
 
 def test_every_route_is_asked() -> None:
-    asked = re.sub(r"\$\{?(ID|OTHER)", "{conversion_id}", walk()).replace("serve-run7", "{name}")
+    asked = re.sub(r"\$\{?(ID|OTHER|FULL|DELTA)", "{conversion_id}", walk()).replace(
+        "serve-run7", "{name}"
+    )
     asked = asked.replace("/layouts/serving", "/layouts/{name}").replace("/maps/to_hf", "/maps/{name}")  # fmt: skip
     paths = {
         p

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reshard
-from reshard.cli.delta_options import Base, DeltasAndTarget, split_target
+from reshard.cli.delta_options import Base, DeltasAndTarget, InPlace, split_target
 from reshard.cli.options import (
     Json,
     MaxMemory,
@@ -21,6 +22,7 @@ from reshard.cli.target_options import (
     check_words,
     given_options,
     library_options,
+    refuse_target_options,
     takes_target_options,
 )
 
@@ -28,6 +30,7 @@ EXAMPLES = examples(
     "reshard apply hf published/weight_v000001 hf-1",
     "reshard apply hf published/weight_v00000[1-2] hf-2",
     "reshard apply hf published/weight_v000001 served --to orbax --mesh model=8",
+    "reshard apply hf published/weight_v00000[1-2] --in-place",
 )
 
 
@@ -35,6 +38,7 @@ EXAMPLES = examples(
 def apply(
     base: Base,
     deltas: DeltasAndTarget,
+    in_place: InPlace = False,
     unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
@@ -49,8 +53,16 @@ def apply(
     all, and the same command resumes an interrupted run. The versions must follow one another from BASE. The checksum that each delta
     records of a tensor is compared; deltas of reshard record those of the tensors that they do not change, too.
 
+    With --in-place there is no DST: BASE itself becomes the last version, without room for a second copy. All is proved before anything is
+    changed, and the same command ends what a killed one began. Programs find no weights in BASE meanwhile.
+
     Exit code 3 if BASE is not the one from which the deltas were made, or if a checksum differs.
     """
+    if in_place:
+        refuse_target_options(given)
+        limits = {**unlisted_option(unlisted), "max_memory": max_memory, "workers": workers}
+        _apply_in_place(base, deltas, limits, quiet=quiet, as_json=as_json)
+        return
     from reshard.cli.console import print_all, print_json, warn
     from reshard.cli.progress import watching
     from reshard.surface.answers import applied
@@ -77,3 +89,22 @@ def apply(
         from reshard.cli.views.report import report_view
 
         print_all(report_view(report, show_all, set()))
+
+
+def _apply_in_place(
+    base: str, deltas: Sequence[str], limits: Mapping[str, Any], *, quiet: bool, as_json: bool
+) -> None:
+    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.progress import watching
+    from reshard.surface.answers import applied_in_place
+
+    with watching(as_json or quiet) as progress:
+        report = reshard.apply_in_place(base, deltas, progress=progress, **limits)
+    if as_json:
+        print_json(applied_in_place(report))
+    elif quiet:
+        warn(report.warnings)
+    else:
+        from reshard.cli.views.in_place import in_place_view
+
+        print_all(in_place_view(report))

@@ -108,6 +108,24 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
     )
 
 
+def end_reader(base: Reader, deltas: Sequence[Delta]) -> Reader:
+    """A full version that should be what the last of its deltas leaves: every checksum that they record of it is compared, and nothing changed.
+
+    Raises the errors of ``chain_reader``.
+    """
+    chain = chained(deltas)
+    read = chain_reader(base, chain)
+    listing = next((delta for delta in reversed(chain) if delta.index.tensors is not None), None)
+    layers = {n: _layers(tensor, chain, listing)[-1:] for n, tensor in base.tensors.items()}
+    same = {name: tuple(_only_checked(one) for one in found) for name, found in layers.items()}
+    tensors = {name: _layered(base, tensor, same[name]) for name, tensor in base.tensors.items()}
+    return replace(read, tensors=MappingProxyType(tensors), chunks=ChainChunks(base, same))
+
+
+def _only_checked(layer: Layer) -> Layer:
+    return Layer("same", layer.version, layer.checksum, layer.digest)
+
+
 class ChainChunks(Chunks):
     """The chunks of the base, with their layers.
 

@@ -87,7 +87,7 @@ def version_of_delta(name: str) -> int | None:
 
 
 def open_delta(place: Location) -> Delta:
-    """The delta in a folder.
+    """The delta in a folder, whose files may not be links out of it.
 
     Raises MissingError where nothing is there, IncompleteCheckpointError for a folder without an index, CorruptError where index and files
     contradict each other, FormatError where the folder is not a delta, or is one of a kind that is not read.
@@ -97,6 +97,7 @@ def open_delta(place: Location) -> Delta:
             f"{place} does not exist: expected the folder of a delta, such as weight_v000007; check the path, or give a full version that is "
             "later"
         )
+    place = place.view()
     found = _described(place)
     index, manifest = found.index, found.manifest
     named = version_of_delta(place.name)
@@ -178,7 +179,7 @@ def anchor_version(root: Location) -> int | None:
 
     Raises CorruptError where the two differ: receivers go by either.
     """
-    file = root / INDEX_NAME
+    file = root.view() / INDEX_NAME
     named = version_of_name(root.name)
     if not file.exists():
         return named

@@ -43,8 +43,13 @@ def paths_of(keys: Iterable[str]) -> dict[str, tuple[PathKey, ...]]:
         for key, parts in raw.items()
     }
     found = _distinct(_distinct(plain, raw), {key: (key,) for key in raw})
-    known = frozenset(found.values())
-    return {key: tuple(map(PathKey, _joined(parts, known))) for key, parts in found.items()}
+    known, shared = frozenset(found.values()), dict[str, PathKey]()
+
+    def path(parts: Parts) -> Iterator[PathKey]:
+        """Names have beginnings in common, which are in memory once."""
+        return (shared.setdefault(part, PathKey(part)) for part in _joined(parts, known))
+
+    return {key: tuple(path(parts)) for key, parts in found.items()}
 
 
 def key_of(path: Iterable[PathKey]) -> str:

@@ -130,8 +130,8 @@ def _text(data: bytes) -> str | None:
 
 def _kind(entry: Entry) -> str:
     """What a tensor that is no array of numbers holds."""
-    count = math.prod(entry.shape)
+    count, more = math.prod(entry.shape), "s" * (math.prod(entry.shape) != 1)
     name = OTHER_DTYPES.get(entry.dtype, f"dtype {entry.dtype} of TensorFlow")
     if entry.dtype == STRING:
-        return "bytes" if not entry.shape else f"{count:,} strings"
-    return f"{count:,} elements of {name}"
+        return "bytes" if not entry.shape else f"{count:,} string{more}"
+    return f"{count:,} element{more} of {name}"

@@ -14,6 +14,7 @@ A signed number takes k bytes for 7 k bits: big-endian two's complement, of whic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 WHOLE = -1
 """The length of a slice along a dimension of which it has all."""
@@ -28,7 +29,9 @@ def slice_key(name: bytes, extents: Sequence[tuple[int, int]]) -> bytes:
     >>> slice_key(b"a", [(0, 3), (64, -1)]).hex(" ")
     '00 61 00 01 01 02 80 83 c0 40 7f'
     """
-    text = b"".join(_ESCAPED.get(octet, bytes([octet])) for octet in name)
+    text = name
+    if 0x00 in name or 0xFF in name:
+        text = b"".join(_ESCAPED.get(octet, bytes([octet])) for octet in name)
     numbers = b"".join(sorting_bytes(number) for extent in extents for number in extent)
     return b"\0" + text + b"\0\1" + _whole(len(extents)) + numbers
 
@@ -38,6 +41,7 @@ def _whole(number: int) -> bytes:
     return bytes([len(digits)]) + digits
 
 
+@lru_cache(maxsize=4096)  # slices of many tensors begin at the same numbers
 def sorting_bytes(number: int) -> bytes:
     """A whole number so that smaller ones sort first.
 

@@ -50,6 +50,10 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """The number that begins at an offset, seven bits a byte and the lowest first, and the offset behind it."""
+    if (
+        at < len(data) and data[at] < 0x80
+    ):  # most are below 128, and an index of a million tensors has ten million
+        return data[at], at + 1
     value = 0
     for place in range(min(_MOST_VARINT_BYTES, len(data) - at)):
         octet = data[at + place]

@@ -1,7 +1,7 @@
-"""Spool: a file without a name, in which the payloads of a delta wait until their sizes are known.
+"""Spool: a file to which many threads add the parts of payloads, in which those of a delta wait until their sizes are known.
 
-A safetensors file begins with the sizes of its tensors, and a payload has its size once all of its tensor was compressed. The file has no name,
-so that nothing of it is left where the process is killed.
+A safetensors file begins with the sizes of its tensors, and a payload has its size once all of its tensor was compressed. That file has no name,
+so that nothing of it is left where the process is killed. The journal of a change in place has one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from threading import Lock
 
 from msgspec import Struct
 
-from reshard.storage.local.files import storage_errors, write_all
+from reshard.storage.local.files import read_at, storage_errors, write_all
 
 _READ_BYTES = 1 << 20
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Spooled(Struct):
@@ -40,17 +42,19 @@ class Spool:
 
     Args:
         folder: a local folder with room for the payloads; None for that of temporary files.
+        name: of the file, which must not be there; "" for a file without a name.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, name: str = "") -> None:
         folder = folder or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  POSIX names it
-        self._name = folder
-        with storage_errors("make a temporary file in", folder):
-            self._fd = _open_without_name(folder)
+        self._name = f"{folder}/{name}" if name else folder
+        self._is_kept = bool(name)
+        with storage_errors("make a temporary file in" if not name else "create", self._name):
+            self._fd = os.open(self._name, _NEW, 0o666) if name else _open_without_name(folder)
         self._end = 0
         self._lock = Lock()
 
-    def append(self, payload: Spooled, data: bytes | memoryview) -> None:
+    def append(self, payload: Spooled, data: bytes | bytearray | memoryview) -> None:
         """Adds bytes to a payload, which one thread fills at a time."""
         if not len(data):
             return
@@ -67,11 +71,11 @@ class Spool:
         for start, length in payload.parts:
             for at in range(start, start + length, _READ_BYTES):
                 with storage_errors("read", self._name):
-                    yield os.pread(self._fd, min(_READ_BYTES, start + length - at), at)
+                    yield read_at(self._fd, min(_READ_BYTES, start + length - at), at)
 
     def close(self) -> None:
-        """Closes the file, which is gone then."""
-        with suppress(OSError):  # all that was needed of it was read
+        """Closes the file, which is gone then if it has no name."""
+        with storage_errors("close", self._name) if self._is_kept else suppress(OSError):
             os.close(self._fd)
 
 

@@ -10,7 +10,13 @@ from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
-from reshard_server.api.openapi.answers import FINGERPRINT, IDENTITY, INSPECTION, VERIFICATION
+from reshard_server.api.openapi.answers import (
+    FINGERPRINT,
+    IDENTITY,
+    INSPECTION,
+    VERIFICATION,
+    VERSIONS,
+)
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import (
     FINGERPRINTS,
@@ -40,6 +46,7 @@ from reshard_server.schemas.checkpoint import (
     FingerprintRequest,
     IdentifyRequest,
     VerifyRequest,
+    VersionsQuery,
 )
 
 ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=MaskedRoute)
@@ -59,6 +66,20 @@ async def list_checkpoints(
     return await run_sync(
         questions.checkpoints_below, serving, caller, query, limiter=serving.finders
     )
+
+
+@ROUTER.get(":versions", response_model=VERSIONS, responses=problems(*_UNUSABLE))
+async def list_versions(
+    query: Annotated[VersionsQuery, Query()], request: Request, serving: Serving, caller: Reading
+) -> Response:
+    """Lists the versions of weights in a folder: what each stands on, its size, and whether the newest needs it. Reads metadata only.
+
+    Of one delta it also lists the tensors that it changes, with the bytes of their payloads.
+    """
+    question = await run_sync(
+        questions.versions, serving, caller, query.checkpoint, limiter=serving.finders
+    )
+    return await answered(request, serving, question)
 
 
 @ROUTER.post(":inspect", response_model=INSPECTION, responses=problems(*_UNUSABLE))

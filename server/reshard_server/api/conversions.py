@@ -11,6 +11,7 @@ from reshard_server.api.caller import Converting, Reading, Serving, looked_up
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import REQUESTS, conversion_response
 from reshard_server.api.read_mask import MaskedRoute, mask_of, wants
+from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.errors.problems import (
@@ -88,7 +89,7 @@ async def create_conversion(
     Everything that can be checked without reading the checkpoint is checked now.
     """
     made = await resource.create(serving, caller, body, idempotency_key)
-    _point_to(response, made)
+    point_to(response, made)
     return made
 
 
@@ -96,9 +97,17 @@ async def create_conversion(
 async def list_conversions(
     query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
 ) -> ConversionPage:
-    """Lists this token's conversions, newest first; an admin sees those of all tokens."""
+    """Lists this token's conversions and deltas, newest first; an admin sees those of all tokens."""
+    filters = filters_of(query, caller)
+    return await looked_up(
+        serving, conversions.page, serving.database, filters, query.page_size, query.page_token
+    )
+
+
+def filters_of(query: ConversionQuery, caller: Caller, is_delta: bool | None = None) -> Filters:
+    """The filters of a listing; ``is_delta`` as of ``Filters``."""
     labels = (label.partition("=") for label in query.label)
-    filters = Filters(
+    return Filters(
         token=listed_token(caller),
         states=tuple(query.state),
         source=query.source,
@@ -106,14 +115,7 @@ async def list_conversions(
         labels=tuple((key, value) for key, _, value in labels),
         created_after=query.created_after.timestamp() if query.created_after else None,
         created_before=query.created_before.timestamp() if query.created_before else None,
-    )
-    return await looked_up(
-        serving,
-        conversions.page,
-        serving.database,
-        filters,
-        query.page_size,
-        query.page_token,
+        is_delta=is_delta,
     )
 
 
@@ -163,7 +165,7 @@ def cancel_conversion(found: Changeable, serving: Serving) -> Conversion:
 def retry_conversion(found: Changeable, serving: Serving, response: Response) -> Conversion:
     """Queues a failed or cancelled conversion again; it resumes where it stopped."""
     now = resource.retry(serving, found)
-    _point_to(response, now)
+    point_to(response, now)
     return now
 
 
@@ -173,6 +175,7 @@ def delete_conversion(found: Changeable, serving: Serving) -> None:
     resource.delete(serving, found)
 
 
-def _point_to(response: Response, conversion: Conversion) -> None:
+def point_to(response: Response, conversion: Conversion) -> None:
+    """Says in the response where the conversion's state is, and when to ask again."""
     response.headers["Location"] = f"/v1/conversions/{conversion.id}"
     response.headers["Retry-After"] = POLL_AFTER

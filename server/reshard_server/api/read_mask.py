@@ -145,12 +145,13 @@ def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema]
 
 def _of_all(forms: list[dict[str, Schema] | None]) -> dict[str, Schema] | None:
     """The members of all alternatives together; None if one of them allows any name."""
-    known = [members for members in forms if members is not None]
-    return (
-        dict(item for members in known for item in members.items())
-        if len(known) == len(forms)
-        else None
-    )
+    if None in forms:
+        return None
+    found: dict[str, list[Schema]] = {}
+    for members in forms:
+        for name, schema in (members or {}).items():
+            found.setdefault(name, []).append(schema)
+    return {name: same[0] if len(same) == 1 else {"anyOf": same} for name, same in found.items()}
 
 
 def _checked_mask(request: Request, path: str, text: str) -> Mask | None:

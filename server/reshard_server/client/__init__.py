@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reshard_server.client.client import Client
-from reshard_server.client.handle import ConversionHandle
+from reshard_server.client.handle import ConversionHandle, DeltaHandle
 from reshard_server.client.transport import ServiceError, UnreachableError
 
-__all__ = ["Client", "ConversionHandle", "ServiceError", "UnreachableError"]
+__all__ = ["Client", "ConversionHandle", "DeltaHandle", "ServiceError", "UnreachableError"]

@@ -16,7 +16,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from reshard.errors import ReshardError
-from reshard_server.client.handle import URL, ConversionHandle, path_of
+from reshard_server.client.handle import URL, ConversionHandle, DeltaHandle, path_of
 from reshard_server.client.resources import (
     Checkpoints,
     Layouts,
@@ -29,18 +29,21 @@ from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
 from reshard_server.errors.value_errors import mistakes
 from reshard_server.schemas.conversion import Conversion, ConversionPage, ConversionRequest
+from reshard_server.schemas.delta import OneDelta
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(ConversionRequest)
+_DELTA: TypeAdapter[Any] = TypeAdapter(OneDelta)
+DELTAS_URL = "/v1/deltas"
 
 
 class Client:
     """A client of one server with one token. Refusals raise the ReshardError that the problem names.
 
     Attributes:
-        conversions, plans, layouts, maps, schedules, checkpoints, tensors: the API's resources.
+        conversions, deltas, plans, layouts, maps, schedules, checkpoints, tensors: the API's resources.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Client:
             ) from None
         self._transport = Transport(http)
         self.conversions = Conversions(self._transport)
+        self.deltas = Deltas(self._transport)
         self.plans = Plans(self._transport)
         self.layouts = Layouts(self._transport)
         self.maps = Maps(self._transport)
@@ -89,10 +93,34 @@ class Client:
         requested = (
             {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
         )
-        body = _body({"source": source, **requested, **with_layout(options)})
+        body = {"source": source, **requested, **with_layout(options)}
+        body = _body(body, _REQUEST, "POST /v1/conversions")
         headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
         made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
         return ConversionHandle(self._transport, made)
+
+    def delta(
+        self,
+        old: str,
+        new: str,
+        target: str,
+        *,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> DeltaHandle:
+        """Starts a delta: what turns ``old`` into what a conversion of ``new`` to safetensors would give.
+
+        Args:
+            old, new, target: ROOT/path on the server; the name of ``target`` says which version it is (weight_v000007).
+            idempotency_key: the same key and request return the same delta; None makes a key.
+            options: of ``POST /v1/deltas``: step and item of ``new``, map, sizes, reverse, select, drop, rename, cast, encoding, checksum,
+                base_version, or_full, max_memory, labels, ...
+        """
+        body = {"old": old, "new": new, "target": target, **with_layout(options)}
+        body = _body(body, _DELTA, "POST /v1/deltas")
+        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
+        made = self._transport.model(Conversion, "POST", DELTAS_URL, json=body, headers=headers)
+        return DeltaHandle(self._transport, made)
 
     def close(self) -> None:
         """Closes the connections; the client cannot be used afterwards."""
@@ -136,17 +164,37 @@ class Conversions:
         self.transport.ask("DELETE", path_of(conversion))
 
 
-def _body(given: dict[str, Any]) -> dict[str, Any]:
-    """The request, validated by the model before it is sent."""
+@dataclass(frozen=True)
+class Deltas:
+    """The server's deltas. What else is done with one is done with its conversion, which has the same id."""
+
+    transport: Transport
+
+    def get(self, delta: str) -> DeltaHandle:
+        """The delta with this id."""
+        return DeltaHandle(self.transport, self.transport.model(Conversion, "GET", path_of(delta)))
+
+    def list(self, **query: Any) -> ConversionPage:
+        """A page, newest first; takes what ``conversions.list`` takes."""
+        return self.transport.model(ConversionPage, "GET", DELTAS_URL, params=query)
+
+    def each(self, **query: Any) -> Iterator[Conversion]:
+        """Every delta that ``list`` would list, page after page."""
+        return self.transport.each(
+            ConversionPage, DELTAS_URL, query, lambda page: (page.conversions, page.next_page_token)
+        )
+
+
+def _body(given: dict[str, Any], model: TypeAdapter[Any], where_from: str) -> dict[str, Any]:
+    """The request, validated by its model before it is sent."""
     given = {k: v for k, v in given.items() if v is not None}
     try:
-        _REQUEST.validate_python(given)
+        model.validate_python(given)
     except ValidationError as error:
         place, said = mistakes(error.errors())[0]
-        where = ".".join(map(str, place[1:])) or "the request"
-        raise ReshardError(
-            f"{where}: {said}; the options are those of POST /v1/conversions"
-        ) from None
+        named = place if model is _DELTA else place[1:]  # without the tag of the form
+        where = ".".join(map(str, named)) or "the request"
+        raise ReshardError(f"{where}: {said}; the options are those of {where_from}") from None
     return given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
@@ -13,6 +13,8 @@ import httpx
 from reshard import (
     CastStats,
     ConversionReport,
+    DeltaReport,
+    DeltaTensor,
     MapSummary,
     Progress,
     RequestReport,
@@ -21,6 +23,7 @@ from reshard import (
     TensorReport,
     progress_bar,
 )
+from reshard.errors import ReshardError
 from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
@@ -41,8 +44,11 @@ def path_of(conversion: str) -> str:
     return f"{URL}/{quote(conversion, safe='')}"
 
 
-class ConversionHandle:
-    """A conversion on a server.
+Report = TypeVar("Report")
+
+
+class JobHandle(Generic[Report]):
+    """A conversion or a delta on a server.
 
     Attributes:
         conversion: as it was seen last.
@@ -65,8 +71,8 @@ class ConversionHandle:
         return str(self._transport.http.base_url).rstrip("/") + self._path
 
     @property
-    def result(self) -> list[ConversionReport]:
-        """The report of each target, as ``reshard.convert`` returns it.
+    def result(self) -> list[Report]:
+        """The report of each target, as the library's function returns it.
 
         Raises the error that it ended with, and ServiceError if it has not ended or was cancelled.
         """
@@ -74,10 +80,14 @@ class ConversionHandle:
         if now.result_url is not None:  # events contain only a summary
             now = self.refresh()
         if now.state == "succeeded":
-            return list(map(report_of, now.result or ()))
+            return list(map(self._report, now.result or ()))
         if now.error is not None:
             raise error_of(Problem.model_validate(now.error))
         raise ServiceError(f"conversion {now.id} is {now.state}, and has no result; see {self.url}")
+
+    def _report(self, document: Mapping[str, Any]) -> Report:
+        """The record of a report."""
+        raise NotImplementedError
 
     def refresh(self) -> Conversion:
         """Reads the current state."""
@@ -91,9 +101,7 @@ class ConversionHandle:
         """Queues a failed or cancelled conversion again; it resumes where it stopped."""
         return self._now(self._transport.model(Conversion, "POST", f"{self._path}:retry"))
 
-    def wait(
-        self, progress: bool | Watcher = False, timeout: float | None = None
-    ) -> list[ConversionReport]:
+    def wait(self, progress: bool | Watcher = False, timeout: float | None = None) -> list[Report]:
         """Waits for the end, and returns the ``result``, or raises its error.
 
         Args:
@@ -159,6 +167,24 @@ class ConversionHandle:
                 _check_time(until, self)
 
 
+class ConversionHandle(JobHandle[ConversionReport]):
+    """A conversion on a server; its ``result`` has the reports that ``reshard.convert`` returns."""
+
+    def _report(self, document: Mapping[str, Any]) -> ConversionReport:
+        if "old" in document:
+            raise ReshardError(
+                f"{self.id} is a delta, which has another report; get it as a delta (client.deltas.get)"
+            )
+        return report_of(document)
+
+
+class DeltaHandle(JobHandle[DeltaReport | ConversionReport]):
+    """A delta on a server; its ``result`` has the report that ``reshard.delta`` returns, or that of the full version in its place."""
+
+    def _report(self, document: Mapping[str, Any]) -> DeltaReport | ConversionReport:
+        return delta_report_of(document) if "old" in document else report_of(document)
+
+
 def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     """The events of a stream as kind and data; both are empty for a comment."""
     kind, data = "message", list[str]()
@@ -177,7 +203,7 @@ def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
             kind, data = "message", []
 
 
-def _check_time(until: float | None, handle: ConversionHandle) -> None:
+def _check_time(until: float | None, handle: JobHandle[Any]) -> None:
     if until is not None and time.monotonic() > until and not handle.conversion.done:
         raise TimeoutError(
             f"conversion {handle.id} is still {handle.conversion.state}; it continues, see {handle.url}"
@@ -216,6 +242,19 @@ def report_of(document: Mapping[str, Any]) -> ConversionReport:
         requests=_requests(document.get("requests")),  # and no requests
         map=_map(document.get("map")),
         **{name: document[name] for name in fields},
+    )
+
+
+def delta_report_of(document: Mapping[str, Any]) -> DeltaReport:
+    """The record of a delta's report (docs/reference/json-output.md, delta), whose tensors are a list."""
+    tensors = [DeltaTensor(**{**one, "shape": tuple(one["shape"])}) for one in document["tensors"]]
+    known = {name: document[name] for name in DeltaReport.__struct_fields__ if name in document}
+    return DeltaReport(
+        **{
+            **known,
+            "tensors": {tensor.name: tensor for tensor in tensors},
+            "warnings": tuple(document["warnings"]),
+        }
     )
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from reshard import LayoutMap, MissingAxes
+from msgspec import Struct
+
+from reshard import LayoutMap, MissingAxes, VersionInfo
 from reshard.documents.checkpoints import (
     FingerprintAnswer,
     IdentityAnswer,
@@ -59,6 +61,10 @@ def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+class _Versions(Struct, frozen=True):
+    versions: tuple[VersionInfo, ...]
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """Checkpoints below the storage roots."""
@@ -83,6 +89,12 @@ class Checkpoints:
     def inspect(self, checkpoint: str, **more: Any) -> Inspection:
         """Returns names, shapes, dtypes, chunks and layouts; takes ``step`` and ``item``."""
         return self._ask(Inspection, "inspect", checkpoint=checkpoint, **more)
+
+    def versions(self, checkpoint: str) -> tuple[VersionInfo, ...]:
+        """The versions of weights in a folder, or one delta with the tensors that it changes."""
+        query = {"checkpoint": checkpoint}
+        path = "/v1/checkpoints:versions"
+        return self.transport.document(_Versions, "GET", path, params=query, timeout=None).versions
 
     def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
         """Compares with another checkpoint, with its recorded digests, with a root (``identity``) or with the root that a public key

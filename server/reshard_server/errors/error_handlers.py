@@ -33,7 +33,7 @@ from reshard_server.errors.value_errors import mistakes
 
 LOG = logging.getLogger(__name__)
 
-FORMS = frozenset({"OneTarget", "SeveralTargets", "Clock", "NewSteps"})
+FORMS = frozenset({"OneTarget", "SeveralTargets", "OneDelta", "Clock", "NewSteps"})
 """Tags of a body's alternatives, which pydantic puts into the place of an error."""
 
 _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE, UNSUPPORTED)}

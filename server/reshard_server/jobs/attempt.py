@@ -28,11 +28,11 @@ class Converted:
     """The child converted.
 
     Attributes:
-        read_bytes: encoded bytes of the source that it read, for all targets.
+        read_bytes: encoded bytes of the source that it read, for all targets; None for a delta.
     """
 
     reports: list[dict[str, Any]]
-    read_bytes: int
+    read_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

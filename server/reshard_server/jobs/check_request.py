@@ -20,6 +20,7 @@ from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
     ConversionRequest,
+    JobRequest,
     TargetRequest,
     library_options,
     targets_of,
@@ -59,12 +60,16 @@ def check_conversion(
     """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
+    over = [*enumerate(getattr(request, "deltas", ()))]
+    deltas = [_delta(serving, caller, path, number) for number, path in over]
     seen: dict[str, str] = {}
     for place, requested in _places(request):
         field = f"{place}/target"
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
-            _refuse_overlap(source, target, request.source, requested.target)
+            refuse_overlap(source, target, request.source, requested.target)
+            for delta, (_, path) in zip(deltas, over, strict=True):
+                refuse_overlap(delta, target, path, requested.target)
         if requested.target in seen:
             raise ProblemError(
                 INVALID,
@@ -73,11 +78,16 @@ def check_conversion(
             )
         seen[requested.target] = field
         _check_target(serving, caller, request, requested, place)
-    _check_seconds(serving.settings, request)
+    check_seconds(serving.settings, request)
 
 
-def _refuse_overlap(source: Location, target: Location, source_name: str, target_name: str) -> None:
-    """The library would refuse these, too, when the conversion runs."""
+def _delta(serving: Checking, caller: Caller, path: str, number: int) -> Location:
+    with for_field(f"/deltas/{number}"):
+        return serving.roots.readable(caller, path)
+
+
+def refuse_overlap(source: Location, target: Location, source_name: str, target_name: str) -> None:
+    """Raises StorageError for a target that is the source, in it or around it; the library would, too, when the conversion runs."""
     if target == source:
         raise StorageError(
             f"the target {target_name!r} is the source itself; choose another target"
@@ -129,7 +139,7 @@ def _check_target(
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))
     except ReshardError as error:
-        raise problem_of(error, _field_of(members, place, ceiling)) from error
+        raise problem_of(error, field_of(members, place, ceiling)) from error
     check_limits(serving, request.max_memory, request.workers)
 
 
@@ -139,7 +149,7 @@ def refuse_name(given: object, field: str, remedy: str) -> None:
         raise ProblemError(INVALID, f"map is {name[:100]!r}; {remedy}", field)
 
 
-def _field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
+def field_of(members: dict[str, Any], place: str, ceiling: int) -> str | None:
     """The first member that is refused alone; the target if only several members together are wrong."""
     for name, value in members.items():
         try:
@@ -183,7 +193,7 @@ def check_limits(
     return MemoryAndWorkers(limits.max_memory, limits.workers)
 
 
-def _check_seconds(settings: Settings, request: ConversionRequest | AnyPlanRequest) -> None:
+def check_seconds(settings: Settings, request: JobRequest | AnyPlanRequest) -> None:
     """A request may only lower the server's time limits; plans have none."""
     for name in ("run_seconds", "no_progress_seconds"):
         seconds, ceiling = getattr(request, name, None), getattr(settings, name)

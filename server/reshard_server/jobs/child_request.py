@@ -24,6 +24,7 @@ from reshard_server.schemas.conversion import (
     library_options,
     targets_of,
 )
+from reshard_server.schemas.delta import DeltaForm, OneDelta
 from reshard_server.settings import MIB, Settings
 
 BESIDE_BUDGET_BYTES = 2048 * MIB
@@ -46,15 +47,21 @@ def make_child_request(
     Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
     request = conversion.request
+    source = _source(db, roots, conversion)
     budget = _budget(request.max_memory, settings)
     workers = min(request.workers or settings.workers, settings.workers)
     as_of = conversion.created_at.timestamp()
-    links = linked_source(db, conversion.id)
-    source = links if links and is_there(locate(links)) else None
+    targets = [_target(db, roots, each, as_of, begun) for each in targets_of(request)]
+    if isinstance(request, OneDelta):
+        work: dict[str, Any] = {"delta": _delta(roots, request)}
+    else:
+        deltas = getattr(request, "deltas", ())
+        work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
     return {
-        "source": str(source or roots.recheck(request.source)),
+        **work,
+        "source": source,
         "unlisted": request.unlisted,
-        "targets": [_target(db, roots, each, as_of, begun) for each in targets_of(request)],
+        "targets": targets,
         "several": isinstance(request, SeveralTargets),
         "max_memory": budget,
         "workers": workers,
@@ -62,6 +69,19 @@ def make_child_request(
         "begun": begun,
         "data_bytes": data_bytes(budget, workers),
     }
+
+
+def _source(db: sa.Engine, roots: Roots, conversion: Conversion) -> str:
+    """The step's hard links where it has some, else its place."""
+    links = linked_source(db, conversion.id)
+    if links and is_there(locate(links)):
+        return str(links)
+    return str(roots.recheck(conversion.request.source))
+
+
+def _delta(roots: Roots, request: OneDelta) -> dict[str, Any]:
+    names = DeltaForm.model_fields.keys() | {"base_version", "or_full"}
+    return {"old": str(roots.recheck(request.old)), **request.model_dump(include=set(names))}
 
 
 def data_bytes(budget: int, workers: int) -> int:

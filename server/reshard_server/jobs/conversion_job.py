@@ -1,4 +1,4 @@
-"""One conversion over HTTP, from the request to its end.
+"""One conversion or delta over HTTP, from the request to its end.
 
 ``submit`` runs in the process that takes the request, ``run_conversion`` in the one that claims the conversion. The
 conversion's row in the database is all that passes from one to the other.
@@ -7,7 +7,7 @@ conversion's row in the database is all that passes from one to the other.
 
 1. ``drain.refuse_new``: a server that ends takes no new work.
 2. ``choose_step``: a step or an item becomes one plain path.
-3. ``check_conversion``: paths, layouts, arguments and limits; the checkpoint is not read.
+3. ``check_job``: paths, layouts, arguments and limits; the checkpoint is not read.
 4. ``BatchRecorder.create``: writes a queued row. The table of rows is the queue.
 5. ``JobQueue.wake``: a server claims the row (``jobs/queue.py``, ``db/conversions/claims.py``).
 
@@ -54,12 +54,13 @@ from reshard_server.jobs.attempt import (
     TimedOut,
     attempt,
 )
-from reshard_server.jobs.check_request import Checking, check_conversion
+from reshard_server.jobs.check_delta import check_job
+from reshard_server.jobs.check_request import Checking
 from reshard_server.jobs.child_request import make_child_request
 from reshard_server.jobs.choose_step import choose_step
 from reshard_server.jobs.held_claim import HeldClaim, Order
 from reshard_server.jobs.time_limits import TimeLimits
-from reshard_server.schemas.conversion import Conversion, ConversionRequest, ProgressState
+from reshard_server.schemas.conversion import Conversion, JobRequest, ProgressState
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import Wording
 
@@ -96,7 +97,7 @@ class Submitting(Checking, Protocol):
 
 
 async def submit(
-    serving: Submitting, caller: Caller, request: ConversionRequest, key: str | None
+    serving: Submitting, caller: Caller, request: JobRequest, key: str | None
 ) -> Conversion:
     """Checks and records a conversion, without reading the checkpoint.
 
@@ -107,7 +108,7 @@ async def submit(
     """
     serving.drain.refuse_new()
     resolved = await choose_step(serving.finders, serving.roots, caller, request)
-    await run_sync(check_conversion, serving, caller, resolved, limiter=serving.checkers)
+    await run_sync(check_job, serving, caller, resolved, limiter=serving.checkers)
     submission = Submission(caller.name, resolved, key, sent=request)
     conversion, is_new = await serving.recorder.create(submission)
     if is_new:

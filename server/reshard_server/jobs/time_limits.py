@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
-from reshard_server.schemas.conversion import ConversionRequest, ProgressState
+from reshard_server.schemas.conversion import JobRequest, ProgressState
 from reshard_server.settings import Settings
 
 
@@ -58,7 +58,7 @@ class TimeLimits:
     def __init__(
         self,
         settings: Settings,
-        request: ConversionRequest,
+        request: JobRequest,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = Limit("run_seconds", settings.run_seconds, request.run_seconds)

@@ -1,15 +1,16 @@
-"""The list of checkpoints below a root."""
+"""The list of checkpoints below a root, the page of one, and that of versions of weights."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from reshard.surface.places import version_of_name
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.errors.problems import ProblemError
@@ -21,6 +22,8 @@ from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery
 ROUTER = APIRouter(include_in_schema=False)
 
 PAGE_SIZE = 50
+MOST_TENSORS = 500
+"""Limit of a page's rows; the API's answer has all."""
 
 
 @ROUTER.get("/checkpoints")
@@ -84,5 +87,37 @@ async def show_checkpoint(
         200 if problem is None else problem.kind.status,
         path=path,
         found=found,
+        problem=problem,
+    )
+
+
+@ROUTER.get("/versions")
+async def show_versions(
+    visitor: Visiting,
+    request: Request,
+    serving: Serving,
+    path: Annotated[str, Query(min_length=1, max_length=4096)],
+) -> Response:
+    """Shows the versions of weights in a folder, or the tensors that one delta changes, or why they cannot be read."""
+    versions: list[dict[str, Any]] = []
+    problem = None
+    try:
+        question = await run_sync(
+            questions.versions, serving, visitor.caller, path, limiter=serving.finders
+        )
+        versions = json.loads(await answer_to(request, serving, question))["versions"]
+    except ProblemError as refused:
+        problem = refused
+    is_one = version_of_name(path.rpartition("/")[2]) is not None
+    delta = versions[0] if is_one and versions else None
+    tensors = sorted(delta["tensors"], key=lambda t: -t["stored_bytes"]) if delta else []
+    return page(
+        "checkpoints/versions.html",
+        visitor,
+        200 if problem is None else problem.kind.status,
+        path=path,
+        versions=versions,
+        delta=delta,
+        tensors=tensors[:MOST_TENSORS],
         problem=problem,
     )

@@ -14,7 +14,8 @@ from reshard_server.db.schedules import schedules
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting, Visitor
 from reshard_server.resources.resource import listed_token
-from reshard_server.schemas.conversion import Conversion, State
+from reshard_server.schemas.conversion import Conversion
+from reshard_server.schemas.job import State
 from reshard_server.services import Services
 
 ROUTER = APIRouter(include_in_schema=False)

@@ -53,6 +53,7 @@ def _environment() -> Environment:
     made.filters |= {
         "size": wording.size_text,
         "rate": wording.rate_text,
+        "share": wording.share_text,
         "duration": wording.duration_text,
         "moment": wording.moment_text,
         "ago": lambda at: wording.ago_text(at, datetime.now(UTC)),

@@ -24,6 +24,16 @@ def rate_text(bytes_per_second: float | None) -> str:
     return "–" if not bytes_per_second else f"{format_bytes(bytes_per_second)}/s"
 
 
+def share_text(part: float, total: float) -> str:
+    """``3.1 %``; small shares are not rounded to nothing.
+
+    >>> share_text(0, 9), share_text(1, 100_000), share_text(31, 1000), share_text(1, 1)
+    ('0 %', '0.001 %', '3.1 %', '100 %')
+    """
+    percent = 100 * part / total if total else 0.0
+    return f"{percent:.3g} %" if percent >= 0.001 or not part else "below 0.001 %"
+
+
 def duration_text(seconds: float | None) -> str:
     """``3 min 20 s``, or a dash if it is unknown."""
     return "–" if seconds is None else words.duration_text(seconds)

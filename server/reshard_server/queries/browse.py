@@ -6,6 +6,7 @@ listing ends for any tree, even if folders are added or removed meanwhile::
 
     data/run7              steps 1000, 2000 (not listed again one by one)
     data/run7/best         a checkpoint beside the steps
+    data/published         versions of weights: weight_v000001, … (not listed again one by one)
     data/served/1000       …
     data/tf/ckpt-7         the prefix of TensorFlow's files, which are not listed themselves
 
@@ -28,6 +29,7 @@ from reshard.surface.places import (
     committed_steps,
     files_of,
     names_in,
+    version_of_name,
     viewed,
 )
 from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
@@ -86,9 +88,10 @@ def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_Visite
     """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
     names = _folders(folder, key)
     steps = _steps(folder, key) if names else {}
+    versions = [each for each in names if version_of_name(each) is not None] if key else []
     if key and _is_after(key, after):
-        yield _VisitedFolder(key, _of_steps(folder, name, steps) if steps else None)
-    inner = set(steps.values())
+        yield _VisitedFolder(key, _of_several(folder, name, steps, versions))
+    inner = {*steps.values(), *versions}
     for each in names:
         below = (*key, each)
         if each not in inner and (_is_after(below, after) or _contains(below, after)):
@@ -163,10 +166,17 @@ def _stays_inside(place: Location) -> bool:
         return False
 
 
-def _of_steps(folder: Location, name: str, steps: dict[int, str]) -> FoundCheckpoint | None:
+def _of_several(
+    folder: Location, name: str, steps: dict[int, str], versions: list[str]
+) -> FoundCheckpoint | None:
+    """The folder of steps, or of versions of weights; None for any other."""
+    if not steps and not versions:
+        return None
     modified = _modified_at(folder)
     if modified is None and folder.traits.renames:
         return None
+    if not steps:
+        return FoundCheckpoint(path=name, kind="versions", versions=versions, modified_at=modified)
     return FoundCheckpoint(
         path=name,
         kind="steps",

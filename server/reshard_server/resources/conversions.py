@@ -12,7 +12,7 @@ from reshard_server.errors.problems import CONFLICT, ProblemError
 from reshard_server.jobs.conversion_job import submit
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource
-from reshard_server.schemas.conversion import Conversion, ConversionRequest, targets_of
+from reshard_server.schemas.conversion import Conversion, JobRequest, targets_of
 from reshard_server.services import Services
 
 CONVERSIONS: Resource[Conversion] = Resource(
@@ -43,7 +43,7 @@ def visible(
 
 
 async def create(
-    serving: Services, caller: Caller, request: ConversionRequest, key: str | None
+    serving: Services, caller: Caller, request: JobRequest, key: str | None
 ) -> Conversion:
     """Queues a conversion; the same key with the same request gives the same conversion."""
     ABOUT.get().aims_at(*(requested.target for requested in targets_of(request)))

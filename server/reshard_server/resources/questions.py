@@ -71,6 +71,12 @@ def inspection(
     )
 
 
+def versions(serving: Services, caller: Caller, checkpoint: str) -> Question:
+    """The versions of weights in a folder, or one delta with its tensors."""
+    path = existing(serving, caller, checkpoint, "checkpoint")
+    return _question(serving, "versions", {"path": str(path)}, {"uri": checkpoint}, (checkpoint,))
+
+
 def starter(serving: Services, caller: Caller, source: str, mesh: str | None) -> Question:
     """A layout for people to change, over the source's mesh or another one."""
     path = existing(serving, caller, source, "/source")
@@ -149,9 +155,15 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     rules = _rules(serving, body)
     limits = check_limits(serving, body.max_memory)
     expected = body.model_dump(include={"identity", "key"}, exclude_none=True)
+    over = [
+        str(await _in_thread(serving, caller, path, f"/deltas/{number}"))
+        for number, path in enumerate(body.deltas)
+    ]
     arguments = {**found, "unlisted": body.unlisted, **rules, **expected, **limits._asdict()}
+    if over:
+        arguments["deltas"] = over
     shown = {"a": body.checkpoint, "b": body.other}
-    paths = (body.checkpoint, body.other or "")
+    paths = (body.checkpoint, body.other or "", *body.deltas)
     return _question(serving, "verify", arguments, shown, paths, limits, "read")
 
 

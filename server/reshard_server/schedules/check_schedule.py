@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.jobs.check_request import check_conversion
+from reshard_server.jobs.check_delta import check_job
 from reshard_server.schedules.cron import check_cron, next_tick
 from reshard_server.schedules.scheduling import Scheduling, source_of
 from reshard_server.schedules.start_run import (
     OF_CLOCK,
     OF_STEPS,
+    OF_VERSIONS,
     Occasion,
     check_template,
     fields_of,
     request_of,
 )
+from reshard_server.schedules.version_targets import check_versions
+from reshard_server.schemas.delta import DeltaForm
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 
 SAMPLE_STEP = 1_000_000
@@ -28,7 +33,10 @@ def check_schedule(
     when = body.when
     if isinstance(when, Clock):
         check_cron(when.cron, now)
+    if body.delta is not None:
+        check_versions(body)
     known = OF_CLOCK if isinstance(when, Clock) else OF_STEPS
+    known = OF_VERSIONS if body.delta is not None else known
     for i, requested in enumerate(body.targets):
         check_template(requested.target, known, f"/targets/{i}/target")
         if not isinstance(when, Clock):
@@ -49,19 +57,25 @@ def _check_sample(
     scheduling: Scheduling, caller: Caller, name: str, body: ScheduleBody, now: float
 ) -> None:
     step = None if isinstance(body.when, Clock) else SAMPLE_STEP
-    sample = request_of(name, body, Occasion(source_of(body), now, step))
-    try:
-        check_conversion(scheduling, caller, sample)
-    except ProblemError as problem:
-        problem.field = _place(problem.field, body)
-        raise
+    occasions = [Occasion(source_of(body), now, step)]
+    if body.delta is not None:
+        full = Occasion(source_of(body), now, step, version=SAMPLE_STEP)
+        occasions = [full, replace(full, old=source_of(body))]
+    for occasion in occasions:
+        try:
+            check_job(scheduling, caller, request_of(name, body, occasion))
+        except ProblemError as problem:
+            problem.field = _place(problem.field, body)
+            raise
 
 
 def _place(field: str | None, body: ScheduleBody) -> str | None:
     """The schedule's field for a field of the sample conversion."""
-    if field == "/source":
+    if field in ("/source", "/old", "/new"):
         return "/when/source" if isinstance(body.when, Clock) else "/when/directory"
     shared = ("/targets/", "/max_memory", "/workers")
+    if (field or "").lstrip("/") in DeltaForm.model_fields:
+        return f"/delta{field}"
     if len(body.targets) > 1 or (field or "").startswith(shared):
         return field
     return "/targets/0" + (field or "")
@@ -69,6 +83,8 @@ def _place(field: str | None, body: ScheduleBody) -> str | None:
 
 def _check_distinct(template: str, body: ScheduleBody, field: str, *, overwrite: bool) -> None:
     """Each run needs its own target, unless it may overwrite the previous one."""
+    if body.delta is not None:
+        return
     needed = {"time"} if isinstance(body.when, Clock) else {"step", "time"}
     if overwrite or fields_of(template) & needed:
         return

@@ -33,6 +33,8 @@ from reshard_server.schedules.hard_links import remove_tree
 LOG = logging.getLogger(__name__)
 
 RECORD = "slices.json"
+INDEX = "model.safetensors.index.json"
+"""The record of a delta, which has no other and writes it last."""
 
 
 def identity(output: Location) -> str | None:
@@ -40,6 +42,15 @@ def identity(output: Location) -> str | None:
     if isinstance(output.store, BucketStore):
         return _identity_in_bucket(output)
     return _identity_on_disk(Path(output.path))
+
+
+def is_full_version(output: Location) -> bool:
+    """Whether a version of the weights stands by itself: a conversion leaves its record there, a delta does not."""
+    return (output / RECORD).is_file()
+
+
+def _record_in(output: Location) -> Location:
+    return output / (RECORD if is_full_version(output) else INDEX)
 
 
 def remove(output: Location, number: str, known: str) -> bool:
@@ -61,7 +72,8 @@ def _record_beside(prefix: Path) -> Path:
 def _identity_on_disk(output: Path) -> str | None:
     """That of a folder, or of the prefix of files, of which nothing has the very name."""
     if os.path.lexists(output):
-        return _identity_of(output, output / RECORD)
+        record = output / RECORD
+        return _identity_of(output, record if record.exists() else output / INDEX)
     return _identity_of(_record_beside(output), _record_beside(output))
 
 
@@ -104,7 +116,7 @@ def _remove_prefix(output: Location, known: str) -> bool:
 
 def _identity_in_bucket(output: Location) -> str | None:
     """The record's version, in one request."""
-    found = (output / RECORD).status()
+    found = _record_in(output).status()
     return found.version if found is not None and found.kind == "file" else None
 
 
@@ -113,8 +125,9 @@ def _remove_from_bucket(store: BucketStore, output: Location, known: str) -> boo
         if _identity_in_bucket(output) != known:
             return False
         LOG.info("removing %s, an old output of a schedule", output)
+        record = _record_in(output).name
         held.adopt()  # unfinished from now on: without its marker
-        delete(store, [f"{output.path}/{name}" for name in held.files() if name != RECORD])
+        delete(store, [f"{output.path}/{name}" for name in held.files() if name != record])
         held.abort()
     if _identity_in_bucket(output) == known:
         raise StorageError(f"cannot remove {output}: its last objects could not be deleted")

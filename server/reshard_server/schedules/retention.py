@@ -17,6 +17,7 @@ from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
 from reshard_server.observability.audit import audit
 from reshard_server.schedules.made_outputs import identity, remove
+from reshard_server.schedules.publish_versions import kept_versions
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps
 
@@ -82,6 +83,10 @@ def _too_old(
             schedule_outputs.forget(scheduling.database, output)
     counted = [o for o in existing if (o.step is not None) == by_steps]
     counted.sort(key=lambda o: (o.step or 0, o.at))
+    if stored.body.delta is not None:
+        kept = kept_versions(scheduling, counted, keep)
+        # The latest first, so that a delta goes before the version on which it stands.
+        return [output for output in reversed(counted) if output.id not in kept]
     return counted[:-keep]
 
 

@@ -16,7 +16,7 @@ from reshard_server.schedules.start_run import (
     insert_conversion,
     request_of,
 )
-from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.schedule import Clock
 
 PREVIOUS_RUNS = "the conversion of the previous run has not ended"
@@ -64,7 +64,7 @@ def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: fl
 
 def _checked(
     scheduling: Scheduling, stored: StoredSchedule, occasion: Occasion
-) -> tuple[ConversionRequest, str | None]:
+) -> tuple[JobRequest, str | None]:
     request = request_of(stored.name, stored.body, occasion)
     try:
         scheduling.check(stored, request)
@@ -77,7 +77,7 @@ def _advance_and_start(
     scheduling: Scheduling,
     stored: StoredSchedule,
     due: Ticks,
-    request: ConversionRequest | None,
+    request: JobRequest | None,
     refused: str | None,
 ) -> str | None:
     """The id of the conversion; None if another process won the tick, or nothing was started."""
@@ -103,7 +103,7 @@ def _start(
     connection: sa.Connection,
     scheduling: Scheduling,
     stored: StoredSchedule,
-    request: ConversionRequest,
+    request: JobRequest,
     refused: str | None,
     due: float,
 ) -> str | None:

@@ -23,7 +23,7 @@ from reshard_server.schedules.loop import pause_unfit
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schedules.start_run import QueueFullError
 from reshard_server.schedules.steps import committed, covered_steps, step_folders
-from reshard_server.schedules.watch_steps import start_step
+from reshard_server.schedules.watch_steps import occasion_of, start_step
 from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
 
 RETRY_AFTER = "30"
@@ -73,29 +73,27 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
         if key is None:
             raise _busy(stored, "the previous run")
         return key
-    number, folder = _step(scheduling, stored, when, step)
+    number, there = _step(scheduling, stored, when, step)
+    try:
+        planned = occasion_of(scheduling, stored, when, number, there, now)
+    except StorageError as error:
+        raise _unreadable(stored.body.targets[0].target, error, "/targets/0/target") from error
     claimed = _claim(scheduling, stored, number)
-    start_step(scheduling, stored, when, claimed, folder, now, requested=True)
+    start_step(scheduling, stored, claimed, planned, requested=True)
     return str(number)
 
 
 def _step(
     scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
-) -> tuple[int, str]:
-    """The step, and the name of its folder."""
+) -> tuple[int, dict[int, str]]:
+    """The step, and the folder of each step that is there."""
     directory = scheduling.watched(stored).remembered()
     try:
-        number, folder = scheduling.roots.ask(
+        number, there = scheduling.roots.ask(
             when.directory, lambda: _committed(directory, when, step)
         )
     except StorageError as error:
-        cause = error.__cause__
-        reason = f": {cause.strerror}" if isinstance(cause, OSError) else ""
-        raise ProblemError(
-            STORAGE,
-            f"the directory {when.directory!r} cannot be read{reason}; correct it, or the schedule",
-            "/when/directory",
-        ) from error
+        raise _unreadable(when.directory, error, "/when/directory") from error
     if number is None:
         what = "no committed step" + (" that the schedule covers" if step is None else f" {step}")
         raise ProblemError(
@@ -103,20 +101,30 @@ def _step(
             f"there is {what} in {when.directory!r} now; name one that is there",
             "/step",
         )
-    return number, folder
+    return number, there
+
+
+def _unreadable(path: str, error: StorageError, field: str) -> ProblemError:
+    cause = error.__cause__
+    reason = f": {cause.strerror}" if isinstance(cause, OSError) else ""
+    return ProblemError(
+        STORAGE,
+        f"the directory {path!r} cannot be read{reason}; correct it, or the schedule",
+        field,
+    )
 
 
 def _committed(
     directory: Location, when: NewSteps, step: int | None
-) -> tuple[int, str] | tuple[None, str]:
-    """This step, or the newest that the schedule covers, and the name of its folder; None if it is not committed."""
+) -> tuple[int | None, dict[int, str]]:
+    """This step, or the newest that the schedule covers, None if it is not committed; and the folder of each step."""
     folders = step_folders(directory, when)
     covered = covered_steps(folders, when) if step is None else folders
     chosen = {
         number: covered[number] for number in reversed(covered) if step is None or number == step
     }
     found = next(committed(directory, chosen), None)
-    return (None, "") if found is None else (found, chosen[found])
+    return found, folders
 
 
 def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:

@@ -15,9 +15,9 @@ from reshard_server.db.clock import now_of
 from reshard_server.db.schedules.forget_runs import forget_old
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import NOT_FOUND, ProblemError
-from reshard_server.jobs.check_request import check_conversion
+from reshard_server.jobs.check_delta import check_job
 from reshard_server.observability.audit import audit
-from reshard_server.schemas.conversion import ConversionRequest, targets_of
+from reshard_server.schemas.conversion import JobRequest, targets_of
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 
@@ -76,7 +76,7 @@ class Scheduling:
         if self.settings.keep_runs:
             forget_old(self.database, stored.name, self.settings.keep_runs, there)
 
-    def started(self, stored: StoredSchedule, request: ConversionRequest, conversion: str) -> None:
+    def started(self, stored: StoredSchedule, request: JobRequest, conversion: str) -> None:
         """Writes a queued conversion to the audit log, and wakes the queue."""
         audit(
             "scheduled",
@@ -87,10 +87,10 @@ class Scheduling:
         )
         self.wake_queue()
 
-    def check(self, stored: StoredSchedule, request: ConversionRequest) -> None:
+    def check(self, stored: StoredSchedule, request: JobRequest) -> None:
         """Raises UnfitError if the token lost the rights for it, ProblemError if it is impossible."""
         try:
-            check_conversion(self, self.caller(stored), request)
+            check_job(self, self.caller(stored), request)
         except ProblemError as problem:
             if problem.kind is NOT_FOUND:
                 raise _unfit(stored, problem) from problem

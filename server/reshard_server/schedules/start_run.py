@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
+from reshard.surface.places import version_text
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.schedules import outputs as schedule_outputs
@@ -21,16 +23,18 @@ from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import (
-    ConversionRequest,
+    JobRequest,
     OneTarget,
     SeveralTargets,
     TargetRequest,
     targets_of,
 )
-from reshard_server.schemas.schedule import ScheduleBody
+from reshard_server.schemas.delta import DeltaForm, OneDelta
+from reshard_server.schemas.schedule import PublishedVersions, ScheduleBody
 
 OF_STEPS = ("step", "time", "name")
 OF_CLOCK = ("time", "name")
+OF_VERSIONS = ("version", "name")
 
 _FIELD = re.compile(r"\{(\w+)\}", re.ASCII)
 
@@ -74,22 +78,30 @@ class Occasion:
         at: the time in the targets' names.
         again: an earlier run may have left unfinished work. It is thrown away, since that run read the step from
             other hard links.
+        version: of the weights; None if the schedule publishes none.
+        old: what a delta is compared with.
     """
 
     source: str
     at: float
     step: int | None = None
     again: bool = False
+    version: int | None = None
+    old: str | None = None
 
 
 class QueueFullError(Exception):
     """The schedule's token has as many waiting conversions as it may have."""
 
 
-def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> ConversionRequest:
+def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
     """The conversion's request; not checked."""
     values = values_of(name, occasion.at, occasion.step)
-    targets = tuple(_target(requested, values, again=occasion.again) for requested in body.targets)
+    again = occasion.again
+    if occasion.version is not None:
+        values["version"] = version_text(occasion.version)
+        again = True  # a run that failed may have left another step there
+    targets = tuple(_target(requested, values, again=again) for requested in body.targets)
     labels = {"schedule": name} | ({} if occasion.step is None else {"step": str(occasion.step)})
     shared = {
         "source": occasion.source,
@@ -98,16 +110,31 @@ def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> ConversionR
         "priority": body.priority,
         "labels": labels,
     }
+    if body.delta is not None and occasion.old is not None:
+        return _delta(body.delta, targets[0], occasion.old, shared)
     if len(targets) == 1:
         return OneTarget.model_validate({**shared, **targets[0].model_dump()})
     return SeveralTargets.model_validate({**shared, "targets": targets})
+
+
+def _delta(
+    section: PublishedVersions, target: TargetRequest, old: str, shared: dict[str, Any]
+) -> OneDelta:
+    new = {"new" if name == "source" else name: value for name, value in shared.items()}
+    rules = {
+        name: value
+        for name, value in target.model_dump().items()
+        if name in OneDelta.model_fields and name not in shared
+    }
+    form = section.model_dump(include=set(DeltaForm.model_fields))
+    return OneDelta.model_validate({**rules, **form, **new, "old": old, "or_full": True})
 
 
 def insert_conversion(
     connection: sa.Connection,
     scheduling: Scheduling,
     stored: StoredSchedule,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
 ) -> str:
     """Queues the conversion and records its expected outputs; returns its id. Raises QueueFullError."""

@@ -11,7 +11,8 @@ to nobody, and the step counts as new again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from reshard.errors import StorageError
@@ -26,6 +27,11 @@ from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError, words_of
 from reshard_server.schedules.folder_listing import GoneError
 from reshard_server.schedules.hard_links import StoppedError, link_step, links_for, remove_links
+from reshard_server.schedules.publish_versions import (
+    is_publishing,
+    newest_step,
+    next_publication,
+)
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (
     Occasion,
@@ -34,7 +40,7 @@ from reshard_server.schedules.start_run import (
     request_of,
 )
 from reshard_server.schedules.steps import committed, covered_steps, step_folders
-from reshard_server.schemas.conversion import ConversionRequest
+from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
 LOG = logging.getLogger(__name__)
@@ -52,14 +58,16 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
         new = _new(scheduling, stored, covered.keys())
         if new:
             scheduling.forget_old_runs(stored, there.keys())
+            new = _not_passed(scheduling, stored, new)
         for step in _to_convert(
             scheduling, stored, when, directory, {step: covered[step] for step in new}
         ):
+            occasion = occasion_of(scheduling, stored, when, step, there, now)
             claimed = schedule_runs.claim(
                 scheduling.database, stored.name, step, scheduling.executor
             )
             if claimed is not None:
-                start_step(scheduling, stored, when, claimed, covered[step], now)
+                start_step(scheduling, stored, claimed, occasion)
     except (StorageError, ProblemError) as error:
         LOG.warning(
             "the schedule %s cannot read %s: %s", stored.name, when.directory, words_of(error)
@@ -76,7 +84,7 @@ def _to_convert(
     """The committed ones of these steps, oldest first, as long as the queue takes them."""
 
     def has_room() -> bool:
-        return not (scheduling.stopping.is_set() or _queue_is_full(scheduling, stored))
+        return not (scheduling.stopping.is_set() or _must_wait(scheduling, stored))
 
     steps = committed(directory, new)
     if when.newest_only:
@@ -98,33 +106,66 @@ def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int])
     return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
 
 
-def start_step(
+def _not_passed(scheduling: Scheduling, stored: StoredSchedule, new: list[int]) -> list[int]:
+    """The new steps; of a schedule that publishes versions without those before the newest version's."""
+    if stored.body.delta is None:
+        return new
+    newest = newest_step(scheduling, stored)
+    for step in new:
+        if step < newest:
+            detail = f"the step {newest} is published already, and versions go on from there"
+            schedule_runs.skip(scheduling.database, stored.name, step, detail)
+    return [step for step in new if step > newest]
+
+
+def occasion_of(
     scheduling: Scheduling,
     stored: StoredSchedule,
     when: NewSteps,
-    claimed: StepClaim,
-    folder: str,
+    step: int,
+    there: Mapping[int, str],
     now: float,
+) -> tuple[Occasion, str]:
+    """The run of a step, and what the history says of it.
+
+    Args:
+        there: the folder of each step that is there.
+
+    Raises ProblemError and StorageError where the versions before it cannot be read.
+    """
+    source = f"{when.directory}/{there[step]}"
+    if stored.body.delta is None:
+        return Occasion(source, now, step), ""
+    planned = next_publication(scheduling, stored, stored.body.delta, there, when.directory)
+    occasion = Occasion(source, now, step, version=planned.version, old=planned.old)
+    return occasion, planned.detail
+
+
+def start_step(
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    claimed: StepClaim,
+    planned: tuple[Occasion, str],
     *,
     requested: bool = False,
 ) -> None:
     """Hard-links a claimed step and queues its conversion; the step's row has the outcome.
 
     Args:
+        planned: what ``occasion_of`` returned.
         requested: a client asked for this step.
 
     Raises UnfitError if the schedule's token lost its rights; for a requested step also QueueFullError and
     StoppedError. Then the step is released.
     """
-    occasion = Occasion(
-        f"{when.directory}/{folder}", now, claimed.step, again=claimed.before is not None
-    )
+    occasion, why = planned
+    occasion = replace(occasion, again=claimed.before is not None)
     ended, conversion = False, None
     try:
         request = request_of(stored.name, stored.body, occasion)
         scheduling.check(stored, request)
         conversion = _link_and_queue(
-            scheduling, stored, claimed, request, occasion, requested=requested
+            scheduling, stored, claimed, request, occasion, why, requested=requested
         )
         ended = True
     except GoneError as gone:
@@ -146,8 +187,9 @@ def _link_and_queue(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
+    said: str,
     *,
     requested: bool,
 ) -> str | None:
@@ -155,7 +197,7 @@ def _link_and_queue(
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
     if not step.traits.renames:
-        return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail="")
+        return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail=said)
     root = scheduling.roots.place_of(occasion.source.partition("/")[0])
     links = LinkFolder(claimed.text, links_for(step, root, claimed.text))
     hard_links.record(db, links, scheduling.executor)
@@ -165,7 +207,10 @@ def _link_and_queue(
             Path(step.path), links.path, requested=requested, stopping=scheduling.stopping.is_set
         )
         why = "" if why_not is None else f"read without hard links: {why_not}"
-        queued = _queued(scheduling, stored, claimed, request, occasion, linked=not why, detail=why)
+        detail = "; ".join(filter(None, (said, why)))
+        queued = _queued(
+            scheduling, stored, claimed, request, occasion, linked=not why, detail=detail
+        )
     finally:
         if queued is None or why:
             remove_links(links.path)
@@ -177,13 +222,15 @@ def _queued(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
-    request: ConversionRequest,
+    request: JobRequest,
     occasion: Occasion,
     *,
     linked: bool,
     detail: str,
 ) -> str | None:
     with scheduling.database.begin() as connection:
+        if occasion.version is not None and is_publishing(connection, stored):
+            raise QueueFullError(f"the schedule {stored.name!r} is publishing another version now")
         made = insert_conversion(connection, scheduling, stored, request, occasion)
         stands = schedule_runs.end_claim(
             connection, claimed, "started", conversion=made, detail=detail or None
@@ -206,7 +253,9 @@ def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int]) -> N
         schedule_runs.skip(scheduling.database, stored.name, step, detail)
 
 
-def _queue_is_full(scheduling: Scheduling, stored: StoredSchedule) -> bool:
+def _must_wait(scheduling: Scheduling, stored: StoredSchedule) -> bool:
+    """Whether the queue is full, or the version before is not published yet."""
     with scheduling.database.connect() as connection:
         waiting = conversions.count_queued(connection, stored.token)
-    return waiting >= scheduling.settings.queued_per_token
+        is_busy = stored.body.delta is not None and schedule_runs.is_busy(connection, stored.name)
+    return is_busy or waiting >= scheduling.settings.queued_per_token

@@ -128,9 +128,10 @@ def one(model: str) -> WithJsonSchema:
     return WithJsonSchema({MODEL_MARK: model})
 
 
-def many(model: str) -> WithJsonSchema:
-    """The schema of a list of such objects."""
-    return WithJsonSchema({"type": "array", "items": {MODEL_MARK: model}})
+def many(*models: str) -> WithJsonSchema:
+    """The schema of a list of such objects, each of one of the models."""
+    marks = [{MODEL_MARK: model} for model in models]
+    return WithJsonSchema({"type": "array", "items": {"anyOf": marks}})
 
 
 class Answer(BaseModel):

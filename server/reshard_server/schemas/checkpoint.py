@@ -16,10 +16,12 @@ from reshard_server.schemas.base import (
     CheckpointChoice,
     Flag,
     Page,
+    RequestDocument,
     RootedPath,
     UnlistedChoice,
 )
-from reshard_server.schemas.conversion import MapContent, Pairs, Pattern, Patterns, Size, Sizes
+from reshard_server.schemas.delta import Deltas
+from reshard_server.schemas.job import MapContent, Pairs, Pattern, Patterns, Size, Sizes
 
 
 class CheckpointQuery(Page):
@@ -86,6 +88,7 @@ class VerifyRequest(CheckpointRequest):
     """
 
     other: RootedPath | None = Field(None, description="Its own path; step and item do not apply.")
+    deltas: Deltas
     select: Patterns | None = None
     drop: Patterns | None = None
     rename: Pairs | None = Field(None, description="[pattern, replacement] each.")
@@ -105,7 +108,7 @@ class VerifyRequest(CheckpointRequest):
 
 
 class FoundCheckpoint(Answer):
-    """A checkpoint below a root, or the folder of a training run's steps.
+    """A checkpoint below a root, the folder of a training run's steps, or the folder of versions of weights.
 
     The path of a TensorFlow checkpoint is the prefix with which the names of its files begin.
     """
@@ -113,12 +116,16 @@ class FoundCheckpoint(Answer):
     path: RootedPath
     kind: str = Field(
         description="The checkpoint's format, such as orbax, safetensors, dcp, tensorflow or torch; or steps, for the directory of a "
-        "training run."
+        "training run; or versions, for a folder of versions of weights."
     )
     steps: list[int] | None = Field(default=None, description="Committed steps, ascending.")
     folders: list[str] | None = Field(
         default=None,
         description="The name of each step's folder, or the prefix of its files, below the path, in the same order.",
+    )
+    versions: list[str] | None = Field(
+        default=None,
+        description="The names of the versions of weights in the folder, such as weight_v000001; see :versions.",
     )
     modified_at: datetime | None = Field(
         description="When the folder, or the files of a prefix, last changed; null in a bucket, whose folders have no time."
@@ -149,6 +156,19 @@ class StoredQuery(CheckpointChoice, UnlistedChoice):
 class IdentityQuery(StoredQuery):
     """A checkpoint that records the identity of its weights."""
 
+    fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
+
+
+class VersionsQuery(RequestDocument):
+    """A folder of versions of weights, or the folder of one delta."""
+
+    checkpoint: Annotated[
+        RootedPath,
+        Field(
+            description="The folder of the versions, such as data/published, or of one delta in it.",
+            examples=["data/published"],
+        ),
+    ]
     fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
 
 

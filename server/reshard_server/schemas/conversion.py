@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema, create_model
 
@@ -17,28 +17,21 @@ from reshard_server.schemas.base import (
     RequestDocument,
     RootedPath,
     UnlistedChoice,
-    Whole,
     at_most,
     many,
     one,
 )
-
-State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
-
-Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
-Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
-Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
-Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
-Sizes = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[int, Strict(), Field(ge=1, le=1 << 40)]],
-    Field(max_length=1000),
-    at_most(1000),
-]
-MapContent = str | dict[str, Any] | None
-Size = Annotated[
-    str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
-]
-
+from reshard_server.schemas.delta import Deltas, OneDelta
+from reshard_server.schemas.job import (
+    JobOptions,
+    MapContent,
+    Pairs,
+    Patterns,
+    RunLimits,
+    Size,
+    Sizes,
+    State,
+)
 
 _NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
 
@@ -114,23 +107,13 @@ def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
     return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
-class SourceOptions(CheckpointChoice, UnlistedChoice):
+class SourceOptions(CheckpointChoice, UnlistedChoice, RunLimits):
     """The source, and the limits of the run."""
 
     checkpoint_member: ClassVar[str] = "source"
 
     source: RootedPath
-    max_memory: Size | None = Field(None, description="At most the server's ceiling.")
-    workers: Whole | None = Field(None, ge=1, le=256)
 
-
-Labels = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]],
-    Field(max_length=32),
-    at_most(32),
-]
-
-Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
 TargetRequests = Annotated[
     tuple[TargetRequest, ...], Field(min_length=1, max_length=16), at_most(16)
@@ -174,29 +157,13 @@ class MultiPlanRequest(SourceOptions):
     bytes_per_s: BytesPerSecond | None = None
 
 
-class _JobOptions(SourceOptions):
-    priority: Whole = Field(
-        0,
-        ge=-100,
-        le=100,
-        description="Of a token's conversions the higher ones are started first.",
-    )
-    run_seconds: Seconds | None = Field(
-        None,
-        description="How long it may run; at most the server's setting. Then it fails, and a retry resumes it.",
-    )
-    no_progress_seconds: Seconds | None = Field(
-        None,
-        description="How long it may run without moving anything; at most the server's setting.",
-    )
-    labels: Labels = Field(default_factory=dict)
-
-
-class OneTarget(_JobOptions, TargetRequest):
+class OneTarget(SourceOptions, JobOptions, TargetRequest):
     """A conversion to one target."""
 
+    deltas: Deltas
 
-class SeveralTargets(_JobOptions):
+
+class SeveralTargets(SourceOptions, JobOptions):
     """A conversion to several targets; the source is read once."""
 
     targets: TargetRequests
@@ -213,23 +180,40 @@ ConversionRequest = Annotated[
     Discriminator(_form),
 ]
 
+
+def _kind(request: object) -> str:
+    """As ``_form``, of what is recorded."""
+    has = "old" in request if isinstance(request, dict) else hasattr(request, "old")
+    return "OneDelta" if has else _form(request)
+
+
+JobRequest = Annotated[
+    Annotated[OneTarget, Tag("OneTarget")]
+    | Annotated[SeveralTargets, Tag("SeveralTargets")]
+    | Annotated[OneDelta, Tag("OneDelta")],
+    Discriminator(_kind),
+]
+"""What is recorded: a delta is a conversion of a form of its own, in the same queue."""
+
 AnyPlanRequest = Annotated[
     Annotated[PlanRequest, Tag("OneTarget")] | Annotated[MultiPlanRequest, Tag("SeveralTargets")],
     Discriminator(_form),
 ]
 
 
-def targets_of(request: ConversionRequest | AnyPlanRequest) -> tuple[TargetRequest, ...]:
-    """The targets of either form."""
+def targets_of(request: JobRequest | AnyPlanRequest) -> tuple[TargetRequest, ...]:
+    """The targets of any form; of a delta what it has in common with a conversion."""
     if isinstance(request, SeveralTargets | MultiPlanRequest):
         return request.targets
-    return (TargetRequest(**{name: getattr(request, name) for name in TargetRequest.model_fields}),)
+    names = TargetRequest.model_fields.keys() & type(request).model_fields.keys()
+    return (TargetRequest(**{name: getattr(request, name) for name in names}),)
 
 
-def paths_of(request: ConversionRequest | AnyPlanRequest) -> tuple[str, ...]:
-    """Every path that a request names: the source, and each target with what it reads besides."""
+def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
+    """Every path that a request names: what is read, and each target with what it reads besides."""
     named = [(each.target, each.config) for each in targets_of(request)]
-    return (request.source, *(path for pair in named for path in pair if path is not None))
+    more = (request.old,) if isinstance(request, OneDelta) else getattr(request, "deltas", ())
+    return (request.source, *more, *(path for pair in named for path in pair if path is not None))
 
 
 class ProgressState(Answer):
@@ -252,11 +236,12 @@ class Conversion(Answer):
     id: str
     state: State
     done: bool
-    request: ConversionRequest
+    request: JobRequest
     progress: ProgressState | None = None
-    result: Annotated[list[dict[str, Any]], many("TargetReport")] | None = Field(
+    result: Annotated[list[dict[str, Any]], many("TargetReport", "DeltaReport")] | None = Field(
         None,
-        description="The report of each target, with digests (docs/reference/json-output.md, convert); null in listings.",
+        description="The report of each target, with digests (docs/reference/json-output.md, convert), or that of the delta (delta); null in "
+        "listings.",
     )
     result_url: str | None = Field(
         None,
@@ -265,7 +250,7 @@ class Conversion(Answer):
     )
     read_bytes: int | None = Field(
         None,
-        description="Encoded bytes of the source that the successful attempt read, for all targets.",
+        description="Encoded bytes of the source that the successful attempt read, for all targets; null for a delta.",
     )
     error: Annotated[dict[str, Any], one("Problem")] | None = Field(
         None, description="Why it failed."

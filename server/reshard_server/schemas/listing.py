@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BeforeValidator, Field
 
 from reshard_server.schemas.base import Page
-from reshard_server.schemas.conversion import State
+from reshard_server.schemas.job import State
 
 Label = Annotated[str, Field(max_length=321, pattern="^[^=]{1,64}=")]
 

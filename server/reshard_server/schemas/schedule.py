@@ -17,7 +17,13 @@ from reshard_server.schemas.base import (
     RootedPath,
     Whole,
 )
-from reshard_server.schemas.conversion import Size, State, TargetRequests
+from reshard_server.schemas.conversion import TargetRequests
+from reshard_server.schemas.delta import DeltaForm
+from reshard_server.schemas.job import Size, State
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Clock(RequestDocument):
@@ -63,16 +69,37 @@ When = Annotated[
 ]
 
 
+class PublishedVersions(DeltaForm):
+    """Each new step becomes a version of the weights: a delta on the one before, or a full version."""
+
+    anchor_every: Whole = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="Every so many versions one is a full version, from which receivers can begin; with 1 all are.",
+    )
+
+
 class ScheduleBody(RequestDocument):
     """When to convert, and to which targets.
 
     In a target ``{step}`` stands for the step, ``{time}`` for when it was due (20261121T030000Z), and
-    ``{name}`` for the schedule's name.
+    ``{name}`` for the schedule's name. With ``delta`` the one target is ``FOLDER/weight_v{version}``: the number of the version, consecutive
+    from 1.
     """
 
     when: When
     targets: TargetRequests
-    keep: Whole | None = Field(None, ge=1, description="How many outputs of each target to keep.")
+    delta: PublishedVersions | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="Publish each new step as a delta on the version before.",
+    )
+    keep: Whole | None = Field(
+        None,
+        ge=1,
+        description="How many outputs of each target to keep; of versions also those on which they stand.",
+    )
     priority: Whole = Field(0, ge=-100, le=100)
     max_memory: Size | None = None
     workers: Whole | None = Field(None, ge=1, le=256)

@@ -20,6 +20,7 @@ from reshard.surface.answers import (
     recorded_identity,
     starter_document,
     verification,
+    versions_document,
 )
 from reshard_server.worker.plan_picture import MOST_TENSORS, picture
 from reshard_server.worker.throttle import ProgressThrottle
@@ -34,6 +35,10 @@ def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Do
 
 def _inspect(arguments: Document, _: ProgressThrottle) -> Document:
     return inspection(reshard.inspect(**arguments))
+
+
+def _versions(arguments: Document, _: ProgressThrottle) -> Document:
+    return versions_document(arguments["path"], reshard.inspect_versions(**arguments))
 
 
 def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
@@ -102,6 +107,7 @@ def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
 
 _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "inspect": _inspect,
+    "versions": _versions,
     "verify": _verify,
     "fingerprint": _fingerprint,
     "identify": _identify,

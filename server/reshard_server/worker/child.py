@@ -53,6 +53,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     from reshard_server.worker.answer import answer
     from reshard_server.worker.convert import TARGET_BUSY, convert_all
     from reshard_server.worker.fields import field_of
+    from reshard_server.worker.make_delta import publish_version
     from reshard_server.worker.throttle import ProgressThrottle
 
     progress = ProgressThrottle(lambda p: _send_if_read(out, {"progress": p}))
@@ -63,7 +64,8 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     try:
         if "question" in request:
             return {"result": answer(request["question"], request["arguments"], progress)}
-        return {"result": convert_all(request, progress, before_publish)}
+        work = publish_version if "delta" in request else convert_all
+        return {"result": work(request, progress, before_publish)}
     except TARGET_BUSY as error:
         return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}
     except ReshardError as error:

@@ -1,8 +1,8 @@
-"""Converts: the only place of the server that calls the library's ``convert_all``."""
+"""Converts: the only place of the server that calls the library's ``convert_all`` and ``apply``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import reshard
@@ -12,7 +12,7 @@ from reshard.surface.places import locate
 from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
-    from reshard import MultiReport
+    from reshard import ConversionReport
 
 TARGET_BUSY = TargetBusyError
 
@@ -33,7 +33,7 @@ def convert_all(
     warnings: dict[int, str] = {}
     while True:
         try:
-            made = _run(request, warnings.keys(), progress, before_publish)
+            reports, read_bytes = _run(request, warnings.keys(), progress, before_publish)
         except ResumeError as error:
             number = _target_of(error, request)
             if not request["begun"] or number in warnings:
@@ -42,11 +42,11 @@ def convert_all(
                 f"the work of an earlier attempt could not be resumed, so the target was started over: {error}"
             )
         else:
-            reports = [
-                _with_warning(conversion_report(report), warnings.get(number))
-                for number, report in enumerate(made.reports)
+            documents = [
+                with_warning(conversion_report(report), warnings.get(number))
+                for number, report in enumerate(reports)
             ]
-            return {"reports": reports, "read_bytes": made.read_bytes}
+            return {"reports": documents, "read_bytes": read_bytes}
 
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
@@ -55,7 +55,8 @@ def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
     return 0 if error.target is None else paths.index(error.target)
 
 
-def _with_warning(report: dict[str, Any], warning: str | None) -> dict[str, Any]:
+def with_warning(report: dict[str, Any], warning: str | None) -> dict[str, Any]:
+    """The report with one more warning; None for none."""
     return {**report, "warnings": [*report["warnings"], *([warning] if warning else [])]}
 
 
@@ -64,18 +65,23 @@ def _run(
     restarted: Collection[int],
     progress: ProgressThrottle,
     before_publish: Callable[[str], None] | None,
-) -> MultiReport:
+) -> tuple[Sequence[ConversionReport], int]:
+    """The reports, and the encoded bytes that this run read."""
     targets = []
     for number, requested in enumerate(request["targets"]):
         restart = requested.get("restart", False) or number in restarted
         targets.append(reshard.Target(**{**requested, "restart": restart}))
-    return reshard.convert_all(
-        request["source"],
-        targets,
-        unlisted=request["unlisted"],
-        max_memory=request["max_memory"],
-        workers=request["workers"],
-        max_growth=request["max_growth"],
-        progress=progress,
-        before_publish=before_publish,
-    )
+    shared: dict[str, Any] = {
+        **{name: request[name] for name in ("unlisted", "max_memory", "workers", "max_growth")},
+        "progress": progress,
+        "before_publish": before_publish,
+    }
+    if request.get("deltas"):
+        options = {n: value for n, value in request["targets"][0].items() if n != "target"}
+        options["restart"] = targets[0].restart
+        made = reshard.apply(
+            request["source"], request["deltas"], targets[0].target, **options, **shared
+        )
+        return (made,), made.read_bytes
+    all_made = reshard.convert_all(request["source"], targets, **shared)
+    return all_made.reports, all_made.read_bytes

@@ -69,11 +69,15 @@ def _member_for(
 
 def _source_of(request: dict[str, Any]) -> str | None:
     question = request.get("question")
-    if question == "verify" and request["arguments"].get("b"):
-        return None  # either of the two
+    if question == "verify" and (
+        request["arguments"].get("b") or request["arguments"].get("deltas")
+    ):
+        return None  # any of them
+    if request.get("delta") or request.get("deltas"):
+        return None
     return (
         "/checkpoint"
-        if question in ("inspect", "verify", "fingerprint", "identify", "layout")
+        if question in ("inspect", "versions", "verify", "fingerprint", "identify", "layout")
         else "/source"
     )
 

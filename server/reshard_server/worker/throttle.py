@@ -17,7 +17,7 @@ NAME_CHARACTERS = 500
 
 @dataclass
 class ProgressThrottle:
-    """Called after each task; reports at most twice a second, and whenever the stage changes."""
+    """Called after each task; reports at most twice a second, whenever the stage changes, and when all is moved."""
 
     report: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
@@ -25,13 +25,17 @@ class ProgressThrottle:
     _reported_at: float = float("-inf")
     _stage: str = ""
     _resumed: int = 0
+    _is_whole: bool = False
 
     def __call__(self, progress: Progress) -> None:
         now = self.clock()
         if self._first is None:
             self._first = now, progress.moved_bytes
         self._resumed = max(self._resumed, progress.resumed_bytes)
-        if now - self._reported_at >= REPORT_SECONDS or progress.stage != self._stage:
+        was_whole = self._is_whole
+        self._is_whole = progress.moved_bytes >= progress.total_bytes
+        is_news = progress.stage != self._stage or (self._is_whole and not was_whole)
+        if is_news or now - self._reported_at >= REPORT_SECONDS:
             self._reported_at, self._stage = now, progress.stage
             self.report(self._document(progress, now))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from reshard.surface.places import Location, locate
-from reshard_server.schemas.conversion import ConversionRequest, paths_of, targets_of
+from reshard_server.schemas.conversion import JobRequest, paths_of, targets_of
+from reshard_server.schemas.delta import OneDelta
 
 HIDDEN = "(a folder of the server)"
 """Replaces a folder that has no name for the client."""
@@ -95,8 +96,9 @@ class RootNames:
             return self.text(entry)
         if isinstance(entry, dict) and "command" in entry:  # one plan of several
             return self.answer(entry)
-        if isinstance(entry, dict) and isinstance(entry.get("detail"), str):
-            return {**entry, "detail": self.text(entry["detail"])}
+        for said in ("detail", "problem"):  # of a tensor, and of a version
+            if isinstance(entry, dict) and isinstance(entry.get(said), str):
+                return {**entry, said: self.text(entry[said])}
         return entry
 
 
@@ -104,12 +106,12 @@ class RootNames:
 class Wording:
     """Rewrites the messages of one conversion for its client."""
 
-    request: ConversionRequest
+    request: JobRequest
     names: RootNames
 
     @classmethod
     def of(
-        cls, roots: Mapping[str, Location], request: ConversionRequest, links: Path | None = None
+        cls, roots: Mapping[str, Location], request: JobRequest, links: Path | None = None
     ) -> Wording:
         """For a conversion.
 
@@ -131,15 +133,16 @@ class Wording:
         return self.names.problem(document)
 
     def reports(self, reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The reports, with source and target as the request names them."""
+        """The reports, with source and target as the request names them; that of a delta with both checkpoints."""
         return [
-            {
-                **self.names.answer(report),
-                "source": self.request.source,
-                "target": requested.target,
-            }
+            {**self.names.answer(report), **self._read(report), "target": requested.target}
             for report, requested in zip(reports, targets_of(self.request), strict=True)
         ]
+
+    def _read(self, report: dict[str, Any]) -> dict[str, str]:
+        if isinstance(self.request, OneDelta) and "old" in report:
+            return {"old": self.request.old, "new": self.request.new}
+        return {"source": self.request.source}
 
 
 @cache

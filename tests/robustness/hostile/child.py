@@ -83,9 +83,9 @@ def run_case(seed: int, specimens: Path, work: Path, watch: Watch, tell: Tell) -
 
 
 def _is_of(target: str, name: str, seen: Seen) -> bool:
-    """Whether a file or folder is the target, or one of the files of a prefix that was written."""
+    """Whether a file or folder is the target, or one of the files of a prefix that was written, or the one that names it."""
     is_made = seen.outcomes.get("convert") == "ok"
-    return name == target or (is_made and name.startswith(f"{target}."))
+    return name == target or (is_made and name.startswith((f"{target}.", "checkpoint")))
 
 
 def _remove(folder: Path) -> None:

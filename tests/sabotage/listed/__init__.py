@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.sabotage.listed import arrays, conversion, deltas, engine, formats, maps, storage
+from tests.sabotage.listed import (
+    arrays,
+    conversion,
+    deltas,
+    engine,
+    formats,
+    in_place,
+    maps,
+    storage,
+)
 from tests.sabotage.sabotage import Sabotage
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -13,4 +22,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *arrays.SABOTAGES,
     *maps.SABOTAGES,
     *deltas.SABOTAGES,
+    *in_place.SABOTAGES,
 )

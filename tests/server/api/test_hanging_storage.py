@@ -19,7 +19,7 @@ def test_looks_are_answered_while_checks_hang(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = served.create()
-    usual, back, many = conversion_job.check_conversion, threading.Event(), services.LOOKERS + 1
+    usual, back, many = conversion_job.check_job, threading.Event(), services.LOOKERS + 1
     hanging = threading.Semaphore(0)
 
     def hangs(*arguments: Any) -> None:
@@ -27,7 +27,7 @@ def test_looks_are_answered_while_checks_hang(
         assert back.wait(300)
         usual(*arguments)
 
-    monkeypatch.setattr(conversion_job, "check_conversion", hangs)
+    monkeypatch.setattr(conversion_job, "check_job", hangs)
     with ThreadPoolExecutor(many + 1) as clients:
         asked = [clients.submit(served.create, target=f"data/t{n}") for n in range(many)]
         try:

@@ -313,3 +313,56 @@ def test_the_overview(served: Served, ann: Browser, signed_in: Callable[[str], B
 def test_what_is_no_page(served: Served, ann: Browser, path: str) -> None:
     ann.go(path.format(id=served.create()))
     assert ann.status in (404, 405)
+
+
+DELTA = {
+    "old": "data/published/weight_v000001",
+    "new": "data/run/2",
+    "target": "data/published/weight_v000002",
+}
+DELTA_REPORT = {
+    "command": "delta", **DELTA, "version": "000002", "base_version": "000001", "encoding": "xor", "checksum": "xxh3-128",
+    "all_tensors": 3, "total_bytes": 1 << 20, "stored_bytes": 2048, "base_digest": "aa11", "target_digest": "bb22", "seconds": 1.5,
+    "base_identity": "", "target_identity": "", "warnings": ["say this"], "tensors": [
+        {"name": HOSTILE, "dtype": "bfloat16", "shape": [64, 32], "nbytes": 4096, "elements": 2048, "changed": 2, "stored_bytes": 96,
+         "file": "model-00000-of-00001.safetensors"},
+    ],
+}  # fmt: skip
+
+
+def test_a_delta_waits_and_ends(served: Served, ann: Browser) -> None:
+    made = served.ask("POST", "/v1/deltas", json={**DELTA, "or_full": True}).json()
+    page = ann.go(f"/conversions/{made['id']}")
+    assert page.headings[0] == (1, "Delta to data/published/weight_v000002")
+    assert not [link for link in page.links if link.endswith("/plan?target=0")]
+    claims.finish(served.db, begun(served.db, made["id"]), "succeeded", result=[DELTA_REPORT])
+    page = ann.go(f"/conversions/{made['id']}")
+    for words in (
+        "1 of 3 tensors changed, 2.00 KiB for 1.00 MiB", "which stands on the version 000001", "2 of 2,048", "0.0977 %", "say this", HOSTILE,
+    ):  # fmt: skip
+        assert words in page.text
+    assert "/versions?path=data/published/weight_v000002" in page.links
+    assert "<script>" not in page.html
+    assert not [link for link in page.links if "new-conversion?again" in link]
+    assert "Delete the record" in page.text
+    listed = ann.go("/conversions").text
+    assert "from data/run/2" in listed
+    assert (
+        served.ask("GET", f"/v1/conversions/{made['id']}/events").text.count('"tensor_count": 1')
+        == 1
+    )
+
+
+def test_a_delta_has_no_plan(served: Served, ann: Browser) -> None:
+    made = served.ask("POST", "/v1/deltas", json=DELTA).json()
+    page = ann.go(f"/conversions/{made['id']}/plan")
+    assert (
+        f"there is no plan of the conversion {made['id']}, which makes or applies deltas; see its page"
+        in page.text
+    )
+
+
+def test_deltas_over_a_source_are_shown(served: Served, ann: Browser) -> None:
+    new = served.create(deltas=["data/published/weight_v000002"])
+    page = ann.go(f"/conversions/{new}")
+    assert "with 1 delta over it: data/published/weight_v000002" in page.text

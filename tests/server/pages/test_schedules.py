@@ -172,3 +172,15 @@ def test_what_is_rarely_needed_is_folded(served: Served, ann: Browser) -> None:
 def test_a_problem_leads_on(ann: Browser) -> None:
     for path in ("/nothing", "/schedules/none"):
         assert {"/conversions", "/schedules", "/layouts"} <= set(ann.go(path).links)
+
+
+def test_a_schedule_of_versions_links_to_them(served: Served, ann: Browser) -> None:
+    body = {
+        "when": {"directory": "data/run"},
+        "targets": [{"target": "data/{name}/weight_v{version}", "to": "safetensors"}],
+        "delta": {"anchor_every": 4},
+    }
+    assert served.ask("PUT", "/v1/schedules/rl", json=body).status_code == 201
+    page = ann.go("/schedules/rl")
+    assert "every 4 versions a full one" in page.text
+    assert "/versions?path=data/rl" in page.links

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import obstore
 import pytest
 from reshard_server.db.conversions import claims
@@ -11,12 +12,14 @@ from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.run_now import run_now
 
+import reshard
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
 from tests.server.bucket_roots import MARKER, PREFIX, delete, keys_below, mark, put
 from tests.server.claimed import claimed
 from tests.server.schedules.bench import Bench
+from tests.server.schedules.carrying_out import carry_out
 
 TO_DISK: dict[str, Any] = {"targets": [{"target": "other/out/{step}"}], "token": "root"}
 
@@ -225,3 +228,22 @@ def test_a_removal_that_fails_is_finished_later(in_bucket: Bench, bucket: Bucket
     in_bucket.settle()
     assert outputs(bucket) == {"2"}
     assert schedule_outputs.being_removed(in_bucket.db) == []
+
+
+def test_versions_are_published_and_removed_in_a_bucket(
+    in_bucket: Bench, bucket: Bucket, root_url: str
+) -> None:
+    in_bucket.put(
+        targets=[{"target": "data/published/weight_v{version}", "to": "safetensors"}],
+        delta={"anchor_every": 3},
+        keep=1,
+    )
+    for step in range(1, 5):
+        reshard.save(f"{root_url}/run/{step}", {"w": np.arange(64.0) + step})
+        in_bucket.tick()
+        carry_out(in_bucket, str(step))
+        in_bucket.settle()
+        names = [one.name for one in reshard.inspect_versions(f"{root_url}/published")]
+        # The newest, and those on which it stands: the third stands on both before it.
+        assert names == [f"weight_v{n:06}" for n in range(1 if step < 4 else 4, step + 1)]
+    assert not keys_below(bucket, f"{PREFIX}/published/weight_v000003")

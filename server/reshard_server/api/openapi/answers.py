@@ -14,6 +14,7 @@ from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from reshard import DeltaReport, DeltaTensor, VersionInfo
 from reshard.documents.checkpoints import (
     FingerprintAnswer,
     IdentityAnswer,
@@ -25,6 +26,14 @@ from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.documents.reports import TargetReport
 from reshard.documents.shared import ONLY_COMMANDS, PlannedRequests
 from reshard_server.schemas.base import RootedPath, one
+
+
+class Versions(Struct, frozen=True):
+    """The versions of weights in a folder, by their numbers."""
+
+    uri: str
+    versions: tuple[VersionInfo, ...]
+
 
 Part = Callable[[type[Struct]], Any]
 """What stands for a document within another one."""
@@ -87,9 +96,8 @@ def _model(
         else:
             members[name] = (Annotated[_typed(kind, part), said], _default(field))
     title = document.__name__.removesuffix("Document")
-    return create_model(
-        title, __base__=base, __module__=__name__, __doc__=document.__doc__, **members
-    )
+    said, _, _ = (document.__doc__ or "").partition("\n\n")
+    return create_model(title, __base__=base, __module__=__name__, __doc__=said, **members)
 
 
 def _typed(kind: Any, part: Part) -> Any:
@@ -122,7 +130,16 @@ def _default(field: FieldInfo) -> Any:
     return None if field.default is UNSET else field.default
 
 
-MARKED = {"TargetReport": model_of(TargetReport)}
+MARKED = {
+    "TargetReport": model_of(TargetReport),
+    "DeltaReport": _model(
+        DeltaReport,
+        LibraryDocument,
+        "delta",
+        model_of,
+        {"tensors": list[model_of(DeltaTensor)]},  # type: ignore[misc]
+    ),
+}
 """The models that schemas name by ``MODEL_MARK``, by their names."""
 
 INSPECTION = answer_of(Inspection, "inspect", uri=RootedPath)
@@ -130,6 +147,7 @@ VERIFICATION = answer_of(VerificationAnswer, "verify", a=RootedPath, b=RootedPat
 FINGERPRINT = answer_of(FingerprintAnswer, "fingerprint", uri=RootedPath)
 IDENTITY = answer_of(IdentityAnswer, "identify", uri=RootedPath)
 LAYOUT = answer_of(LayoutAnswer, "layout", file=str, source=RootedPath)
+VERSIONS = answer_of(Versions, "inspect", uri=RootedPath)
 _REQUESTS: Any = _typed(PlannedRequests | None, model_of)
 PLAN = answer_of(PlanAnswer, "plan", source=RootedPath, target=RootedPath, requests=_REQUESTS)
 MULTI_PLAN = answer_of(

@@ -77,6 +77,7 @@ def describe(app: FastAPI) -> None:
 
 TAGS = {
     "conversions": "Start, watch, cancel and retry conversions.",
+    "deltas": "What differs between two versions of weights, published for serving.",
     "plans": "What a conversion would do and cost; no data are moved.",
     "checkpoints": "Checkpoints below the storage roots.",
     "layouts": "Named layouts; every version is kept.",

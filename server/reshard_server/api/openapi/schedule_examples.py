@@ -24,12 +24,25 @@ NIGHTLY: dict[str, Any] = {
     "keep": 7,
 }
 
+VERSIONS: dict[str, Any] = {
+    "when": {"directory": "data/run7/checkpoints"},
+    "targets": [
+        {"target": "data/published/weight_v{version}", "to": "safetensors", "map": "to_hf"}
+    ],
+    "delta": {"anchor_every": 20},
+    "keep": 10,
+}
+
 BODIES: dict[str, Example] = {
     "each_step": {
         "summary": "Each step that is a multiple of 1000; keeps the last three outputs",
         "value": EACH_STEP,
     },
     "nightly": {"summary": "Every night at three, UTC", "value": NIGHTLY},
+    "versions": {
+        "summary": "Each new step as a delta on the version before, for serving",
+        "value": VERSIONS,
+    },
 }
 
 RUN_NOW: dict[str, Example] = {

@@ -31,9 +31,9 @@ from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,
-    ConversionRequest,
-    State,
+    JobRequest,
 )
+from reshard_server.schemas.job import State
 
 _C = CONVERSIONS.c
 _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ended_at")
@@ -60,6 +60,7 @@ class Filters:
         source_part: text anywhere in the source; ASCII letters match in any case.
         label_key: key of a label, with any value.
         created_after, created_before: seconds since 1970; the first inclusive, the second exclusive.
+        is_delta: only deltas, or only what is none.
     """
 
     token: str | None = None
@@ -71,6 +72,7 @@ class Filters:
     created_before: float | None = None
     source_part: str | None = None
     label_key: str | None = None
+    is_delta: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,12 @@ class New:
     """
 
     token: str
-    request: ConversionRequest
+    request: JobRequest
     schedule: str | None = None
 
 
 def create(
-    db: sa.Engine, *, token: str, request: ConversionRequest, schedule: str | None = None
+    db: sa.Engine, *, token: str, request: JobRequest, schedule: str | None = None
 ) -> Conversion:
     """Records a queued conversion."""
     with db.begin() as connection:
@@ -115,7 +117,7 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
     return list(map(conversion_of, made))
 
 
-def _row(new: New, request: ConversionRequest, now: float) -> dict[str, Any]:
+def _row(new: New, request: JobRequest, now: float) -> dict[str, Any]:
     return {
         "id": _new_id(now),
         "token": new.token,
@@ -179,7 +181,7 @@ def page(
 
 def _listing(filters: Filters) -> dict[str, Any]:
     """What a page token is bound to; without newer filters that are not used, for servers of the previous version."""
-    newer = ("source_part", "label_key")
+    newer = ("source_part", "label_key", "is_delta")
     return {k: v for k, v in asdict(filters).items() if k not in newer or v is not None}
 
 
@@ -276,6 +278,9 @@ def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
         conditions.append(_C.source.icontains(filters.source_part, autoescape=True))
     if filters.label_key is not None:
         conditions.append(_has_label(filters.label_key))
+    if filters.is_delta is not None:
+        old = _C.request["old"].as_string()
+        conditions.append(old.is_not(None) if filters.is_delta else old.is_(None))
     if filters.schedule is not None:
         conditions.append(_C.schedule == filters.schedule)
     if filters.created_after is not None:

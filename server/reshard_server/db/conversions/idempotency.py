@@ -14,7 +14,7 @@ from reshard_server.db.conversions.conversions import New, count_queued, get_man
 from reshard_server.db.documents import canonical_text
 from reshard_server.db.tables import IDEMPOTENCY
 from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
-from reshard_server.schemas.conversion import Conversion, ConversionRequest
+from reshard_server.schemas.conversion import Conversion, JobRequest
 
 KEPT_SECONDS = 7 * 24 * 3600
 """How long a key is remembered."""
@@ -34,9 +34,9 @@ class Submission:
     """
 
     token: str
-    request: ConversionRequest
+    request: JobRequest
     key: str | None = None
-    sent: ConversionRequest | None = None
+    sent: JobRequest | None = None
 
     @property
     def hash(self) -> str:
@@ -44,7 +44,7 @@ class Submission:
         return request_hash(self.sent or self.request)
 
 
-def request_hash(request: ConversionRequest) -> str:
+def request_hash(request: JobRequest) -> str:
     """A digest that is equal for every way to write the same request."""
     text = canonical_text(request.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,15 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 from reshard_server.db.other_versions import read, unreadable
 from reshard_server.schemas.conversion import (
     Conversion,
-    ConversionRequest,
+    JobRequest,
     ProgressState,
-    State,
     result_url,
 )
+from reshard_server.schemas.job import State
 
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
-_REQUEST: TypeAdapter[ConversionRequest] = TypeAdapter(ConversionRequest)
+_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
 def conversion_of(row: sa.Row[Any]) -> Conversion:
@@ -31,7 +31,7 @@ def conversion_of(row: sa.Row[Any]) -> Conversion:
         raise unreadable(what) from error
 
 
-def _conversion(row: sa.Row[Any], request: ConversionRequest) -> Conversion:
+def _conversion(row: sa.Row[Any], request: JobRequest) -> Conversion:
     return Conversion(
         id=row.id,
         state=row.state,

@@ -103,6 +103,14 @@ def has_running(connection: sa.Connection, schedule: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
+def is_busy(connection: sa.Connection, schedule: str) -> bool:
+    """Whether a conversion of the schedule has not ended, or what came of it is not settled yet."""
+    unsettled = sa.select(sa.func.count()).where(
+        _R.schedule == schedule, _R.settled == OPEN, _R.outcome == "started"
+    )
+    return has_running(connection, schedule) or bool(connection.execute(unsettled).scalar())
+
+
 def note(
     connection: sa.Connection,
     schedule: str,

@@ -190,6 +190,11 @@ def next_due(db: sa.Engine, now: float) -> float | None:
         return connection.execute(query).scalar()
 
 
+def lock(connection: sa.Connection, name: str) -> None:
+    """Keeps other transactions from locking or changing the schedule until this one ends."""
+    connection.execute(SCHEDULES.update().where(_S.name == name).values(revision=_S.revision))
+
+
 def advance(connection: sa.Connection, before: StoredSchedule, next_at: float) -> bool:
     """Moves ``next_at``, which wins the tick; False if another process won it, or the schedule changed."""
     change = SCHEDULES.update().where(

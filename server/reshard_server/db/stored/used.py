@@ -10,11 +10,13 @@ import sqlalchemy as sa
 from reshard.surface.options import recipe_names
 from reshard_server.db.stored.kinds import KINDS, MAP, StoredKind
 from reshard_server.schemas.conversion import (
-    ConversionRequest,
+    JobRequest,
+    OneTarget,
     SeveralTargets,
     TargetRequest,
     targets_of,
 )
+from reshard_server.schemas.delta import OneDelta
 
 LARGEST_VERSION = 2**31 - 1
 USE_KEY = 7_265_736_861_726_403
@@ -24,9 +26,7 @@ Pins = Mapping[str, Mapping[str, str]]
 """The newest ``name@version`` of each name, by kind."""
 
 
-def pin_stored(
-    connection: sa.Connection, requests: Sequence[ConversionRequest]
-) -> list[ConversionRequest]:
+def pin_stored(connection: sa.Connection, requests: Sequence[JobRequest]) -> list[JobRequest]:
     """The requests with each stored name replaced by ``name@version``, the newest version now.
 
     So a conversion is carried out with the version that it shows. An unknown name stays as it is.
@@ -43,8 +43,8 @@ def pin_stored(
     )
 
 
-def _name(kind: StoredKind, requested: TargetRequest) -> str | None:
-    return kind.name_in(getattr(requested, kind.noun))
+def _name(kind: StoredKind, requested: TargetRequest | OneDelta) -> str | None:
+    return kind.name_in(getattr(requested, kind.noun, None))
 
 
 def _newest(connection: sa.Connection, kind: StoredKind, names: set[str]) -> dict[str, str]:
@@ -59,14 +59,16 @@ def _newest(connection: sa.Connection, kind: StoredKind, names: set[str]) -> dic
     return {row.name: f"{row.name}@{row.version}" for row in connection.execute(newest)}
 
 
-def _pinned(request: ConversionRequest, pins: Pins) -> ConversionRequest:
+def _pinned(request: JobRequest, pins: Pins) -> JobRequest:
     if isinstance(request, SeveralTargets):
         targets = tuple(_with_pins(requested, pins) for requested in request.targets)
         return request.model_copy(update={"targets": targets})
+    if isinstance(request, OneDelta):  # one branch for each type that mypy must tell apart
+        return _with_pins(request, pins)
     return _with_pins(request, pins)
 
 
-G = TypeVar("G", bound=TargetRequest)
+G = TypeVar("G", TargetRequest, OneTarget, OneDelta)
 
 
 def _with_pins(requested: G, pins: Pins) -> G:

@@ -24,7 +24,9 @@ from reshard_server.pages.wording import targets_text
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId, visible
 from reshard_server.resources.resource import listed_token
-from reshard_server.schemas.conversion import Conversion, State, targets_of
+from reshard_server.schemas.conversion import Conversion, targets_of
+from reshard_server.schemas.delta import OneDelta
+from reshard_server.schemas.job import State
 from reshard_server.schemas.listing import ConversionQuery
 from reshard_server.services import Services
 
@@ -128,8 +130,19 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     return RedirectResponse("/conversions", 303)
 
 
+def _has_plan(found: Conversion) -> bool:
+    """Whether plans are made of such a request."""
+    return not isinstance(found.request, OneDelta) and not getattr(found.request, "deltas", ())
+
+
 def _shown(found: Conversion) -> dict[str, Any]:
-    return {"conversion": found, "targets": targets_of(found.request), "most_tensors": MOST_TENSORS}
+    return {
+        "conversion": found,
+        "targets": targets_of(found.request),
+        "is_delta": isinstance(found.request, OneDelta),
+        "has_plan": _has_plan(found),
+        "most_tensors": MOST_TENSORS,
+    }
 
 
 @ROUTER.get("/{id}/plan")
@@ -143,6 +156,12 @@ async def show_plan(
 ) -> Response:
     """Plans the conversion again from the present source; if that fails, the page says why."""
     requested = targets_of(found.request)
+    if not _has_plan(found):
+        raise ProblemError(
+            NOT_FOUND,
+            f"there is no plan of the conversion {found.id}, which makes or applies deltas; see its page",
+            "id",
+        )
     if target >= len(requested):
         raise ProblemError(
             NOT_FOUND,

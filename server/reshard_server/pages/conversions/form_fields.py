@@ -13,15 +13,8 @@ from reshard.surface.options import CHANGES, OUTPUT
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
-from reshard_server.schemas.conversion import (
-    DECLARED,
-    Labels,
-    OneTarget,
-    Pairs,
-    Patterns,
-    Seconds,
-    TargetRequest,
-)
+from reshard_server.schemas.conversion import DECLARED, OneTarget, TargetRequest
+from reshard_server.schemas.job import Labels, Pairs, Patterns, Seconds
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _REPLACEMENTS = {"rename": "NEW", "cast": "DTYPE"}

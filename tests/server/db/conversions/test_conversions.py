@@ -19,9 +19,9 @@ from reshard_server.schemas.conversion import (
     OneTarget,
     ProgressState,
     SeveralTargets,
-    State,
     TargetRequest,
 )
+from reshard_server.schemas.job import State
 from reshard_server.settings import Settings
 
 from tests.server.by_state import of_states

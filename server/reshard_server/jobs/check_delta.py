@@ -1,0 +1,81 @@
+"""Checks the request of a delta before it is accepted; neither checkpoint is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reshard import check_arguments
+from reshard.errors import PlanError, ReshardError
+from reshard.surface.places import version_of_name, version_text
+from reshard.surface.words import parse_bytes
+from reshard_server.auth.tokens import Caller
+from reshard_server.db.stored.kinds import MAP
+from reshard_server.errors.problems import problem_of
+from reshard_server.jobs.check_request import (
+    Checking,
+    check_conversion,
+    check_limits,
+    check_seconds,
+    content_of,
+    field_of,
+    for_field,
+    refuse_overlap,
+)
+from reshard_server.schemas.conversion import JobRequest
+from reshard_server.schemas.delta import OneDelta
+
+RULES = ("select", "drop", "rename", "cast", "sizes", "reverse")
+
+
+def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
+    """Raises ProblemError for the first wrong member of a conversion's or a delta's request."""
+    if isinstance(request, OneDelta):
+        _check_delta(serving, caller, request)
+    else:
+        check_conversion(serving, caller, request)
+
+
+def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:
+    read = {"old": request.old, "new": request.new}
+    places = {}
+    for name, path in read.items():
+        with for_field(f"/{name}"):
+            places[name] = serving.roots.readable(caller, path)
+    with for_field("/target"):
+        target = serving.roots.writable(caller, request.target)
+        for name, path in read.items():
+            refuse_overlap(places[name], target, path, request.target)
+        version = version_of_name(request.target.rpartition("/")[2])
+        if version is None or version == 0:
+            raise PlanError(
+                f"the target {request.target[-200:]!r} should have the name of a version from 1, weight_v and at least six digits, by which "
+                "receivers find it; name it such as weight_v000007"
+            )
+    with for_field("/base_version"):
+        if request.base_version is not None and request.base_version >= version:
+            raise PlanError(
+                f"base_version is {request.base_version}, but the target is the version {version_text(version)}, which stands on an earlier one; "
+                "give an earlier base version, or leave it out"
+            )
+    with for_field("/map"):
+        mapped = content_of(serving, MAP, request.map)
+    members: dict[str, Any] = {name: getattr(request, name) for name in RULES}
+    members = {"map": mapped, **{name: value for name, value in members.items() if value}}
+    ceiling = serving.settings.max_memory
+    try:
+        check_arguments(max_memory=ceiling, to="safetensors", **members)
+    except ReshardError as error:
+        raise problem_of(error, field_of(members, "", ceiling)) from error
+    with for_field("/file_bytes"):
+        if request.file_bytes is not None:
+            _check_size(request.file_bytes)
+    check_limits(serving, request.max_memory, request.workers)
+    check_seconds(serving.settings, request)
+
+
+def _check_size(size: str | int) -> None:
+    nbytes = parse_bytes(size) if isinstance(size, str) else size
+    if nbytes < 1:
+        raise PlanError(
+            f"file_bytes is {size!r}; expected at least 1 byte of payloads in one file, such as 1GiB"
+        )
