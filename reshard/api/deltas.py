@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from msgspec.structs import replace
 
 from reshard.arguments import (
+    DeltaChecksum,
+    DeltaEncoding,
     bytes_of,
     changes_of,
     check_choice,
@@ -30,13 +32,6 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
-
-DeltaEncoding = Literal["xor", "overwrite", "xor-shuffled"]
-"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
-bytes of elements before the high ones, which only reshard reads."""
-
-DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
-"""The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
 
 
 def delta(

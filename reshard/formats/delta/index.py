@@ -31,10 +31,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from msgspec import Struct
 
+from reshard.arguments import DeltaEncoding
 from reshard.errors import FormatError
 from reshard.formats.delta.checksums import CHECKSUMS, Checksum
 from reshard.formats.delta.index_values import by_name, checked_digest, damaged_index, payload_file
@@ -46,7 +47,7 @@ from reshard.formats.delta.listed_tensors import (
 )
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 
-Encoded = Literal["xor", "overwrite", "xor-shuffled"]
+Encoded = DeltaEncoding
 
 ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
 
