@@ -22,8 +22,6 @@ from reshard.api.conversion import (
     plan_all,
 )
 from reshard.api.deltas import (
-    DeltaChecksum,
-    DeltaEncoding,
     apply,
     apply_in_place,
     clean_versions,
@@ -44,7 +42,7 @@ from reshard.api.inspection import (
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, commit, convert_part, doctor
 from reshard.api.verification import diff, fingerprint, verify
-from reshard.arguments import MissingChunks, Unlisted
+from reshard.arguments import DeltaChecksum, DeltaEncoding, MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, IdentityMode, Target
 from reshard.errors import (
     CheckpointWarning,

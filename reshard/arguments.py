@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     CastRules = Sequence[tuple[DTypeLike, DTypeLike]] | Mapping[Any, DTypeLike]
     """From patterns, or dtypes, to dtypes."""
 
+DeltaEncoding = Literal["xor", "overwrite", "xor-shuffled"]
+"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
+bytes of elements before the high ones, which only reshard reads."""
+
+DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
+"""The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
+
 
 def path_of(what: str, path: Path) -> str:
     """A path as text; StorageError for anything that is not a path."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from msgspec.structs import replace
 
 from reshard.arguments import (
+    DeltaChecksum,
+    DeltaEncoding,
     bytes_of,
     changes_of,
     check_choice,
@@ -30,13 +32,6 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
-
-DeltaEncoding = Literal["xor", "overwrite", "xor-shuffled"]
-"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
-bytes of elements before the high ones, which only reshard reads."""
-
-DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
-"""The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
 
 
 def delta(
@@ -86,8 +81,9 @@ def delta(
         again: an earlier call with the same arguments may have published the version before it was killed. Then both are read again, the version
             is compared with what this call would publish, and stays.
 
-    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due;
-    VerificationError where the base version lies beside ``target`` as a delta and ``old`` is not what it gives;
+    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due; also where
+    ``old`` may be either a step or converted already; VerificationError where tensors of ``new`` differ that the map says are equal, and where the
+    base version lies beside ``target`` as a delta and ``old`` is not what it gives;
     SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP

@@ -77,9 +77,13 @@ def compare_sides(
     payloads: Sequence[TensorPayload],
     limits: Limits,
     lanes: int,
+    open_bytes: int,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Reads every tensor of both sides once, if its chunks allow it, and finishes the payload of each; ``payloads`` in the order of the tensors."""
+    """Reads every tensor of both sides once, if its chunks allow it, and finishes the payload of each; ``payloads`` in the order of the tensors.
+
+    ``open_bytes``: of memory, beside those of ``limits``, which what is open takes. Raises MemoryBudgetError where a chunk does not fit.
+    """
     olds = old.tensors
     pairs = {
         made.spec.name: _Pair(olds[made.spec.name], made, payload)
@@ -90,18 +94,31 @@ def compare_sides(
     most = (limits.max_memory - lanes * _COMPRESSING_BYTES) // _SHARE
     reading = replace(limits, max_memory=limits.max_memory - 2 * most)
     comparing = _Comparing(old.reader, new.reader, pairs, reading, lanes)
+    share = reading.max_memory // lanes
     streamed = {
         name
         for name, pair in pairs.items()
-        if is_streamed(old.reader, pair.old, most // lanes)
-        and is_streamed(new.reader, pair.new, most // lanes)
+        if is_streamed(old.reader, pair.old, most // lanes, share)
+        and is_streamed(new.reader, pair.new, most // lanes, share)
     }
     lone = [pairs[name] for name in pairs if name in streamed]
     others = [pairs[name] for name in pairs if name not in streamed]
-    for found in (comparing.in_lanes(lone, most // lanes), comparing.in_rounds(others, most)):
-        with closing(found) as windows:  # no thread goes on after an error: the spool is closed
-            for window in windows:
-                tell(window.spec.name, 2 * window.nbytes)
+    try:
+        for found in (comparing.in_lanes(lone, most // lanes), comparing.in_rounds(others, most)):
+            with closing(found) as windows:  # no thread goes on after an error: the spool is closed
+                for window in windows:
+                    tell(window.spec.name, 2 * window.nbytes)
+    except MemoryBudgetError as error:
+        raise _too_little(error, limits, open_bytes) from error
+
+
+def _too_little(error: MemoryBudgetError, limits: Limits, open_bytes: int) -> MemoryBudgetError:
+    """The same of the whole memory, at least half of which reads."""
+    smallest = open_bytes + 2 * max(error.smallest_bytes, limits.max_memory // 2)
+    return MemoryBudgetError(
+        f"{error}; the windows of both sides and what is open take the rest: allow {-(-smallest // MIB)}MiB in all",
+        smallest_bytes=smallest,
+    )
 
 
 class _Comparing(Struct, frozen=True):

@@ -22,9 +22,10 @@ from reshard.engine.decode.box_stream import BoxStream
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.decode.stream_plan import Streaming, plan_stream
 from reshard.engine.limits import Limits
-from reshard.errors import VerificationError
+from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, opaque_dtype
 from reshard.geometry.grid import Index, row_major_number
@@ -59,9 +60,9 @@ def fill_windows(
     recorded of it.
     """
     wanted = _placed(made, windows, memory)
-    streamed = [one for one in wanted if is_streamed(reader, one.made, one.window.nbytes)]
+    most = limits.max_memory // limits.workers
+    streamed = [one for one in wanted if is_streamed(reader, one.made, one.window.nbytes, most)]
     with ThreadPoolExecutor(limits.workers, "reshard.delta") as threads:
-        most = limits.max_memory // limits.workers
         for _ in threads.map(lambda one: _stream(reader, one, most), streamed):
             pass
     if others := [one for one in wanted if one not in streamed]:
@@ -94,8 +95,9 @@ def _placed(
     return wanted
 
 
-def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int) -> bool:
-    """Whether the tensor is one of the source, whole and in its order, of which windows of so many bytes can be read alone."""
+def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int, max_memory: int) -> bool:
+    """Whether the tensor is one of the source, whole and in its order, of which one thread can read windows of so many bytes alone, in its
+    share of the memory."""
     if len(made.pieces) != 1:
         return False
     (piece,) = made.pieces
@@ -106,7 +108,16 @@ def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int) -> bool:
     is_same = piece.source_box == full and stored.spec.shape == made.spec.shape
     is_in_order = piece.axis_order == tuple(range(full.rank))
     is_alone = window_bytes >= made.spec.nbytes or is_seekable(stored.encoding)
-    return is_same and is_in_order and is_alone
+    return is_same and is_in_order and is_alone and _fits(stored, made, piece.saturate, max_memory)
+
+
+def _fits(stored: StoredTensor, made: MappedTensor, saturate: bool, max_memory: int) -> bool:
+    streaming = Streaming(stored, Box.full(made.spec.shape), made.spec.dtype, saturate)
+    try:
+        plan_stream(streaming, max_memory)
+    except MemoryBudgetError:
+        return False
+    return True
 
 
 def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:

@@ -38,15 +38,16 @@ from reshard.formats.delta.index import (
     is_delta,
     parse_index,
     render_index,
-    tensors_digest,
     version_text,
 )
+from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
+from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from reshard.storage.local.spool import Spool
 from reshard.storage.local.target_checks import refuse_overlap
@@ -97,7 +98,11 @@ def make_delta(
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
     old, new = delta_sides(
-        open_reader(request.old), open_reader(request.new), request.given, request.changes
+        open_reader(request.old),
+        open_reader(request.new),
+        request.given,
+        request.changes,
+        request.old.root,
     )
     for made in new.mapping.tensors:
         refuse_wrapping(request.encoding, made.spec)
@@ -106,7 +111,9 @@ def make_delta(
     lanes = lanes_within(limits, left)
     budget = replace(limits, max_memory=left)
     if is_there:
-        return _compared_with_published(old, new, request, recorded, place, budget, lanes, progress)
+        return _compared_with_published(
+            old, new, request, recorded, place, budget, lanes, limits.max_memory - left, progress
+        )
     with held_target(place) as transaction:
         _refuse_other_runs(place, transaction.left_by())
         try:
@@ -115,7 +122,17 @@ def make_delta(
             with closing(Spool(_spool_folder(place))) as spool:
                 transaction.begin(_MADE_BY)
                 transaction.close()
-                payloads = _payloads(old, new, request, recorded, spool, budget, lanes, progress)
+                payloads = _payloads(
+                    old,
+                    new,
+                    request,
+                    recorded,
+                    spool,
+                    budget,
+                    lanes,
+                    limits.max_memory - left,
+                    progress,
+                )
                 files = payload_files([one for one in payloads if one.changed], request.file_bytes)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
@@ -146,6 +163,7 @@ def _payloads(
     spool: Spool,
     limits: Limits,
     lanes: int,
+    open_bytes: int,
     progress: Callable[[Progress], None] | None,
 ) -> list[TensorPayload]:
     """What every tensor becomes, compared and compressed."""
@@ -153,7 +171,8 @@ def _payloads(
         payload_of(request.encoding, made.spec, request.checksum, spool, recorded.are_there)
         for made in new.mapping.tensors
     ]
-    compare_sides(old, new, payloads, limits, lanes, progress)
+    refuse_unequal(new.reader, new.mapping.equal, {}, limits)
+    compare_sides(old, new, payloads, limits, lanes, open_bytes, progress)
     check_identified_bytes(recorded, (old, new), payloads)
     return payloads
 
@@ -166,13 +185,16 @@ def _compared_with_published(
     place: Location,
     limits: Limits,
     lanes: int,
+    open_bytes: int,
     progress: Callable[[Progress], None] | None,
 ) -> DeltaReport:
     """The report of the version that an earlier run of this request published. Raises TargetExistsError if it is another one."""
     started = time.monotonic()
     version, base_version = _versions(request, place)
     with closing(Spool(None)) as spool:
-        payloads = _payloads(old, new, request, recorded, spool, limits, lanes, progress)
+        payloads = _payloads(
+            old, new, request, recorded, spool, limits, lanes, open_bytes, progress
+        )
         files = payload_files([one for one in payloads if one.changed], request.file_bytes)
         index = _index(request, version, base_version, recorded, payloads, files)
     if render_index(index) != read_bytes(place / INDEX_NAME, what="the index"):
@@ -193,7 +215,7 @@ def _versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
     version = version_of_name(place.name)
     if version is None:
         raise PlanError(
-            f"the target {str(place)!r} should have the name of a version, weight_v and at least six digits, by which receivers find it; name it "
+            f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs them, by which receivers find it; name it "
             "such as weight_v000007"
         )
     base = request.base_version

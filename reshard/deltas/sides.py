@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from reshard.errors import PlanError, ReshardError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import Leaf
-from reshard.formats.delta.index import ListedTensor
+from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
@@ -24,6 +25,7 @@ from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors
 from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
+from reshard.storage.location import Location
 
 _FULL_VERSION = "a delta changes bytes and nothing else: publish a full version (reshard convert)"
 
@@ -47,31 +49,63 @@ class DeltaSide(Struct, frozen=True):
 
 
 def delta_sides(
-    old: Reader, new: Reader, given: GivenMap | None, changes: Changes
+    old: Reader, new: Reader, given: GivenMap | None, changes: Changes, old_root: Location
 ) -> tuple[DeltaSide, DeltaSide]:
     """Both sides, with the same tensors in the same order.
 
-    OLD is taken as it is where it has the tensors that are made of NEW, else the same rules are applied to it.
+    OLD is taken as it is where it was converted already, else the same rules are applied to it.
 
-    Raises PlanError where the rules do not fit NEW, and where the tensors differ in name, dtype or shape; FormatError for what
-    safetensors files cannot hold.
+    Raises PlanError where the rules do not fit NEW, where the tensors differ in name, dtype or shape, and where OLD may be either; FormatError
+    for what safetensors files cannot hold.
     """
     made = _made(new, given, changes)
     _refuse_unknown(made)
     kept = _made(old, None, Changes(), only_tensors=True)
     difference = _difference(kept, made)
-    if difference and (given is not None or changes):
-        try:
-            again = _made(old, given, changes)
-        except ReshardError:
-            again = kept
-        if not _difference(again, made):
-            kept, difference = again, ""
+    again = _made_alike(old, given, changes, made, old_root)
+    if again is not None and (difference or _is_step(old, new, made)):
+        kept, difference = again, ""
     if difference:
         raise PlanError(f"{difference}; {_FULL_VERSION}")
     olds = kept.tensors
     ordered = tuple(olds[made.spec.name] for made in made.mapping.tensors)
     return replace(kept, mapping=replace(kept.mapping, tensors=ordered)), made
+
+
+def _made_alike(
+    old: Reader, given: GivenMap | None, changes: Changes, made: DeltaSide, old_root: Location
+) -> DeltaSide | None:
+    """What the rules make of OLD; None where there are none, where they give other tensors than of NEW, and for a version, which receivers
+    have as it is."""
+    if (given is None and not changes) or anchor_version(old_root) is not None:
+        return None
+    try:
+        again = _made(old, given, changes)
+    except ReshardError:
+        return None
+    return None if _difference(again, made) else again
+
+
+def _is_step(old: Reader, new: Reader, made: DeltaSide) -> bool:
+    """Whether OLD is a step of the run though its tensors, as they are, also fit what is made of NEW, as where a map turns a square matrix.
+
+    Taken for the other, each byte would be compared with one of another place.
+    """
+    plain = _made(new, None, Changes(), only_tensors=True)
+    if _difference(plain, made) or _pieces(plain) == _pieces(made):
+        return False
+    if old.format != SafetensorsForm.format:
+        return True
+    if new.format != SafetensorsForm.format:
+        return False
+    raise PlanError(
+        f"{old.uri} may be a step, or what the map and rules made of one: its names, dtypes and shapes fit both; convert the step to a folder with "
+        "the name of its version, such as weight_v000006, and give that"
+    )
+
+
+def _pieces(side: DeltaSide) -> Mapping[str, tuple[Piece, ...]]:
+    return {name: made.pieces for name, made in side.tensors.items()}
 
 
 def listed_tensor(spec: TensorSpec, digest: str) -> ListedTensor:

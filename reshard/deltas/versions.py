@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from reshard.deltas.report import DeltaTensor
 from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import ListedTensor, version_text
+from reshard.formats.delta.index import version_text
+from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import (
     Delta,
     Payload,
@@ -19,7 +20,6 @@ from reshard.formats.delta.read_delta import (
     version_of_delta,
     version_of_name,
 )
-from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
@@ -82,11 +82,26 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
         )
-    return _needed(sorted((_version(root / name, name) for name in names), key=_number))
+    return _needed(_once(sorted((_version(root / name, name) for name in names), key=_number)))
 
 
 def _number(one: VersionInfo) -> int:
     return int(one.version)
+
+
+def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
+    """Of two folders of one version, in both layouts, it is not known on which a later delta stands: neither can be used."""
+    folders: dict[str, list[str]] = {}
+    for one in found:
+        folders.setdefault(one.version, []).append(one.name)
+    return [
+        replace(
+            one, kind="damaged", problem=f"{' and '.join(folders[one.version])} are of one version"
+        )
+        if len(folders[one.version]) > 1
+        else one
+        for one in found
+    ]
 
 
 def _version(place: Location, name: str) -> VersionInfo:
@@ -129,8 +144,7 @@ def _changes(delta: Delta) -> tuple[DeltaTensor, ...]:
 def _change(
     name: str, listed: ListedTensor, changed: int, payload: Payload, file: str
 ) -> DeltaTensor:
-    dtype = dtype_of(listed.dtype, f"the delta's tensor {name[:200]!r}")
-    shape = element_shape(dtype, listed.shape, f"the shape of {name[:200]!r}")
+    dtype, shape = listed.elements(f"the delta's tensor {name[:200]!r}")
     elements = prod(shape)
     nbytes = elements * storage_bytes(dtype)
     return DeltaTensor(name, dtype, shape, nbytes, elements, changed, payload.piece.nbytes, file)

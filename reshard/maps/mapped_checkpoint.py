@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reshard.engine.limits import Limits
 from reshard.engine.read_digests import tensor_digests
+from reshard.errors import VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
 from reshard.formats.leaf_paths import renamed
@@ -62,6 +63,16 @@ def unequal(
     names = {name for pair in pairs for name in pair if name not in seen}
     known = {**seen, **(tensor_digests(reader, limits, names) if names else {})}
     return (pair for pair in pairs if known[pair[0]] != known[pair[1]])
+
+
+def refuse_unequal(
+    reader: Reader, pairs: Sequence[tuple[str, str]], seen: Mapping[str, str], limits: Limits
+) -> None:
+    """Raises VerificationError for the first pair that ``unequal`` finds; arguments as there."""
+    for first, second in unequal(reader, pairs, seen, limits):
+        raise VerificationError(
+            f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; give the first a rule of its own"
+        )
 
 
 def _rewritten(made: MappedTensor, rewrite: Rewrite) -> MappedTensor:

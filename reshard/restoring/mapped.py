@@ -17,7 +17,7 @@ from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats
-from reshard.errors import MemoryBudgetError, VerificationError
+from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.box import Box
@@ -27,7 +27,7 @@ from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.make import Keeping, Made, in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
-from reshard.maps.mapped_checkpoint import in_dtype, leaf_of, mapped_tensors, unequal
+from reshard.maps.mapped_checkpoint import in_dtype, leaf_of, mapped_tensors, refuse_unequal
 from reshard.restoring.match import SourceLeaf
 from reshard.restoring.regions import Buffer, RegionIndex
 from reshard.restoring.tensor_read import Restored, TensorRead
@@ -213,8 +213,5 @@ def _verified(reader: Reader, mapping: Mapped, seen: Mapping[str, str], limits: 
     """The source tensors whose digests are the recorded ones; raises the errors of ``restore_mapped``."""
     for name, digest in seen.items():
         check_recorded(name, digest, reader.tensors[name].digest or digest)
-    for first, second in unequal(reader, mapping.equal, seen, limits):
-        raise VerificationError(
-            f"the map says that {first!r} equals {second!r} (same_as), but their digests differ; give the first a rule of its own"
-        )
+    refuse_unequal(reader, mapping.equal, seen, limits)
     return {name for name in seen if reader.tensors[name].digest}

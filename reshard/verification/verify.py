@@ -282,6 +282,8 @@ def _opened(
     except ReshardError as error:
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
             raise  # a folder of checkpoints, not a checkpoint
+        if chosen.deltas and _opened(replace(chosen, deltas=()), records)[0] is not None:
+            raise  # of the deltas, not of what the records are of
         return None, (f"{chosen.path} cannot be opened as a checkpoint: {error}",)
 
 

@@ -106,3 +106,35 @@ def test_what_a_map_puts_together_goes_in_rounds(
     delta = versions / "weight_v000001"
     reshard.delta(versions / "old", versions / "new", delta, map={"map": rules, "drop": ["empty"]}, **OPTIONS)  # fmt: skip
     assert set(streamed) == {f"t{n}" for n in range(1, 12)}
+
+
+@pytest.fixture
+def compressed(tmp_path: Path) -> list[Path]:
+    """Two steps with a tensor that is one compressed chunk of 8 MiB, which no seek divides."""
+    weights = np.zeros((1024, 2048), np.uint32)
+    made = []
+    for step in range(2):
+        weights[step] += 1
+        reshard.save(tmp_path / "raw" / str(step), {"up": weights})
+        made.append(tmp_path / "run" / str(step))
+        reshard.convert(tmp_path / "raw" / str(step), made[-1], compression="zstd:19")
+    return made
+
+
+def test_a_chunk_that_fits_no_lane_takes_the_memory_of_all(
+    compressed: list[Path], tmp_path: Path
+) -> None:
+    report = reshard.delta(*compressed, tmp_path / "weight_v000001", max_memory="96MiB", workers=8)
+    assert report.changed == 2048
+
+
+def test_the_memory_that_a_chunk_needs_is_said_and_enough(
+    compressed: list[Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "weight_v000001"
+    with pytest.raises(
+        reshard.MemoryBudgetError,
+        match=r"needs at least \d+ MiB of buffers .*; the windows of both sides and what is open take the rest: allow \d+MiB in all",
+    ) as caught:
+        reshard.delta(*compressed, target, max_memory="12MiB", workers=1)
+    reshard.delta(*compressed, target, max_memory=caught.value.smallest_bytes, workers=1)

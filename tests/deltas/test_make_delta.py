@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import reshard
 from reshard.api.deltas import apply, delta
 from reshard.errors import PlanError, TargetExistsError, VerificationError
-from reshard.formats.delta.index import tensors_digest
+from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.delta.read_delta import open_delta
 from reshard.storage.location import locate
 from tests.delta_layout import (
@@ -317,7 +317,7 @@ def test_the_name_of_the_target_says_its_version(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as error:
         delta(place, place, tmp_path / "v7")
     assert str(error.value) == (
-        f"the target '{tmp_path / 'v7'}' should have the name of a version, weight_v and at least six digits, by which receivers find it; name it "
+        f"the target '{tmp_path / 'v7'}' should have the name of a version, weight_v and a number of six digits, or more where it needs them, by which receivers find it; name it "
         "such as weight_v000007"
     )
 

@@ -93,3 +93,19 @@ def test_the_identity_of_a_version_needs_no_full_version(run: Path) -> None:
     root = reshard.identify(run / "v2").root
     assert reshard.verify(run / "v0", deltas=chain(run), identity=root).differences == 0
     assert reshard.verify(run / "v0", deltas=chain(run)[:1], identity=root).differences
+
+
+def test_what_is_wrong_with_the_deltas_is_no_damage_of_a_base_that_has_records(run: Path) -> None:
+    reshard.convert(run / "v0", run / "base")
+    for deltas, kind, text in (
+        ([run / "nowhere"], reshard.MissingError, "nowhere does not exist: expected the folder of a delta"),
+        ([*chain(run), chain(run)[1]], reshard.PlanError, "the version 000002 is given twice"),
+        ([run / "v0"], reshard.FormatError, "v0 has model.safetensors and no model.safetensors.index.json, as a full version and no delta has; give it as the base, or name the folder of a delta"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=text):
+            reshard.verify(run / "base", deltas=deltas)
+    (run / "base" / "model.safetensors").write_bytes(b"short")
+    assert (
+        "cannot be opened as a checkpoint"
+        in reshard.verify(run / "base", deltas=chain(run)).damage[0]
+    )

@@ -126,3 +126,25 @@ def test_the_command_shows_them(published: Path, capsys: pytest.CaptureFixture[s
     (one,) = json.loads(capsys.readouterr().out)["versions"]
     assert one["base_version"] == "000000"
     assert run(["inspect", str(published / "notes")]) == 1
+
+
+def test_two_folders_of_one_version_are_not_used_and_nothing_is_removed(published: Path) -> None:
+    (published / "delta-00000004").mkdir()
+    found = {one.name: one for one in reshard.inspect_versions(published)}
+    for name in ("delta-00000004", "weight_v000004"):
+        assert found[name].kind == "damaged"
+        assert found[name].problem == "delta-00000004 and weight_v000004 are of one version"
+    assert not found["weight_v000004"].is_needed
+    with pytest.raises(
+        reshard.CorruptError, match="nothing was removed: delta-00000004 and weight_v000004 are of one version; restore"
+    ):  # fmt: skip
+        reshard.clean_versions(published, 1)
+
+
+def test_a_number_with_more_zeros_is_no_version(published: Path) -> None:
+    (published / "weight_v000004").rename(published / "weight_v0000004")
+    assert "000004" not in {one.version for one in reshard.inspect_versions(published)}
+    with pytest.raises(
+        reshard.PlanError, match="weight_v and a number of six digits, or more where it needs them"
+    ):
+        reshard.delta(published / "weight_v0000004", published, published / "weight_v0000005")

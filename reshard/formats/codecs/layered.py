@@ -14,7 +14,7 @@ import numpy as np
 from reshard.errors import VerificationError
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
-from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes
+from reshard.formats.codecs.zstd import ZstdStream, refuse_window, window_bytes, zstd_decoder_bytes
 from reshard.formats.contents import Extent, Layer
 from reshard.formats.delta.checksums import Checksum, Hasher, hasher
 from reshard.formats.delta.shuffle import SHUFFLED_BYTES, unshuffled
@@ -269,8 +269,9 @@ def _first_number(source: Source) -> int:
     import zstandard
 
     start = source.at(0, min(source.length, INPUT_BYTES))
-    decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27)
     try:
+        refuse_window(source, zstandard.get_frame_parameters(start), LEVEL)
+        decoder = zstandard.ZstdDecompressor(max_window_size=window_bytes(LEVEL))
         data = decoder.stream_reader(start).read(COUNT_BYTES)
     except zstandard.ZstdError as error:
         raise source.corrupt(f"zstd cannot decode it: {error}") from error

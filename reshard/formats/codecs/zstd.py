@@ -46,6 +46,15 @@ def zstd_encoded_bytes(decoded_bytes: int) -> int:
     return decoded_bytes + (decoded_bytes >> 8) + 64
 
 
+def refuse_window(source: Source, header: Any, level: int | None) -> None:
+    """Raises CorruptError for a frame whose header asks for more memory than one of this level."""
+    allowed = window_bytes(level)
+    if header.window_size > allowed:
+        raise source.corrupt(
+            f"its zstd frame needs a window of {header.window_size} bytes, but its recorded level allows {allowed}"
+        )
+
+
 class ZstdStream(SourceStream):
     """A single zstd frame; the plan bounds output and window, not the frame's header.
 
@@ -69,24 +78,20 @@ class ZstdStream(SourceStream):
             whole = encoded[: source.length]
             source.readinto(whole)
         self._frame = _Frame(source, whole)
-        allowed = window_bytes(level)
-        self._check_header(self._frame.header, allowed)
-        decoder = zstandard.ZstdDecompressor(max_window_size=allowed)
+        self._check_header(self._frame.header)
+        refuse_window(source, self._frame.header, level)
+        decoder = zstandard.ZstdDecompressor(max_window_size=window_bytes(level))
         if whole is not None:
             self._frame.follow(whole)
             self._reader = decoder.stream_reader(whole)
         else:
             self._reader = decoder.stream_reader(self._frame, read_size=INPUT_BYTES)  # type: ignore[arg-type] # only read is called
 
-    def _check_header(self, header: Any, allowed: int) -> None:
+    def _check_header(self, header: Any) -> None:
         size = self._decoded_bytes
         if header.content_size not in (size, _UNKNOWN_SIZE):
             raise self._source.corrupt(
                 f"its zstd frame should decode to {size} bytes, but its header says {header.content_size}"
-            )
-        if header.window_size > allowed:
-            raise self._source.corrupt(
-                f"its zstd frame needs a window of {header.window_size} bytes, but its recorded level allows {allowed}"
             )
         if header.dict_id:
             raise self._source.corrupt(f"its zstd frame needs dictionary {header.dict_id}")

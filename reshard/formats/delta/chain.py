@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
-from reshard.formats.delta.index import ListedTensor, version_text
+from reshard.formats.delta.index import version_text
+from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import Delta, Payload
 from reshard.formats.delta.shuffle import SHUFFLED_ITEMSIZE
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name

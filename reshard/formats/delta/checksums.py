@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
+from reshard.arguments import DeltaChecksum
 from reshard.errors import MissingPackageError
 from reshard.version import how_to_install
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Bytes = bytes | memoryview | npt.NDArray[np.uint8]
 
-Checksum = Literal["xxh3-128", "blake3", "adler32"]
+Checksum = DeltaChecksum
 
 CHECKSUMS: tuple[Checksum, ...] = get_args(Checksum)
 

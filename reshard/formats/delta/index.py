@@ -31,15 +31,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
-from reshard.formats.delta.checksums import CHECKSUMS, HEX_DIGITS, Checksum, checksum_of
+from reshard.arguments import DeltaEncoding
+from reshard.errors import FormatError
+from reshard.formats.delta.checksums import CHECKSUMS, Checksum
+from reshard.formats.delta.index_values import by_name, checked_digest, damaged_index, payload_file
+from reshard.formats.delta.listed_tensors import (
+    ListedTensor,
+    check_listed,
+    listed_tensors,
+    tensors_digest,
+)
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 
-Encoded = Literal["xor", "overwrite", "xor-shuffled"]
+Encoded = DeltaEncoding
 
 ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
 
@@ -48,23 +56,7 @@ COMPRESSION = "zstd"
 VERSION_DIGITS = 6
 
 _VERSION = re.compile(r"[0-9]{1,15}")
-_HEX = re.compile(r"[0-9a-f]+")
 _ROOT = re.compile(r"[0-9a-f]{64}")
-_REMEDY = "restore the folder from a copy, or publish a full version"
-
-
-class ListedTensor(Struct, frozen=True):
-    """A tensor of a version.
-
-    Attributes:
-        dtype: as safetensors names it.
-        shape: as a header has it.
-        digest: of its bytes, hex digits.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    digest: str
 
 
 class DeltaIndex(Struct, frozen=True):
@@ -105,15 +97,6 @@ def is_delta(document: Any) -> bool:
     """Whether the JSON of an index is of a delta."""
     metadata = document.get("metadata") if isinstance(document, dict) else None
     return isinstance(metadata, dict) and "delta_encoding" in metadata
-
-
-def tensors_digest(checksum: Checksum, tensors: Mapping[str, ListedTensor]) -> str:
-    """The digest of a list of tensors: of a line of JSON for each, ``[name, dtype, shape, digest]``, in the order of their UTF-8."""
-    lines = (
-        json.dumps([n, t.dtype, list(t.shape), t.digest], separators=(",", ":"), ensure_ascii=False)
-        for n, t in sorted(tensors.items(), key=lambda item: item[0].encode())
-    )
-    return checksum_of(checksum, "".join(f"{line}\n" for line in lines).encode())
 
 
 def render_index(index: DeltaIndex) -> bytes:
@@ -159,7 +142,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
     metadata = document["metadata"]
     checksum = cast("Checksum", _choice(metadata, "checksum_format", CHECKSUMS, where))
     _choice(metadata, "compression_format", (COMPRESSION,), where)
-    weight_map = _by_name(document.get("weight_map"), "weight_map", where)
+    weight_map = by_name(document.get("weight_map"), "weight_map", where)
     found = DeltaIndex(
         _version(metadata, "version", where),
         _version(metadata, "base_version", where),
@@ -172,7 +155,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _digest(metadata, "base_digest", checksum, where),
         _digest(metadata, "target_digest", checksum, where),
         _size(metadata, where),
-        _tensors(metadata, checksum, where),
+        listed_tensors(metadata["tensors"], checksum, where) if "tensors" in metadata else None,
         _changed(metadata, where),
         _root(metadata, "base_identity", where),
         _root(metadata, "target_identity", where),
@@ -210,16 +193,6 @@ def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
     return int(found)
 
 
-def payload_file(file: Any, what: str, where: str) -> str:
-    """The name of a file of a delta; CorruptError, naming ``what``, for anything but a name in its folder."""
-    found = expect(file, str, what, where)
-    if found in ("", ".", "..") or any(c in found for c in "/\\\0") or not is_text(found):
-        raise damaged_index(
-            where, f"{what} is {found[:200]!r}; expected the name of a file in its folder"
-        )
-    return found
-
-
 def _digest(metadata: Mapping[str, Any], key: str, checksum: Checksum, where: str) -> str | None:
     if key not in metadata:
         return None
@@ -234,17 +207,6 @@ def _root(metadata: Mapping[str, Any], key: str, where: str) -> str | None:
         raise damaged_index(
             where,
             f"metadata.{key} is {shorten(found)}; expected 64 hex digits, the root of an identity",
-        )
-    return found
-
-
-def checked_digest(value: Any, checksum: Checksum, what: str, where: str) -> str:
-    """A checksum from a file; CorruptError, naming ``what``, for anything else."""
-    found = expect(value, str, what, where)
-    if len(found) != HEX_DIGITS[checksum] or not _HEX.fullmatch(found):
-        raise damaged_index(
-            where,
-            f"{what} is {shorten(found)}; expected {HEX_DIGITS[checksum]} hex digits of {checksum}",
         )
     return found
 
@@ -264,51 +226,11 @@ def _changed(metadata: Mapping[str, Any], where: str) -> dict[str, int] | None:
     return dict(zip(found, counts, strict=True))
 
 
-def _tensors(
-    metadata: Mapping[str, Any], checksum: Checksum, where: str
-) -> dict[str, ListedTensor] | None:
-    if "tensors" not in metadata:
-        return None
-    listed = _by_name(metadata["tensors"], "metadata.tensors", where)
-    return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}
-
-
-def _by_name(value: Any, what: str, where: str) -> dict[str, Any]:
-    """An object of the index whose keys are names of tensors."""
-    found: dict[str, Any] = expect(value, dict, what, where)
-    for name in found:
-        if not is_text(name):
-            raise damaged_index(where, f"the name {name[:80]!r} in {what} is no text")
-    return found
-
-
-def is_text(name: str) -> bool:
-    """Whether UTF-8 can hold it: JSON may have halves of surrogate pairs."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _listed(name: str, entry: Any, checksum: Checksum, where: str) -> ListedTensor:
-    what = f"metadata.tensors[{name[:80]!r}]"
-    found = expect(entry, list, what, where)
-    if len(found) != 3:
-        raise damaged_index(
-            where, f"{what} should be dtype, shape and checksum, but is {shorten(found)}"
-        )
-    return ListedTensor(
-        expect(found[0], str, f"the dtype of {what}", where),
-        expect_sizes(found[1], f"the shape of {what}", where),
-        checked_digest(found[2], checksum, f"the checksum of {what}", where),
-    )
-
-
 def _check_list(index: DeltaIndex, where: str) -> None:
     """The list of all tensors must give the target's digest, and have those that changed."""
     if index.tensors is None:
         return
+    check_listed(index.tensors, index.total_size, index.changed, where)
     if index.target_digest is not None:
         found = tensors_digest(index.checksum, index.tensors)
         if found != index.target_digest:
@@ -320,8 +242,3 @@ def _check_list(index: DeltaIndex, where: str) -> None:
         raise damaged_index(
             where, f"weight_map names {missing[:200]!r}, which is not among its tensors"
         )
-
-
-def damaged_index(where: str, what: str) -> CorruptError:
-    """The error of an index or a manifest that contradicts itself."""
-    return CorruptError(f"{where}: {what}; {_REMEDY}")

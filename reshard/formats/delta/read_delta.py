@@ -8,26 +8,23 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, MissingError
-from reshard.formats.delta.index import (
-    DeltaIndex,
-    ListedTensor,
-    checked_digest,
-    is_delta,
-    parse_index,
-    version_text,
-)
+from reshard.formats.delta.index import DeltaIndex, is_delta, parse_index, version_text
+from reshard.formats.delta.index_values import checked_digest
+from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.manifest import MANIFEST_NAME, Manifest, is_manifest, parse_manifest
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
-from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.formats.safetensors.model_name import ENDING, INDEX_NAME
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
 
 PAYLOAD_BYTES = 700
 """Memory that an open delta takes for each tensor that it changes, an overestimate."""
 
-_NAMED = re.compile(r"weight_v([0-9]{6,15})")
-_SKYRL_NAMED = re.compile(r"delta-([0-9]{8,15})")
+# A number that has the digits does not begin with zeros: receivers look for one name.
+_NAMED = re.compile(r"weight_v([0-9]{6}|[1-9][0-9]{6,14})")
+_SKYRL_NAMED = re.compile(r"delta-([0-9]{8}|[1-9][0-9]{8,14})")
+_WHOLE_NAME = f"model{ENDING}"
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
@@ -154,6 +151,10 @@ def _described(place: Location) -> _Described:
         data = read_bytes(file, what="the manifest")
         manifest = parse_manifest(data, str(file))
         return _Described(file, len(data), manifest.index, manifest)
+    if (place / _WHOLE_NAME).is_file():
+        raise FormatError(
+            f"{place} has {_WHOLE_NAME} and no {INDEX_NAME}, as a full version and no delta has; give it as the base, or name the folder of a delta"
+        )
     last = INDEX_NAME if _SKYRL_NAMED.fullmatch(place.name) is None else MANIFEST_NAME
     raise IncompleteCheckpointError(
         f"{place} has no {last}, which is written last: its writer is at work or was interrupted; wait for it, or publish the "

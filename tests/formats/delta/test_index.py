@@ -10,13 +10,8 @@ import pytest
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.delta.checksums import checksum_of
-from reshard.formats.delta.index import (
-    DeltaIndex,
-    ListedTensor,
-    parse_index,
-    render_index,
-    tensors_digest,
-)
+from reshard.formats.delta.index import DeltaIndex, parse_index, render_index
+from reshard.formats.delta.listed_tensors import ListedTensor, tensors_digest
 
 DIGEST = checksum_of("adler32", b"abcd")
 LISTED = {
@@ -53,6 +48,7 @@ def _file(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda document: document["weight_map"].__setitem__("ä", name)
 
 
+DTYPES = "BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, C64, F8_E4M3, F8_E5M2, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, F4, F6_E2M3, F6_E3M2"
 REMEDY = "; restore the folder from a copy, or publish a full version"
 NEWER = "; a newer program may have written it: publish a full version, or choose another encoding there"
 
@@ -75,6 +71,11 @@ NEWER = "; a newer program may have written it: publish a full version, or choos
         (_metadata("tensors", []), CorruptError, "index: metadata.tensors should be of type dict, but is []"),
         (_metadata("tensors", {"a": ["F32", []]}), CorruptError, f"index: metadata.tensors['a'] should be dtype, shape and checksum, but is ['F32', []]{REMEDY}"),
         (_metadata("tensors", {"a": ["F32", [-1], DIGEST]}), CorruptError, "index: the shape of metadata.tensors['a'] should contain numbers from 0 to 2^62, but is [-1]"),
+        (_metadata("tensors", {"a": ["F3", [1], DIGEST]}), FormatError, f"index: metadata.tensors['a'] has the dtype 'F3'; expected one of: {DTYPES}"),
+        (_metadata("tensors", {"a": ["F32", [1] * 33, DIGEST]}), FormatError, "index: the shape of metadata.tensors['a'] has 33 dimensions; expected 32 at most"),
+        (_metadata("tensors", {"a": ["U8", [1 << 40] * 2, DIGEST]}), CorruptError, f"index: its tensors up to 'a' have more than 2^62 bytes{REMEDY}"),
+        (_metadata("total_size", 13), CorruptError, f"index: its total_size is 13, but its tensors have 12 bytes{REMEDY}"),
+        (_metadata("changed", {"ä": 3}), CorruptError, f"index: 3 elements of 'ä' should have changed, but it has 2{REMEDY}"),
         (_file("../x"), CorruptError, f"index: the file of 'ä' is '../x'; expected the name of a file in its folder{REMEDY}"),
         (_file("..\\x"), CorruptError, f"index: the file of 'ä' is '..\\\\x'; expected the name of a file in its folder{REMEDY}"),
         (_file("\ud800"), CorruptError, f"index: the file of 'ä' is '\\ud800'; expected the name of a file in its folder{REMEDY}"),

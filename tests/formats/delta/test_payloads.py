@@ -37,6 +37,9 @@ def delta_of(tmp_path: Path, encoding: str, payload: bytes) -> tuple[Path, Path]
     return base, delta
 
 
+WIDE = bytes.fromhex("28b52ffd") + bytes([0, 16 << 3])
+"""The header of a frame, of which no byte can be decoded: the window is refused before that is tried."""
+
 SHORT = "its zstd frame should decode to 100 bytes, but its header says 99"
 
 
@@ -53,6 +56,9 @@ SHORT = "its zstd frame should decode to 100 bytes, but its header says 99"
         ("overwrite", overwrite(2, [5, 4], b"ab"), "its positions should ascend, but one at or behind 0 does not"),
         ("overwrite", overwrite(2, [5, 100], b"ab"), "it changes byte 100, but the tensor has 100 bytes"),
         ("overwrite", frame(b"abc"), "it should begin with a count of 4 bytes, but has 3"),
+        ("overwrite", WIDE, "its zstd frame needs a window of 67108864 bytes, but its recorded level allows 524288"),
+        ("overwrite", b"", "zstd cannot decode it"),
+        ("xor", b"", "it is not a zstd frame"),
     ],
 )  # fmt: skip
 def test_a_payload_that_cannot_be_one(
