@@ -88,7 +88,8 @@ def delta(
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
     """
-    from reshard.deltas.make_delta import DeltaRequest, make_delta
+    from reshard.deltas.delta_request import DeltaRequest
+    from reshard.deltas.make_delta import make_delta
     from reshard.deltas.version_files import FILE_BYTES
     from reshard.formats.choose import choose_checkpoint
     from reshard.maps.given_map import map_of
