@@ -100,8 +100,11 @@ def form_of(key: str, conversion: Conversion, requested: TargetRequest) -> Conve
     """The form that requests one target of a conversion again."""
     request = conversion.request
     members = {
-        name: getattr(requested if name in TargetRequest.model_fields else request, name)
-        for name in MEMBERS
+        # A request to several targets has no deltas.
+        name: getattr(
+            requested if name in TargetRequest.model_fields else request, name, member.get_default()
+        )
+        for name, member in MEMBERS.items()
     }
     values = {name: text_of(name, members[name]) for name in MEMBER_TEXTS}
     for kind in KINDS:

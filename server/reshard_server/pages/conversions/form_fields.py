@@ -105,9 +105,10 @@ _NUMBER = TextField(number_of, str)
 _SIZES = TextField(
     lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())
 )
-_BY_NAME = {"sizes": _SIZES}
+_LINES = TextField(lambda _, text: lines_of(text), "\n".join)
+_BY_NAME = {"sizes": _SIZES, "deltas": _LINES}
 _BY_TYPE = (
-    (get_args(Patterns)[0], TextField(lambda _, text: lines_of(text), "\n".join)),
+    (get_args(Patterns)[0], _LINES),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),
     (get_args(Labels)[0], TextField(_labels, lambda labels: _pairs_text(labels.items()))),
     (int, _NUMBER),

@@ -117,7 +117,7 @@ def test_a_long_proof_is_no_header(server: Live, monkeypatch: pytest.MonkeyPatch
     opened = reshard.open_checkpoint(server.log.parent / "data" / "known")
     for most, is_sent in ((44, True), (43, False)):
         monkeypatch.setattr(tensor_source, "LONGEST_PROOF", most)
-        headers = tensor_source._identity_headers(opened, opened.stream("w", "0:750"))
+        headers = tensor_source._identity_headers(opened, opened.stream("w", "0:750"), 64 << 20)
         assert ("X-Reshard-Proof" in headers) == is_sent
 
 
