@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
-    from reshard.deltas.in_place_report import InPlaceReport
+    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.deltas.versions import VersionInfo
@@ -298,7 +298,7 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
-    "InPlaceReport": "reshard.deltas.in_place_report",
+    "InPlaceReport": "reshard.deltas.in_place.report",
     "CleanedVersions": "reshard.deltas.prune_versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",

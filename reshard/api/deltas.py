@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import ConversionReport
-    from reshard.deltas.in_place_report import InPlaceReport
+    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
@@ -236,7 +236,7 @@ def apply_in_place(
 
     >>> apply_in_place("served", ["published/weight_v000001"])  # doctest: +SKIP
     """
-    from reshard.deltas.apply_in_place import apply_deltas_in_place
+    from reshard.deltas.in_place.apply_in_place import apply_deltas_in_place
     from reshard.formats.checkpoint_path import CheckpointPath
 
     limits = limits_of(max_memory, workers, base, *_listed(deltas))

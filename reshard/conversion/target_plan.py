@@ -16,7 +16,8 @@ from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others
-from reshard.formats.registry import format_with, known_format, target_format
+from reshard.formats.format_options import format_with
+from reshard.formats.registry import known_format, target_format
 from reshard.layout.changes import refuse_unstored
 from reshard.maps.mapped import Mapped
 from reshard.planning.planner import Request

@@ -133,7 +133,7 @@ class _Comparing(Struct, frozen=True):
     def in_lanes(self, pairs: Sequence[_Pair], most: int) -> Generator[Window]:
         """The windows of tensors that are streamed, as they are done; the largest tensors begin, so that the lanes end together."""
         ordered = sorted(pairs, key=lambda pair: pair.new.spec.nbytes, reverse=True)
-        waiting = iter(_batches(ordered, most))
+        waiting = _batches(ordered, most)
         fill = partial(stream_windows, max_memory=self.limits.max_memory // self.lanes)
         with ThreadPoolExecutor(self.lanes, "reshard.delta") as threads:
             running: dict[Future[list[Window]], _Lane] = {}

@@ -110,7 +110,7 @@ def recorded_signers(folder: Location) -> tuple[str, ...]:
 
 
 def recorded_root(folder: Location) -> str:
-    """The root that the envelope in a folder names, whoever signed it; nothing is verified.
+    """Reads the root in the envelope of a folder, and does not check its signature.
 
     Raises as ``read_signed_root``, but for VerificationError.
     """

@@ -16,7 +16,7 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
-    from reshard.deltas.in_place_report import InPlaceReport
+    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import reshard
-from reshard.deltas import apply_in_place as steps
+from reshard.deltas.in_place import apply_in_place as steps
 from reshard.storage.local.staging import held
 from tests.checkpoint_files import files_of
 from tests.delta_layout import bytes_of, changed, stored, write_delta, write_full

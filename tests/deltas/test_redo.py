@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import reshard
-from reshard.deltas.redo_frames import (
+from reshard.deltas.in_place.redo_frames import (
     BLOCK_BYTES,
     HEAD_BYTES,
     BadFrameError,
@@ -23,7 +23,7 @@ from reshard.deltas.redo_frames import (
     frames_in,
     redo,
 )
-from reshard.deltas.redo_journal import Journal, RedoPlan, RedoTensor, write_plan
+from reshard.deltas.in_place.redo_journal import Journal, RedoPlan, RedoTensor, write_plan
 from reshard.storage.local.spool import Spool, Spooled
 from reshard.storage.location import locate
 

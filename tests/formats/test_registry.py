@@ -12,7 +12,8 @@ import reshard
 from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats import registry
-from reshard.formats.registry import FORMATS, format_names, open_reader
+from reshard.formats.format_options import format_names
+from reshard.formats.registry import FORMATS, open_reader
 from reshard.storage.location import local_path
 from tests.orbax_trees import save_manager, save_pytree
 

@@ -26,7 +26,7 @@ from reshard.conversion.target_job import TargetJob
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError, ResumeError
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.registry import format_options
+from reshard.formats.format_options import format_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap

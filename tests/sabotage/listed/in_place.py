@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sabotage.sabotage import Sabotage
 
 FOLDER = "reshard/storage/local/in_place.py"
-STEPS = "reshard/deltas/apply_in_place.py"
+STEPS = "reshard/deltas/in_place/apply_in_place.py"
 CUT = "tests/robustness/faults/test_in_place.py::test_after_a_power_cut_the_next_call_ends_it"
 
 SABOTAGES = (
@@ -46,7 +46,7 @@ SABOTAGES = (
     Sabotage(
         "in-place-digest-unchecked",
         "a file that something else has changed becomes a part of the new version",
-        "reshard/deltas/redo_changes.py",
+        "reshard/deltas/in_place/redo_changes.py",
         "    if found != tensor.digest:\n",
         "    if not found:\n",
         (

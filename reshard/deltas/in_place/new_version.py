@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
-from reshard.deltas.record_changes import RecordedTensor, crcs_of
-from reshard.deltas.redo_journal import RedoPlan
+from reshard.deltas.in_place.record_changes import RecordedTensor, crcs_of
+from reshard.deltas.in_place.redo_journal import RedoPlan
 from reshard.errors import FormatError
 from reshard.formats.base import Reader
 from reshard.formats.delta.index import version_text

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import numpy as np
 
-from reshard.deltas.record_changes import TASK_BYTES, WINDOW_BYTES
-from reshard.deltas.redo_frames import Frame, redo
-from reshard.deltas.redo_journal import Journal, RedoTensor
+from reshard.deltas.in_place.record_changes import TASK_BYTES, WINDOW_BYTES
+from reshard.deltas.in_place.redo_frames import Frame, redo
+from reshard.deltas.in_place.redo_journal import Journal, RedoTensor
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, tell_bytes

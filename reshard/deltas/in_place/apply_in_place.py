@@ -13,11 +13,11 @@ from contextlib import closing, suppress
 
 from msgspec.structs import replace
 
-from reshard.deltas.in_place_report import InPlaceReport
-from reshard.deltas.new_version import changing_files, new_version
-from reshard.deltas.record_changes import record_changes
-from reshard.deltas.redo_changes import redo_changes
-from reshard.deltas.redo_journal import RedoPlan, open_journal, write_plan
+from reshard.deltas.in_place.new_version import changing_files, new_version
+from reshard.deltas.in_place.record_changes import record_changes
+from reshard.deltas.in_place.redo_changes import redo_changes
+from reshard.deltas.in_place.redo_journal import RedoPlan, open_journal, write_plan
+from reshard.deltas.in_place.report import InPlaceReport
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.deltas.redo_frames import BLOCK_BYTES, MOST_FRAME_BYTES, frame_of
-from reshard.deltas.redo_journal import RedoTensor
+from reshard.deltas.in_place.redo_frames import BLOCK_BYTES, MOST_FRAME_BYTES, frame_of
+from reshard.deltas.in_place.redo_journal import RedoTensor
 from reshard.engine.decode.chunk_reader import StoredChunks, open_chunk
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits

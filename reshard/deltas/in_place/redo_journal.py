@@ -19,7 +19,7 @@ from contextlib import closing
 import msgspec
 from msgspec import Struct
 
-from reshard.deltas.redo_frames import BadFrameError, Frame, frames_in
+from reshard.deltas.in_place.redo_frames import BadFrameError, Frame, frames_in
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.delta.checksums import HEX_DIGITS, Checksum
 from reshard.formats.record_names import OF_RECORDS
