@@ -31,7 +31,9 @@ SABOTAGES = (
         STEPS,
         "            if not where.is_done:\n",
         "            if True:\n",
-        ("tests/deltas/test_apply_in_place.py::test_files_that_are_back_are_not_taken_away_again",),
+        (
+            "tests/deltas/in_place/test_between_versions.py::test_files_that_are_back_are_not_taken_away_again",
+        ),
     ),
     Sabotage(
         "in-place-read-between",
@@ -40,7 +42,7 @@ SABOTAGES = (
         "    if is_between_versions(root):\n        raise",
         "    if not root.path:\n        raise",
         (
-            "tests/deltas/test_apply_in_place.py::test_no_reader_takes_a_folder_between_two_versions",
+            "tests/deltas/in_place/test_between_versions.py::test_no_reader_takes_a_folder_between_two_versions",
         ),
     ),
     Sabotage(
@@ -50,7 +52,7 @@ SABOTAGES = (
         "    if found != tensor.digest:\n",
         "    if not found:\n",
         (
-            "tests/deltas/test_apply_in_place.py::test_a_file_that_something_changed_meanwhile_is_found_and_can_be_brought_back",
+            "tests/deltas/in_place/test_between_versions.py::test_a_file_that_something_changed_meanwhile_is_found_and_can_be_brought_back",
         ),
     ),
     Sabotage(
@@ -59,6 +61,6 @@ SABOTAGES = (
         FOLDER,
         "        if status.st_nlink > 1:\n",
         "        if status.st_nlink < 1:\n",
-        ("tests/deltas/test_apply_in_place.py::test_what_is_refused_changes_nothing",),
+        ("tests/deltas/in_place/test_apply_in_place.py::test_what_is_refused_changes_nothing",),
     ),
 )
