@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar, cast
@@ -47,7 +48,7 @@ def path_of(conversion: str) -> str:
 Report = TypeVar("Report")
 
 
-class JobHandle(Generic[Report]):
+class JobHandle(ABC, Generic[Report]):
     """A conversion or a delta on a server.
 
     Attributes:
@@ -85,9 +86,9 @@ class JobHandle(Generic[Report]):
             raise error_of(Problem.model_validate(now.error))
         raise ServiceError(f"conversion {now.id} is {now.state}, and has no result; see {self.url}")
 
+    @abstractmethod
     def _report(self, document: Mapping[str, Any]) -> Report:
         """The record of a report."""
-        raise NotImplementedError
 
     def refresh(self) -> Conversion:
         """Reads the current state."""

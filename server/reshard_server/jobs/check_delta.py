@@ -7,7 +7,6 @@ from typing import Any
 from reshard import check_arguments
 from reshard.errors import PlanError, ReshardError
 from reshard.surface.places import version_of_name, version_text
-from reshard.surface.words import parse_bytes
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import MAP
 from reshard_server.errors.problems import problem_of
@@ -24,7 +23,7 @@ from reshard_server.jobs.check_request import (
 from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.delta import OneDelta
 
-RULES = ("select", "drop", "rename", "cast", "sizes", "reverse")
+CHECKED = ("select", "drop", "rename", "cast", "sizes", "reverse", "file_bytes")
 
 
 def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
@@ -59,23 +58,12 @@ def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:
             )
     with for_field("/map"):
         mapped = content_of(serving, MAP, request.map)
-    members: dict[str, Any] = {name: getattr(request, name) for name in RULES}
-    members = {"map": mapped, **{name: value for name, value in members.items() if value}}
+    members: dict[str, Any] = {name: getattr(request, name) for name in CHECKED}
+    members = {"map": mapped, **{n: v for n, v in members.items() if v is not None}}
     ceiling = serving.settings.max_memory
     try:
         check_arguments(max_memory=ceiling, to="safetensors", **members)
     except ReshardError as error:
         raise problem_of(error, field_of(members, "", ceiling)) from error
-    with for_field("/file_bytes"):
-        if request.file_bytes is not None:
-            _check_size(request.file_bytes)
     check_limits(serving, request.max_memory, request.workers)
     check_seconds(serving.settings, request)
-
-
-def _check_size(size: str | int) -> None:
-    nbytes = parse_bytes(size) if isinstance(size, str) else size
-    if nbytes < 1:
-        raise PlanError(
-            f"file_bytes is {size!r}; expected at least 1 byte of payloads in one file, such as 1GiB"
-        )

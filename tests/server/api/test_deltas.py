@@ -81,7 +81,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"map": {"map": []}}, 422, "/map", "expected a list of at least one rule"),
     ({"select": ["("]}, 422, "/select", "select '(' is no regular expression"),
     ({"sizes": {"b": 2}}, 422, "/sizes", "sizes are for a map, but no map is given"),
-    ({"file_bytes": 0}, 422, "/file_bytes", "file_bytes is 0; expected at least 1 byte of payloads in one file, such as 1GiB"),
+    ({"file_bytes": 0}, 422, "/file_bytes", "file_bytes is 0; expected a whole number of at least 1 (bytes, such as 5GB), or leave it out for the default"),
     ({"file_bytes": "much"}, 422, "/file_bytes", "much"),
     ({"layout": {}}, 422, "/layout", "/layout: there is no member of this name; correct the name, or leave it out"),
     ({"max_memory": "2GiB"}, 422, "/max_memory", "max_memory is 2147483648 bytes, above this server's ceiling of 1073741824"),
