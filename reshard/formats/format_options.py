@@ -6,24 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.errors import PlanError
+from reshard.formats import registry
 from reshard.formats.format import Format
-from reshard.formats.registry import FORMATS
 from reshard.options import Option
 
 
 def format_names() -> tuple[str, ...]:
     """The names of the formats that are written."""
-    return tuple(known.about.name for known in FORMATS if known.about.is_written)
+    return tuple(known.about.name for known in registry.FORMATS if known.about.is_written)
 
 
 def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
-    return {name: option for known in FORMATS for name, option in known.about.options.items()}
+    return {
+        name: option for known in registry.FORMATS for name, option in known.about.options.items()
+    }
 
 
 def format_with(option: str) -> Format:
     """The first format whose targets have that option."""
-    return next(known for known in FORMATS if option in known.about.options)
+    return next(known for known in registry.FORMATS if option in known.about.options)
 
 
 def named_options(
@@ -36,7 +38,7 @@ def named_options(
 
     Raises PlanError for options that contradict the name, and for a name without the ending that the format needs.
     """
-    for about in (known.about for known in FORMATS):
+    for about in (known.about for known in registry.FORMATS):
         one = about.one_file
         if to not in (None, about.name) or one is None:
             continue
