@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import UnsetType, structs
 
 from reshard import (
     ConversionReport,
+    DeltaReport,
     FileVerdict,
     IdentityVerdict,
     LeafDiff,
@@ -32,6 +33,7 @@ from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from reshard_server.client import Client, ConversionHandle
+    from reshard_server.client.handle import JobHandle
 
     from reshard.cli.progress import Watcher
     from reshard.cli.targets import NamedTarget
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from reshard.documents.comparisons import VerificationAnswer
     from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 
+R = TypeVar("R")
 INTERRUPTED = 130
 UNAUTHORIZED, NOT_FOUND, CONFLICT = 401, 404, 409
 
@@ -52,11 +55,23 @@ def convert_there(
     """
     with connected(asked) as client:
         handle = client.convert(**request)
-        try:
-            reports = handle.wait(progress=progress or False)
-        except (Stopped, KeyboardInterrupt) as stop:
-            raise _detached(handle, stop) from None
-    return reports, handle.conversion.read_bytes
+        return _awaited(handle, progress), handle.conversion.read_bytes
+
+
+def delta_there(asked: Asked, request: Mapping[str, Any], progress: Watcher | None) -> DeltaReport:
+    """The report of a delta. A signal raises Detached, as with a conversion."""
+    with connected(asked) as client:
+        (report,) = _awaited(client.delta(**request), progress)
+    return cast(
+        "DeltaReport", report
+    )  # no request of a command asks for a full version in its place
+
+
+def _awaited(handle: JobHandle[R], progress: Watcher | None) -> list[R]:
+    try:
+        return handle.wait(progress=progress or False)
+    except (Stopped, KeyboardInterrupt) as stop:
+        raise _detached(handle, stop) from None
 
 
 def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> Inspection:
@@ -218,7 +233,7 @@ def _token(file: Path | None) -> str | None:
     return text
 
 
-def _detached(handle: ConversionHandle, stop: Stopped | KeyboardInterrupt) -> Detached:
+def _detached(handle: JobHandle[Any], stop: Stopped | KeyboardInterrupt) -> Detached:
     code = stop.exit_code if isinstance(stop, Stopped) else INTERRUPTED
     return Detached(
         f"detached; conversion {handle.id} continues at the server. Look at it: GET {handle.url}; stop it: POST "

@@ -36,6 +36,20 @@ Server = Annotated[
         "what it stores. Ctrl-C stops watching; the conversion continues."
     ),
 ]
+ApplyServer = Annotated[
+    str | None,
+    _server(
+        "Let this server convert: BASE, every DELTA and DST are then ROOT/path on the server, and --layout may also name what it stores. "
+        "Ctrl-C stops watching; the conversion continues."
+    ),
+]
+DeltaServer = Annotated[
+    str | None,
+    _server(
+        "Let this server make the delta: OLD, NEW and DST are then ROOT/path on the server, and --map may also name what it stores. Ctrl-C "
+        "stops watching; the server continues."
+    ),
+]
 AskedServer = Annotated[
     str | None, _server("Ask this server: paths are then ROOT/path on the server.")
 ]

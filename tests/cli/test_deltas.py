@@ -109,8 +109,3 @@ def test_usage(versions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert run(["delta", str(versions / "v0"), str(versions / "v1"), str(versions / "weight_v000003"), "--base-version", "3"]) == 1  # fmt: skip
     assert "give another base version, or name the target by a later version" in capsys.readouterr().err  # fmt: skip
-
-
-def test_deltas_of_a_server_are_not_verified_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", "data/v0", "--delta", "w", "--server", "http://127.0.0.1:9"]) == 2
-    assert "--delta" in capsys.readouterr().err

@@ -18,6 +18,13 @@ from reshard.cli.options import (
     examples,
     unlisted_option,
 )
+from reshard.cli.server_options import (
+    ApplyServer,
+    TokenFile,
+    asked_server,
+    choice_there,
+    refuse_here,
+)
 from reshard.cli.target_options import (
     check_words,
     given_options,
@@ -25,12 +32,15 @@ from reshard.cli.target_options import (
     refuse_target_options,
     takes_target_options,
 )
+from reshard.cli.targets import NamedTarget
 
 EXAMPLES = examples(
     "reshard apply hf published/weight_v000001 hf-1",
     "reshard apply hf published/weight_v00000[1-2] hf-2",
     "reshard apply hf published/weight_v000001 served --to orbax --mesh model=8",
     "reshard apply hf published/weight_v00000[1-2] --in-place",
+    "reshard apply data/hf data/published/weight_v000001 data/hf-1 \\",
+    "    --server http://checkpoints:8080 --token-file token",
 )
 
 
@@ -42,6 +52,8 @@ def apply(
     unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
+    server: ApplyServer = None,
+    token_file: TokenFile = None,
     show_all: ShowAll = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -58,9 +70,14 @@ def apply(
 
     Exit code 3 if BASE is not the one from which the deltas were made, or if a checksum differs.
     """
+    # --in-place says where to work, so that the variable RESHARD_SERVER does not.
+    asked = asked_server("" if server is None and in_place else server, token_file)
+    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
     if in_place:
+        if asked is not None:
+            refuse_here({"--in-place": in_place})
         refuse_target_options(given)
-        limits = {**unlisted_option(unlisted), "max_memory": max_memory, "workers": workers}
+        limits |= unlisted_option(unlisted)
         _apply_in_place(base, deltas, limits, quiet=quiet, as_json=as_json)
         return
     from reshard.cli.console import print_all, print_json, warn
@@ -74,13 +91,20 @@ def apply(
     folders, dst = split_target(deltas)
     options = given_options(given)
     layout, mesh = given["layout"], given["mesh"]
-    here: dict[str, Any] = {**unlisted_option(unlisted), **library_options(options)}
-    check_words(options, [mesh])
+    check_words(options, [mesh], is_there=asked is not None)
     with watching(as_json or quiet) as progress:
-        report = reshard.apply(
-            base, folders, dst, layout=layout, mesh=mesh, max_memory=max_memory, workers=workers,
-            progress=progress, **here,
-        )  # fmt: skip
+        if asked is None:
+            here: dict[str, Any] = {**unlisted_option(unlisted), **library_options(options)}
+            report = reshard.apply(
+                base, folders, dst, layout=layout, mesh=mesh, **limits, progress=progress, **here
+            )
+        else:
+            from reshard.cli.remote import convert_there, goals_there
+
+            goal = goals_there([NamedTarget(dst, layout, mesh)], options)
+            choice = choice_there(None, None, unlisted)
+            request = {"source": base, "deltas": folders, **choice, **limits, **goal}
+            (report,), _ = convert_there(asked, request, progress)
     if as_json:
         print_json(applied(report))
     elif quiet:

@@ -23,14 +23,16 @@ from reshard.cli.options import (
     sizes,
     source_of,
     unlisted_option,
-    usage,
 )
-from reshard.cli.target_options import declared
+from reshard.cli.server_options import DeltaServer, TokenFile, asked_server, choice_there
+from reshard.cli.target_options import check_words, declared
 
 EXAMPLES = examples(
     "reshard delta hf ckpt/2000 published/weight_v000001 --map to_hf.yaml",
     "reshard delta ckpt/1000 ckpt/2000 published/weight_v000001 --map to_hf.yaml",
     "reshard delta hf ckpt published/weight_v000001 --step latest --map to_hf.yaml",
+    "reshard delta data/hf data/run data/published/weight_v000001 --step latest \\",
+    "    --map to_hf.yaml --server http://checkpoints:8080 --token-file token",
 )
 
 Old = Annotated[
@@ -109,6 +111,8 @@ def delta(
     file_bytes: FileBytes = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
+    server: DeltaServer = None,
+    token_file: TokenFile = None,
     show_all: ShowAll = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -125,7 +129,7 @@ def delta(
     from reshard.cli.progress import watching
     from reshard.surface.answers import delta_document
 
-    there: dict[str, Any] = unlisted_option(unlisted)
+    asked = asked_server(server, token_file)
     rules: dict[str, Any] = {
         "select": select,
         "drop": drop,
@@ -135,14 +139,27 @@ def delta(
         "sizes": sizes(size),
         "reverse": reverse,
     }
-    with usage():
-        reshard.check_arguments(**{key: value for key, value in rules.items() if value})
-    new = source_of(new, step, item)
+    rules = {name: value for name, value in rules.items() if value}
+    check_words(rules, [], is_there=asked is not None)
+    form: dict[str, Any] = {
+        "base_version": base_version,
+        "encoding": encoding,
+        "checksum": checksum,
+        "file_bytes": file_bytes,
+        "max_memory": max_memory,
+        "workers": workers,
+    }
     with watching(as_json or quiet) as progress:
-        report = reshard.delta(
-            old, new, dst, base_version=base_version, encoding=encoding, checksum=checksum, file_bytes=file_bytes,
-            max_memory=max_memory, workers=workers, progress=progress, **there, **rules,
-        )  # fmt: skip
+        if asked is None:
+            here: dict[str, Any] = {**unlisted_option(unlisted), **form, **rules}
+            report = reshard.delta(old, source_of(new, step, item), dst, **here, progress=progress)
+        else:
+            from reshard.cli.remote import delta_there, map_there
+
+            rules |= map_there(map)
+            choice = choice_there(step, item, unlisted)
+            request = {"old": old, "new": new, "target": dst, **choice, **form, **rules}
+            report = delta_there(asked, request, progress)
     if as_json:
         print_json(delta_document(report))
     elif quiet:

@@ -25,7 +25,6 @@ from reshard.cli.options import (
     renames,
     sizes,
     source_of,
-    usage,
 )
 from reshard.cli.server_options import (
     Asked,
@@ -33,10 +32,9 @@ from reshard.cli.server_options import (
     TokenFile,
     asked_server,
     choice_there,
-    is_stored_name,
     refuse_here,
 )
-from reshard.cli.target_options import declared
+from reshard.cli.target_options import check_words, declared
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -156,29 +154,25 @@ def verify(
 
     asked = asked_server(server, token_file)
     mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
-    is_of_server = asked is not None and map is not None and is_stored_name(map)
-    with usage():
-        reshard.check_arguments(
-            select=select or (), drop=drop or (), rename=renames(rename), cast=casts(cast),
-            **({} if is_of_server else mapped),
-        )  # fmt: skip
-    options: dict[str, Any] = {
+    rules: dict[str, Any] = {
         "select": select,
         "drop": drop,
         "rename": None if rename is None else renames(rename),
         "cast": None if cast is None else casts(cast),
-        "max_memory": max_memory,
     }
+    given = {name: value for name, value in {**rules, **mapped}.items() if value}
+    check_words(given, [], is_there=asked is not None)
+    options: dict[str, Any] = {**rules, "max_memory": max_memory}
     if asked is not None:
         refuse_here(
             {
                 "--missing-chunks": missing_chunks,
                 "--workers": workers,
                 "--receipt": receipt,
-                "--delta": delta,
             }
         )
-        choice = choice_there(step, item, unlisted)
+        # A server of before deltas does not know the option: it is sent only where it is given.
+        choice = {**choice_there(step, item, unlisted), "deltas": delta}
         with _other_signature(as_json):
             found = _verify_there(asked, a, b, {**choice, **options}, mapped, identity, key)
     else:
@@ -195,7 +189,8 @@ def verify(
         }
         with _other_signature(as_json), watching(as_json or quiet) as progress:
             found = reshard.verify(a, b, **options, **here, progress=progress)
-    _answer(found, as_json=as_json, quiet=quiet, show_all=show_all)
+    deltas = len(delta or ())
+    _answer(found, deltas, as_json=as_json, quiet=quiet, show_all=show_all)
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
@@ -229,7 +224,9 @@ def _verify_there(
     return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map, **expected})
 
 
-def _answer(found: reshard.Verification, *, as_json: bool, quiet: bool, show_all: bool) -> None:
+def _answer(
+    found: reshard.Verification, deltas: int, *, as_json: bool, quiet: bool, show_all: bool
+) -> None:
     from reshard.cli.console import print_all, print_json, warn
 
     if as_json:
@@ -242,4 +239,4 @@ def _answer(found: reshard.Verification, *, as_json: bool, quiet: bool, show_all
         from reshard.cli.tables import most_rows
         from reshard.cli.views.verification import verification_view
 
-        print_all(verification_view(found, show_all, most_rows()))
+        print_all(verification_view(found, show_all, most_rows(), deltas))

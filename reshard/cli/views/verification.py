@@ -35,9 +35,12 @@ MOST_DIGESTS = 8
 
 
 def verification_view(
-    found: Verification, show_all: bool, most: int = MOST_ROWS
+    found: Verification, show_all: bool, most: int = MOST_ROWS, deltas: int = 0
 ) -> Iterator[RenderableType]:
-    """Damage, then tensors and files that differ, then tensors without a record, then the verdict."""
+    """Damage, then tensors and files that differ, then tensors without a record, then the verdict.
+
+    ``deltas`` is how many of them made the version of A that was verified.
+    """
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
     yield from _table("differences", unlike, found, show_all, most)
@@ -56,7 +59,7 @@ def verification_view(
         yield from _identity(found.identity)
     if found.receipt is not None:
         yield from _receipt(found.receipt)
-    yield _verdict(found, len(unknown))
+    yield _verdict(found, len(unknown), deltas)
 
 
 def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
@@ -167,13 +170,15 @@ def _receipt(found: ReceiptVerdict) -> Iterator[Text]:
     )
 
 
-def _verdict(found: Verification, unknown: int) -> Text:
-    against = f"B = {safe(found.b)}" if found.b is not None else "its own record"
+def _verdict(found: Verification, unknown: int, deltas: int) -> Text:
+    own = "what they record" if deltas else "its own record"
+    against = f"B = {safe(found.b)}" if found.b is not None else own
     if found.identity is not None:
         against = "the root that was signed" if found.identity.signer else "the root that was given"
     if found.receipt is not None:
         against += f" by the receipt that reshard {safe(found.receipt.reshard)} wrote"
-    where = f"A = {safe(found.a)} against {against}"
+    chain = f" with {count_text(deltas, 'delta')}" if deltas else ""
+    where = f"A = {safe(found.a)}{chain} against {against}"
     total = len(found.tensors)
     if found.differences:
         return Text.assemble(("different: ", "bold red"), f"{_different(found)}; {where}")

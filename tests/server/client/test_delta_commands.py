@@ -1,0 +1,133 @@
+"""``delta``, ``apply`` and ``verify --delta`` with ``--server``: the same reports and exit codes as here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reshard_server.client import Client
+
+import reshard
+from reshard.cli.app import run
+from tests.server.live import Live, live
+from tests.server.tokens import TOKENS
+
+ANN = TOKENS["ann"][0]
+RNG = np.random.default_rng(19)
+WEIGHTS = RNG.normal(size=(32, 8)).astype(np.float32)
+MAP = "map: [{from: up, to: up.weight, shape: 'i o -> o i'}]\n"
+FULL, DELTA = "data/published/weight_v000001", "data/published/weight_v000002"
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHARD_TOKEN", ANN)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served") / "data"
+
+
+@pytest.fixture(scope="module")
+def served(data: Path) -> Iterator[Live]:
+    for step in (1, 2):
+        made = WEIGHTS.copy()
+        made[step] += 1
+        reshard.save(data / "run" / str(step), {"up": made})
+    with live(data.parent, requests_per_minute=10**6) as server:
+        with Client(server.url, ANN) as client:
+            client.convert("data/run/1", FULL, to="safetensors", map=MAP).wait()
+            client.delta(FULL, "data/run", DELTA, step=2, map=MAP).wait()
+            client.maps.put("to_hf", MAP)
+        yield server
+
+
+def words_of(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without times and places."""
+    return {k: v for k, v in report.items() if k not in ("old", "new", "target", "seconds")}
+
+
+def test_a_delta(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to_hf = tmp_path / "to_hf.yaml"
+    to_hf.write_text(MAP)
+    more = ["--map", str(to_hf), "--step", "2", "--checksum", "blake3", "--json"]
+    here = tmp_path / "weight_v000002"
+    assert run(["delta", str(data.parent / FULL), str(data / "run"), str(here), *more]) == 0
+    said_here = json.loads(capsys.readouterr().out)
+    there = ["delta", FULL, "data/run", "data/made/weight_v000002", *more, "--server", served.url]
+    assert run(there) == 0
+    said_there = json.loads(capsys.readouterr().out)
+    assert words_of(said_here) == words_of(said_there)
+    made = data / "made" / "weight_v000002"
+    assert (made / "model.safetensors.index.json").read_bytes() == (
+        here / "model.safetensors.index.json"
+    ).read_bytes()
+
+
+def test_a_delta_by_a_stored_map(served: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["delta", FULL, "data/run/2", "data/stored/weight_v000002", "--map", "to_hf"]
+    assert run([*words, "--server", served.url]) == 0
+    shown = capsys.readouterr().out
+    assert "data/stored/weight_v000002" in shown
+    assert "16" in shown
+
+
+def test_applied(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--to", "orbax", "--cast", "float=bfloat16", "--json"]
+    base, delta = str(data.parent / FULL), str(data.parent / DELTA)
+    assert run(["apply", base, delta, str(tmp_path / "here"), *more]) == 0
+    said_here = json.loads(capsys.readouterr().out)
+    assert run(["apply", FULL, DELTA, "data/there", *more, "--server", served.url]) == 0
+    said_there = json.loads(capsys.readouterr().out)
+    assert said_there["command"] == "apply"
+    assert said_there["tensors"] == said_here["tensors"]
+    made, expected = reshard.restore(data / "there"), reshard.restore(tmp_path / "here")
+    np.testing.assert_array_equal(made["up.weight"], expected["up.weight"])
+
+
+def test_a_wrong_base_is_a_difference(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reshard.convert(data / "run" / "2", data / "wrong", to="safetensors", map=MAP)
+    base, delta = str(data / "wrong"), str(data.parent / DELTA)
+    assert run(["apply", base, delta, str(tmp_path / "here")]) == 3
+    assert run(["apply", "data/wrong", DELTA, "data/none", "--server", served.url]) == 3
+    shown = capsys.readouterr().err
+    assert "error:" in shown
+    assert not (data / "none").exists()
+
+
+def test_verified(served: Live, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", FULL, "--delta", DELTA, "--server", served.url]) == 0
+    there = capsys.readouterr().out
+    base, delta = str(data.parent / FULL), str(data.parent / DELTA)
+    assert run(["verify", base, "--delta", delta]) == 0
+    here = capsys.readouterr().out.replace(f"{data.parent}/", "")
+    assert there.split() == here.split()
+    assert run(["verify", "data/wrong", "--delta", DELTA, "--server", served.url]) == 3
+
+
+def test_in_place_is_of_this_host(
+    served: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["apply", FULL, DELTA, "--in-place", "--server", served.url]) == 2
+    assert (
+        "error: --in-place is of this host, and --server lets a server do the work; leave one out"
+        in capsys.readouterr().err
+    )
+    # The variable does not count then: the folder of this host is meant, and there is none.
+    monkeypatch.setenv("RESHARD_SERVER", served.url)
+    assert run(["apply", FULL, DELTA, "--in-place"]) == 1
+    assert (
+        "weight_v000001 is not there, but what is changed in place is a local folder"
+        in capsys.readouterr().err
+    )
