@@ -28,4 +28,4 @@ def with_version(
             f"the target {str(place)!r} has the name of the version {version_text(named)}, but the deltas make the version {version_text(made)}, on "
             f"which receivers would put the wrong deltas; name it weight_v{version_text(made)}, or by no version"
         )
-    return replace(target, version=made if named is None else named, is_anchor=named is not None)
+    return replace(target, version=made if named is None else named)

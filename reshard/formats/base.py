@@ -218,7 +218,6 @@ class TargetCheckpoint(Struct, frozen=True):
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
         version: of the weights, recorded where there is an index; None for none.
-        is_anchor: whether its name says the version, so that receivers of deltas look for it in an index.
     """
 
     container: Container
@@ -229,7 +228,6 @@ class TargetCheckpoint(Struct, frozen=True):
     conversion: str = ""
     made: Made | None = None
     version: int | None = None
-    is_anchor: bool = False
 
 
 class Origin(Struct, frozen=True):

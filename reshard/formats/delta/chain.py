@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
-from reshard.formats.delta.index import version_text
+from reshard.formats.delta.index import DeltaIndex, version_text
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import Delta, Payload
 from reshard.formats.delta.shuffle import SHUFFLED_ITEMSIZE
@@ -62,25 +62,46 @@ def _broken(delta: Delta, before: int) -> PlanError:
 
 def _check_link(first: Delta, second: Delta) -> None:
     """The base that a delta records must be what the delta before it makes."""
-    a, b = first.index, second.index
-    pairs = [("identity", a.target_identity, b.base_identity)]
-    if a.checksum == b.checksum:
-        pairs.insert(0, ("digest", a.target_digest, b.base_digest))
+    if unlike := unlike_base(first.index, second.index):
+        raise VerificationError(
+            f"{second.place} was made of other weights than {first.place} makes: {unlike}; the versions are of two runs: {_FULL_VERSION}"
+        )
+
+
+def unlike_base(first: DeltaIndex, second: DeltaIndex) -> str:
+    """In which digest the base of the second of two deltas is not what the first makes; "" for none that both record."""
+    pairs = [("identity", first.target_identity, second.base_identity)]
+    if first.checksum == second.checksum:
+        pairs.insert(0, ("digest", first.target_digest, second.base_digest))
     for what, made, base in pairs:
         if None not in (made, base) and made != base:
-            raise VerificationError(
-                f"{second.place} was made of other weights than {first.place} makes: its base_{what} is {base}, but the target_{what} of "
-                f"the version {first.version} is {made}; the versions are of two runs: {_FULL_VERSION}"
-            )
+            return f"its base_{what} is {base}, but the target_{what} of the version {version_text(first.version)} is {made}"
+    return ""
+
+
+def _refuse_unknown_base(base: Reader, first: Delta) -> None:
+    """Against a first delta that was left out: one of another program names no tensor that it does not change, and would fit any version.
+
+    A checkpoint that records no version is that with which serving began, which these programs count as 0.
+    """
+    index = first.index
+    if index.tensors is None and index.base_version:
+        raise PlanError(
+            f"{first.place} changes the version {first.base_version} and lists no checksums of the tensors that it does not change, and {base.uri} "
+            f"records no version, so that it counts as {version_text(0)}; give every delta from the version {version_text(1)} on; or, if it is the "
+            f"version {first.base_version}, give its folder that name (weight_v{first.base_version})"
+        )
 
 
 def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = None) -> Reader:
     """The base as the last of its deltas leaves it; arguments as for ``chained``.
 
-    Raises the errors of ``chained``; FormatError for a base that does not hold whole tensors in safetensors files; VerificationError for
-    a base that does not have the tensors that the deltas record.
+    Raises the errors of ``chained``; PlanError for deltas of another program over a base of which nothing shows that it is theirs; FormatError
+    for a base that does not hold whole tensors in safetensors files; VerificationError for one without the tensors that the deltas record.
     """
     chain = chained(deltas, anchor)
+    if anchor is None:
+        _refuse_unknown_base(base, chain[0])
     if base.format != "safetensors":
         raise FormatError(
             f"{base.uri} is a checkpoint of the format {base.format}, but deltas change the bytes of safetensors files; convert it (to), and give "
@@ -113,8 +134,9 @@ def end_reader(base: Reader, deltas: Sequence[Delta]) -> Reader:
 
     Raises the errors of ``chain_reader``.
     """
-    chain = chained(deltas)
-    read = chain_reader(base, chain)
+    start = min(delta.index.base_version for delta in deltas)
+    chain = chained(deltas, start)
+    read = chain_reader(base, chain, start)
     listing = next((delta for delta in reversed(chain) if delta.index.tensors is not None), None)
     layers = {n: _layers(tensor, chain, listing)[-1:] for n, tensor in base.tensors.items()}
     same = {name: tuple(_only_checked(one) for one in found) for name, found in layers.items()}

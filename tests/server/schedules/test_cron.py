@@ -147,7 +147,7 @@ def test_of_many_processes_one_starts_a_tick(any_bench: Bench) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        bench.end(bench.runs()[-1].key)
+        bench.end(max(run.key for run in bench.runs()))  # the clock that orders runs may step back
     assert [r.outcome for r in bench.runs()] == ["started"] * 10
     assert bench.wakes == 10
     found = conversions.page(bench.db, conversions.Filters(schedule="s"), 100)

@@ -232,7 +232,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {"overwrite": True}, "/targets/0/overwrite",
      "a version that receivers may have read is not replaced; leave overwrite out"),
     ({"delta": None}, {}, "/targets/0/target", "has {version}; the known fields are {step}, {time}, {name}"),
-    ({"delta": {"file_bytes": 0}}, {}, "/delta/file_bytes", "file_bytes is 0; expected at least 1 byte"),
+    ({"delta": {"file_bytes": 0}}, {}, "/delta/file_bytes", "file_bytes is 0; expected a whole number of at least 1"),
     ({}, {"map": "none"}, "/targets/0/map", "the map 'none' is not stored"),
     ({}, {"target": "other/x/weight_v{version}"}, "/targets/0/target", "there is nothing at 'other/x/weight_v1000000'"),
     ({}, {"target": "data/run/x/weight_v{version}"}, "/targets/0/target", "is in the watched directory"),

@@ -144,11 +144,11 @@ class _Planned:
         return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
 
     def _index(self) -> bytes:
-        """The index of Hugging Face shards; nothing for a single file that loaders find by its name, unless it is an anchor of deltas."""
+        """The index of Hugging Face shards; nothing for a single file that loaders find by its name, unless deltas may stand on its version."""
         target, found_alone = self._target, ([ONLY_FILE], [self._form.name.only_file])
         if self._form.files != "shards":
             return b""
-        if list(self._files) in found_alone and not (target.is_anchor and target.tensors):
+        if list(self._files) in found_alone and (target.version is None or not target.tensors):
             return b""
         size = sum(t.spec.nbytes for t in target.tensors.values())
         version = {} if target.version is None else {"version": version_text(target.version)}
