@@ -7,13 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import PlanError, ResumeError, TargetExistsError, VerificationError
+from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum
-from reshard.formats.delta.index import DeltaIndex, Encoded, is_delta, parse_index, version_text
+from reshard.formats.delta.index import Encoded, version_text
 from reshard.formats.delta.read_delta import anchor_version, version_of_name
-from reshard.formats.json.safe_json import json_value, read_bytes
-from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.local.target_checks import refuse_overlap
@@ -56,11 +54,14 @@ def delta_versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
             f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs them, by which receivers find it; name it "
             "such as weight_v000007"
         )
-    base = request.base_version
+    own, base = anchor_version(request.old.root), request.base_version
+    if None not in (own, base) and own != base:
+        raise PlanError(
+            f"the old checkpoint {request.old.path!r} is the version {version_text(own or 0)}, as its index or its folder's name says, but base_version is "
+            f"{base}; leave base_version out, or give the old checkpoint that is meant"
+        )
     if base is None:
-        base = anchor_version(request.old.root)
-    if base is None:
-        base = version - 1
+        base = version - 1 if own is None else own
     if not 0 <= base < version:
         raise PlanError(
             f"the base of the version {version_text(version)} should be an earlier one, from 0, but is {base}; give another base version, or name the "
@@ -78,23 +79,6 @@ def check_new_version(place: Location, request: DeltaRequest) -> None:
         raise TargetExistsError(
             f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
         ) from None
-
-
-def refuse_other_base(index: DeltaIndex, place: Location) -> None:
-    """Refuses an OLD that is not the base version beside the target, where that is a delta which says what it gives."""
-    file = (place.parent / f"weight_v{version_text(index.base_version)}").view() / INDEX_NAME
-    if not file.is_file():
-        return
-    data = read_bytes(file, what="the index of the base version")
-    if not is_delta(json_value(data, str(file))):
-        return
-    base = parse_index(data, str(file))
-    if base.checksum == index.checksum and base.target_digest not in (None, index.base_digest):
-        raise VerificationError(
-            f"the old checkpoint gives the digest {index.base_digest}, but {file} records {base.target_digest} for the version "
-            f"{version_text(index.base_version)}: it is not what that version was made of, or other rules were applied; give the step of that "
-            "version with the same rules, or publish a full version"
-        )
 
 
 def refuse_other_deltas(place: Location, left: Mapping[str, Any] | None) -> None:

@@ -18,7 +18,6 @@ from reshard.deltas.delta_request import (
     DeltaRequest,
     check_new_version,
     delta_versions,
-    refuse_other_base,
     refuse_other_deltas,
 )
 from reshard.deltas.half_published import finish_version
@@ -26,6 +25,12 @@ from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
 from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
+from reshard.deltas.version_before import (
+    FullBefore,
+    full_before,
+    refuse_other_base,
+    refuse_other_full,
+)
 from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
@@ -67,7 +72,8 @@ def make_delta(
         check_new_version(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
-    comparing = _comparison(request, versions, limits, progress)
+    standing_on = full_before(place, versions[1], request.old, limits.max_memory)
+    comparing = _comparison(request, versions, standing_on, limits, progress)
     if is_there:
         return _told(comparing, *_published(comparing, place), started)
     with held_target(place) as transaction:
@@ -102,6 +108,7 @@ class _Comparison(Struct, frozen=True):
     Attributes:
         versions: of NEW and of OLD.
         limits: what is left of the memory beside the ``open_bytes`` of both.
+        before: the full version beside the target, with which OLD is compared.
         lanes: how many tensors are compared at once.
     """
 
@@ -110,6 +117,7 @@ class _Comparison(Struct, frozen=True):
     old: DeltaSide
     new: DeltaSide
     recorded: RecordedRoots
+    before: FullBefore | None
     limits: Limits
     lanes: int
     open_bytes: int
@@ -119,6 +127,7 @@ class _Comparison(Struct, frozen=True):
 def _comparison(
     request: DeltaRequest,
     versions: tuple[int, int],
+    before: FullBefore | None,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> _Comparison:
@@ -135,22 +144,25 @@ def _comparison(
     left = left_to_read(limits.max_memory, old.reader, new.reader)
     lanes, budget = lanes_within(limits, left), replace(limits, max_memory=left)
     taken = limits.max_memory - left
-    return _Comparison(request, versions, old, new, recorded, budget, lanes, taken, progress)
+    return _Comparison(
+        request, versions, old, new, recorded, before, budget, lanes, taken, progress
+    )
 
 
 def _compared(
     it: _Comparison, spool: Spool
 ) -> tuple[DeltaIndex, list[TensorPayload], list[PayloadFile]]:
     """What every tensor becomes, compressed in the spool, and in which files; the index of these."""
+    of_old, of_new = it.recorded.are_there
+    with_crcs = (of_old or it.before is not None, of_new)
     payloads = [
-        payload_of(
-            it.request.encoding, made.spec, it.request.checksum, spool, it.recorded.are_there
-        )
+        payload_of(it.request.encoding, made.spec, it.request.checksum, spool, with_crcs)
         for made in it.new.mapping.tensors
     ]
     refuse_unequal(it.new.reader, it.new.mapping.equal, {}, it.limits)
     compare_sides(it.old, it.new, payloads, it.limits, it.lanes, it.open_bytes, it.progress)
     check_identified_bytes(it.recorded, (it.old, it.new), payloads)
+    refuse_other_full(it.before, it.request.old.path, payloads)
     files = payload_files([one for one in payloads if one.changed], it.request.file_bytes)
     return _index(it.request, it.versions, it.recorded, payloads, files), payloads, files
 
@@ -170,7 +182,8 @@ def _published(it: _Comparison, place: Location) -> tuple[DeltaReport, int]:
 
 
 def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: float) -> DeltaReport:
-    warnings = (*it.old.reader.warnings, *it.new.reader.warnings)
+    unseen = () if it.before is None else it.before.warnings
+    warnings = (*it.old.reader.warnings, *it.new.reader.warnings, *unseen)
     seconds = time.monotonic() - started
     return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Literal
 
@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from reshard.deltas.report import DeltaTensor
 from reshard.errors import NotACheckpointError, ReshardError
-from reshard.formats.delta.index import version_text
+from reshard.formats.delta.chain import unlike_base
+from reshard.formats.delta.index import DeltaIndex, version_text
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import (
     Delta,
@@ -73,7 +74,7 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
     Raises NotACheckpointError where there are none.
     """
     if holds_delta(root.view()):
-        (found,) = _needed([_version(root, root.name)])
+        (found,) = _needed([_version(root, root.name, {})], {})
         return (
             found if found.kind != "delta" else replace(found, tensors=_changes(open_delta(root))),
         )
@@ -82,7 +83,9 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
         )
-    return _needed(_once(sorted((_version(root / name, name) for name in names), key=_number)))
+    indexes: dict[str, DeltaIndex] = {}
+    found = sorted((_version(root / name, name, indexes) for name in names), key=_number)
+    return _needed(_once(found), indexes)
 
 
 def _number(one: VersionInfo) -> int:
@@ -104,7 +107,8 @@ def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
     ]
 
 
-def _version(place: Location, name: str) -> VersionInfo:
+def _version(place: Location, name: str, indexes: dict[str, DeltaIndex]) -> VersionInfo:
+    """What is in a folder; the index of a delta is noted by its version, without its tensors."""
     version = version_text(version_of_delta(name) or 0)
     place, nbytes = place.view(), 0
     try:
@@ -115,6 +119,7 @@ def _version(place: Location, name: str) -> VersionInfo:
     except ReshardError as error:
         return VersionInfo(name, version, "", "damaged", nbytes, problem=str(error))
     index = delta.index
+    indexes[delta.version] = replace(index, weight_map={}, tensors=None, changed=None)
     return VersionInfo(
         name,
         delta.version,
@@ -152,10 +157,12 @@ def _change(
 
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
+    from reshard.formats.safetensors.form import SafetensorsForm
 
     may_be_full = version_of_name(name) is not None and not _lacks_index(place)
-    if may_be_full and committed_format(place) is not None:
-        return VersionInfo(name, version, "", "full", nbytes)
+    if may_be_full and (found := committed_format(place)) is not None:
+        said = "" if found == SafetensorsForm.format else f"no delta stands on the format {found}"
+        return VersionInfo(name, version, "", "full", nbytes, problem=said)
     return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
 
 
@@ -170,12 +177,14 @@ def _sizes(place: Location) -> Iterator[int]:
         yield 0 if status is None else status.nbytes
 
 
-def _needed(found: Sequence[VersionInfo]) -> tuple[VersionInfo, ...]:
+def _needed(
+    found: Sequence[VersionInfo], indexes: Mapping[str, DeltaIndex]
+) -> tuple[VersionInfo, ...]:
     """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
-    by_version = {one.version: one for one in found if one.kind in ("full", "delta")}
+    by_version = {one.version: one for one in found if not one.problem}
     lowest = min(by_version, key=int, default="")
     unsound = {one.version for one in found} - by_version.keys()
-    told = [_with_problem(one, by_version, unsound, lowest) for one in found]
+    told = [_with_problem(one, by_version, unsound, lowest, indexes) for one in found]
     needed = needed_by(told, 1)
     return tuple(replace(one, is_needed=not one.problem and one.version in needed) for one in told)
 
@@ -192,12 +201,20 @@ def needed_by(found: Sequence[VersionInfo], newest: int) -> set[str]:
 
 
 def _with_problem(
-    one: VersionInfo, known: dict[str, VersionInfo], unsound: Collection[str], lowest: str
+    one: VersionInfo,
+    known: Mapping[str, VersionInfo],
+    unsound: Collection[str],
+    lowest: str,
+    indexes: Mapping[str, DeltaIndex],
 ) -> VersionInfo:
-    """A delta leads nowhere where a version between the first that is here and its base is missing, or is damaged or unfinished."""
+    """A delta leads nowhere where a version between the first that is here and its base is missing, cannot be used, or is another than its."""
     at = one
     while not one.problem and at.kind == "delta":
         if at.base_version in known:
+            base = indexes.get(at.base_version)
+            if base is not None and unlike_base(base, indexes[at.version]):
+                said = f"the version {at.version} was made of other weights than {at.base_version} makes"
+                return replace(one, problem=said)
             at = known[at.base_version]
             continue
         if at.version == lowest:

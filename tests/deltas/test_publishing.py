@@ -62,7 +62,12 @@ def test_a_version_is_never_written_twice(tmp_path: Path) -> None:
 def test_the_version_of_old_is_what_it_says(tmp_path: Path) -> None:
     place = save(tmp_path / "weight_v000003", {"a": array((8,), "float32")})
     assert delta(place, place, tmp_path / "weight_v000007").base_version == "000003"
-    assert delta(place, place, tmp_path / "weight_v000008", base_version=5).base_version == "000005"
+    with pytest.raises(PlanError) as refused:
+        delta(place, place, tmp_path / "weight_v000008", base_version=5)
+    assert str(refused.value) == (
+        f"the old checkpoint {str(place)!r} is the version 000003, as its index or its folder's name says, but base_version is 5; leave "
+        "base_version out, or give the old checkpoint that is meant"
+    )
 
 
 def test_a_call_that_may_have_published_compares_instead(tmp_path: Path) -> None:
@@ -113,3 +118,49 @@ def test_an_old_that_is_not_the_version_before_is_refused(tmp_path: Path) -> Non
     )
     assert sorted(p.name for p in published.iterdir()) == ["weight_v000001"]
     delta(steps[1], steps[3], published / "weight_v000002")
+
+
+def test_an_old_that_is_not_the_full_version_before_is_refused(tmp_path: Path) -> None:
+    """OLD is a step to which the rules are applied; the full version was made of another one."""
+    rules = {"map": {"map": [{"from": "w", "to": "up.weight", "shape": "i o -> o i"}]}}
+    start = array((8, 6), "float32")
+    for step in (1, 2, 3):
+        reshard.save(tmp_path / "run" / str(step), {"w": stepped({"w": start}, 0.1, step)["w"]})
+    full, target = tmp_path / "weight_v000000", tmp_path / "weight_v000001"
+    reshard.convert(tmp_path / "run" / "1", full, to="safetensors", map=rules["map"])
+    with pytest.raises(VerificationError) as refused:
+        delta(tmp_path / "run" / "2", tmp_path / "run" / "3", target, map=rules["map"])
+    given, there = (
+        reshard.inspect(one).tensors[name].digest for one, name in ((tmp_path / "run" / "2", "w"), (full, "up.weight"))
+    )  # fmt: skip
+    assert given != there
+    said = str(refused.value)
+    assert said.startswith(f"of 'up.weight' the old checkpoint '{tmp_path / 'run' / '2'}' gives ")
+    assert said.endswith(
+        f", but {full}, on which the delta would stand, has {there} (digests as reshard fingerprint records them): it is not that version; give "
+        "that version itself, or the step that it was made of with the same rules, or publish a full version"
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "weight_v000000"]
+    made = delta(tmp_path / "run" / "1", tmp_path / "run" / "3", target, map=rules["map"])
+    assert made.warnings == ()
+    assert reshard.verify(full, deltas=[target]).differences == 0
+
+
+def test_a_full_version_before_without_digests_is_not_compared(tmp_path: Path) -> None:
+    start = {"w": array((8, 6), "float32")}
+    full = save(tmp_path / "weight_v000000", start)
+    old, new = save(tmp_path / "old", start), save(tmp_path / "new", stepped(start, 0.1, 1))
+    assert delta(old, new, tmp_path / "weight_v000001").warnings == (
+        f"{full} records no digests of 1 of its 1 tensors, so that they were not compared with the old checkpoint; give that folder as the old "
+        "one, or record digests (reshard fingerprint)",
+    )
+    assert delta(full, new, tmp_path / "weight_v000002", base_version=0).warnings == ()
+
+
+def test_a_full_version_before_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    start = {"w": array((8, 6), "float32")}
+    save(tmp_path / "weight_v000000", {**start, "more": array((3,), "int32")})
+    reshard.fingerprint(tmp_path / "weight_v000000")
+    old, new = save(tmp_path / "old", start), save(tmp_path / "new", stepped(start, 0.1, 1))
+    with pytest.raises(VerificationError, match=r"^of 'more' the old checkpoint '.*/old' gives nothing, but .*/weight_v000000, on which"):  # fmt: skip
+        delta(old, new, tmp_path / "weight_v000001")

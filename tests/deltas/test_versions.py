@@ -148,3 +148,47 @@ def test_a_number_with_more_zeros_is_no_version(published: Path) -> None:
         reshard.PlanError, match="weight_v and a number of six digits, or more where it needs them"
     ):
         reshard.delta(published / "weight_v0000004", published, published / "weight_v0000005")
+
+
+def test_a_version_that_was_made_anew_breaks_the_chain(tmp_path: Path) -> None:
+    """The numbers fit, but the digests that both deltas record do not."""
+    arrays = {"a": LIKE["a"], "b": LIKE["b"]}
+    for step in range(4):
+        (tmp_path / str(step)).mkdir()
+        save_file({**arrays, "b": arrays["b"] + step}, tmp_path / str(step) / "model.safetensors")
+    published = tmp_path / "published"
+    for number in (1, 2, 3):
+        reshard.delta(tmp_path / str(number - 1), tmp_path / str(number), published / f"weight_v{number:06}")  # fmt: skip
+    assert [one.is_needed for one in reshard.inspect_versions(published)] == [True] * 3
+    (published / "weight_v000001").rename(tmp_path / "before")
+    reshard.delta(tmp_path / "0", tmp_path / "3", published / "weight_v000001")
+    said = "the version 000002 was made of other weights than 000001 makes"
+    found = reshard.inspect_versions(published)
+    assert [one.problem for one in found] == ["", said, said]
+    assert [one.is_needed for one in found] == [True, False, False]
+    with pytest.raises(ReshardError, match="of two runs"):
+        reshard.verify(tmp_path / "0", deltas=sorted(published.iterdir()))
+
+
+def test_a_version_of_another_format_is_no_base(published: Path) -> None:
+    reshard.save(published / "weight_v000007", LIKE)
+    write_delta(published, 8, bytes_of(LIKE), changed(bytes_of(LIKE), 0.1, 8))
+    *_, other, on = reshard.inspect_versions(published)
+    assert (other.kind, other.problem) == ("full", "no delta stands on the format orbax")
+    assert on.problem == "the version 000007 cannot be used"
+    assert not other.is_needed and not on.is_needed
+
+
+def test_what_is_no_delta_is_told_from_one_in_the_making(published: Path, tmp_path: Path) -> None:
+    full = published / "weight_v000004"
+    with pytest.raises(ReshardError) as refused:
+        reshard.apply(full, [published], tmp_path / "full")
+    assert str(refused.value) == (
+        f"{published} is no delta: expected a folder such as weight_v000007, with model.safetensors.index.json and the files that it names; name "
+        "the folder of each delta in it, such as weight_v000001"
+    )
+    with pytest.raises(ReshardError, match="which is written last: its writer is at work"):
+        reshard.apply(full, [published / "weight_v000006"], tmp_path / "full")
+    reshard.save(published / "step", LIKE)
+    with pytest.raises(ReshardError, match=r"step is no delta: .* name the folder of each delta$"):
+        reshard.apply(full, [published / "step"], tmp_path / "full")

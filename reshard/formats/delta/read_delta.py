@@ -155,11 +155,28 @@ def _described(place: Location) -> _Described:
         raise FormatError(
             f"{place} has {_WHOLE_NAME} and no {INDEX_NAME}, as a full version and no delta has; give it as the base, or name the folder of a delta"
         )
+    if version_of_delta(place.name) is None and not _has_payloads(place):
+        raise FormatError(
+            f"{place} is no delta: expected a folder such as weight_v000007, with {INDEX_NAME} and the files that it names; name the folder of each "
+            f"delta{_versions_text(place)}"
+        )
     last = INDEX_NAME if _SKYRL_NAMED.fullmatch(place.name) is None else MANIFEST_NAME
     raise IncompleteCheckpointError(
         f"{place} has no {last}, which is written last: its writer is at work or was interrupted; wait for it, or publish the "
         "version again"
     )
+
+
+def _has_payloads(place: Location) -> bool:
+    entries = place.entries() if place.is_folder() else []
+    return any(entry.name.endswith(ENDING) and not entry.is_folder for entry in entries)
+
+
+def _versions_text(place: Location) -> str:
+    """What a folder of versions holds, for the error where it was given in place of them."""
+    names = place.folders() if place.is_folder() else []
+    found = sorted(name for name in names if version_of_delta(name) is not None)
+    return f" in it, such as {found[0]}" if found else ""
 
 
 def holds_delta(place: Location) -> bool:

@@ -296,3 +296,10 @@ def test_a_flipped_bit_of_the_base_is_found_where_a_delta_touches_it(tmp_path: P
     file.write_bytes(data)
     with pytest.raises((VerificationError, CorruptError), match="version 000001: its bytes have"):
         apply(start, deltas, tmp_path / "served")
+
+
+def test_a_first_delta_that_was_left_out_is_missed(tmp_path: Path) -> None:
+    start, deltas, _ = chain(tmp_path)
+    with pytest.raises(PlanError, match="weight_v000002 changes the version 000001 and lists no checksums of the tensors that it does not change"):  # fmt: skip
+        apply(start, deltas[1:], tmp_path / "served")
+    assert not (tmp_path / "served").exists()

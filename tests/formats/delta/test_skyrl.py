@@ -24,6 +24,7 @@ from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
     NotACheckpointError,
+    PlanError,
     ReshardError,
     VerificationError,
 )
@@ -309,3 +310,31 @@ def test_a_chain_in_a_bucket(tmp_path: Path, s3_bucket: Bucket) -> None:
         "000002",
         "000003",
     ]
+
+
+def test_a_first_delta_that_was_left_out_is_missed(tmp_path: Path) -> None:
+    """What the others do not change, nothing compares: without the version of the base, they would fit it."""
+    start, deltas, _ = chain(tmp_path)
+    with pytest.raises(PlanError) as refused:
+        apply(start, deltas[1:], tmp_path / "served")
+    assert str(refused.value) == (
+        f"{deltas[1]} changes the version 000001 and lists no checksums of the tensors that it does not change, and {start} records no version, "
+        "so that it counts as 000000; give every delta from the version 000001 on; or, if it is the version 000001, give its folder that name "
+        "(weight_v000001)"
+    )
+    with pytest.raises(PlanError, match="lists no checksums"):
+        reshard.verify(start, deltas=deltas[1:])
+    with pytest.raises(PlanError, match="lists no checksums"):
+        reshard.apply_in_place(start, deltas[1:])
+    assert stored(start) == V0
+
+
+def test_what_an_earlier_call_made_says_its_version(tmp_path: Path) -> None:
+    start, deltas, last = chain(tmp_path)
+    apply(start, deltas[:1], tmp_path / "first")
+    apply(tmp_path / "first", deltas[1:], tmp_path / "served")
+    assert stored(tmp_path / "served") == last
+    named = save(tmp_path / "weight_v000001", LIKE)
+    made = write_skyrl(tmp_path / "other", 2, V0, changed(V0, 0.1, 7), KINDS)
+    apply(named, [made], tmp_path / "by_name")
+    assert stored(tmp_path / "by_name") == changed(V0, 0.1, 7)
