@@ -11,7 +11,6 @@ from reshard.arguments import (
     DeltaChecksum,
     DeltaEncoding,
     bytes_of,
-    changes_of,
     check_choice,
     check_positive,
     path_of,
@@ -23,7 +22,7 @@ from reshard.errors import PlanError
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
-    from reshard.conversion.options import ConvertOptions
+    from reshard.conversion.options import ConvertOptions, LayoutLike
     from reshard.conversion.report import ConversionReport
     from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
@@ -42,6 +41,7 @@ def delta(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    layout: LayoutLike = None,
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
@@ -69,6 +69,7 @@ def delta(
         new: the step to publish; ``step`` and ``item`` choose it, as for ``inspect``.
         target: the folder of the new version; its name says which, such as ``published/weight_v000007``.
         unlisted: of both, as for ``inspect``.
+        layout: of its file the rules and the map; its axes split nothing, since the tensors of a delta are whole.
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
         base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
@@ -88,11 +89,11 @@ def delta(
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
     """
+    from reshard.conversion.check_target import check_target
     from reshard.deltas.delta_request import DeltaRequest
     from reshard.deltas.make_delta import make_delta
     from reshard.deltas.version_files import FILE_BYTES
     from reshard.formats.choose import choose_checkpoint
-    from reshard.maps.given_map import map_of
 
     check_choice("encoding", encoding, get_args(DeltaEncoding))
     check_choice("checksum", checksum, get_args(DeltaChecksum))
@@ -101,13 +102,16 @@ def delta(
     check_positive("file_bytes", most, "bytes of payloads in one file, such as 1GiB")
     _check_version(base_version)
     limits = limits_of(max_memory, workers, old, new, target)
-    changes = changes_of(select, drop, rename, cast)
+    rules: dict[str, Any] = {"select": select, "drop": drop, "rename": rename, "cast": cast}
+    mapped: dict[str, Any] = {"map": map, "sizes": sizes, "reverse": reverse}
+    given = {name: value for name, value in {**rules, **mapped}.items() if value is not None}
+    options = check_target(Target("", layout=layout, **given), limits).options
     request = DeltaRequest(
         choose_checkpoint(old, None, None, "old checkpoint", unlisted),
         choose_checkpoint(new, step, item, "new checkpoint", unlisted),
         path_of("target", target),
-        map_of(map, sizes, reverse),
-        changes,
+        options.given_map,
+        options.changes,
         encoding,
         checksum,
         base_version,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import reshard
 from reshard.cli.options import Misuse
 
 Base = Annotated[
@@ -39,6 +40,14 @@ Deltas = Annotated[
         help="A delta over A; give every one from A to the version that is wanted. What they make of A is verified.",
     ),
 ]
+
+
+def is_delta(path: str) -> bool:
+    """Whether a delta is there; False for what cannot be looked at, which the call says itself."""
+    try:
+        return [one.kind for one in reshard.inspect_versions(path)] == ["delta"]
+    except reshard.ReshardError:
+        return False
 
 
 def split_target(words: Sequence[str]) -> tuple[list[str], str]:

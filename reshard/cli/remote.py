@@ -18,6 +18,7 @@ from reshard import (
     LeafDiff,
     TensorVerdict,
     Verification,
+    VersionInfo,
 )
 from reshard.cli.failures import Detached, Stopped
 from reshard.cli.options import Misuse
@@ -78,6 +79,12 @@ def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> I
     """The content of a checkpoint on the server; ``choice`` has its step, item and unlisted files."""
     with connected(asked) as client:
         return client.checkpoints.inspect(checkpoint, **choice)
+
+
+def versions_there(asked: Asked, checkpoint: str) -> tuple[VersionInfo, ...]:
+    """The versions in a folder on the server, or the one delta that it is."""
+    with connected(asked) as client:
+        return client.checkpoints.versions(checkpoint)
 
 
 def plan_there(

@@ -24,7 +24,7 @@ from reshard.deltas.half_published import finish_version
 from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
 from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
 from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import DeltaSide, delta_sides, listed_tensor
+from reshard.deltas.sides import DeltaSide, delta_sides, left_out_warnings, listed_tensor
 from reshard.deltas.version_before import (
     FullBefore,
     full_before,
@@ -183,7 +183,8 @@ def _published(it: _Comparison, place: Location) -> tuple[DeltaReport, int]:
 
 def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: float) -> DeltaReport:
     unseen = () if it.before is None else it.before.warnings
-    warnings = (*it.old.reader.warnings, *it.new.reader.warnings, *unseen)
+    readers = (*it.old.reader.warnings, *it.new.reader.warnings)
+    warnings = (*readers, *left_out_warnings(it.old), *unseen)
     seconds = time.monotonic() - started
     return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
 

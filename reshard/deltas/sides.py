@@ -72,6 +72,17 @@ def delta_sides(
     return replace(kept, mapping=replace(kept.mapping, tensors=ordered)), made
 
 
+def left_out_warnings(old: DeltaSide) -> tuple[str, ...]:
+    """A warning where the rules leave out tensors of an OLD that serving might read as it is, such as the scales of quantised weights."""
+    count = len(old.reader.tensors) - len(old.tensors)
+    if old.is_as_it_is or old.reader.format != SafetensorsForm.format or count <= 0:
+        return ()
+    return (
+        f"the rules leave out {count:,} of the {len(old.reader.tensors):,} tensors of {old.reader.uri} too, and the delta is of the others alone: it "
+        "does not fit that folder as it is, only what a conversion by the same rules makes of it",
+    )
+
+
 def _made_alike(
     old: Reader, given: GivenMap | None, changes: Changes, made: DeltaSide, old_root: Location
 ) -> DeltaSide | None:

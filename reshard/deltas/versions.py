@@ -84,8 +84,8 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
         )
     indexes: dict[str, DeltaIndex] = {}
-    found = sorted((_version(root / name, name, indexes) for name in names), key=_number)
-    return _needed(_once(found), indexes)
+    listed = sorted((_version(root / name, name, indexes) for name in names), key=_number)
+    return _needed(_once(listed), indexes)
 
 
 def _number(one: VersionInfo) -> int:

@@ -109,3 +109,23 @@ def test_usage(versions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert run(["delta", str(versions / "v0"), str(versions / "v1"), str(versions / "weight_v000003"), "--base-version", "3"]) == 1  # fmt: skip
     assert "give another base version, or name the target by a later version" in capsys.readouterr().err  # fmt: skip
+
+
+def test_verify_takes_what_a_shell_makes_of_a_pattern(
+    versions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, full = str(versions / "v0"), str(versions / "full")
+    chain = [str(versions / f"weight_v00000{n}") for n in (1, 2)]
+    for made in chain:
+        assert run(["delta", base, base, made, "--base-version", str(int(made[-1]) - 1), "--quiet"]) == 0  # fmt: skip
+    assert run(["apply", base, *chain, full, "--quiet"]) == 0
+    assert run(["verify", base, "--delta", *chain, "--quiet"]) == 0
+    assert run(["verify", base, full, "--delta", *chain]) == 0
+    assert "with 2 deltas against B" in " ".join(capsys.readouterr().out.split())
+    assert run(["verify", base, "--delta", *chain, full, "--quiet"]) == 0
+    capsys.readouterr()
+    assert run(["verify", base, full, base]) == 2
+    assert (
+        f"{full} and {base} stand behind A, but A is compared with one checkpoint; give one, and deltas by --delta"
+        in capsys.readouterr().err
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import reshard
+from reshard.cli.app import run
 
 SQUARE = np.arange(64, dtype=np.float32).reshape(8, 8)
 TURNED = {"map": [{"from": "up", "to": "up", "shape": "i o -> o i"}]}
@@ -89,3 +91,25 @@ def test_rules_are_not_applied_to_a_version_that_receivers_have(tmp_path: Path) 
         match=r"'up' is float32 of shape \[8, 8\] in .*weight_v000000, but .*1 gives bfloat16 of shape \[8, 8\]; a delta changes bytes",
     ):
         reshard.delta(base, run[1], tmp_path / "weight_v000001", cast={"^up$": "bfloat16"})
+
+
+def test_the_rules_of_a_layout_file_count(tmp_path: Path) -> None:
+    """As for a conversion by the same file; what it says of axes splits nothing."""
+    old, new = steps(tmp_path)[:2]
+    layout = {
+        "mesh": {"axes": ["m"], "shape": [2]},
+        "rules": [{"match": ".*", "axes": ["m"]}],
+        "rename": [{"match": "^(.*)$", "to": r"model.\1"}],
+        "cast": [{"match": "float", "dtype": "bfloat16"}],
+    }
+    full, target = tmp_path / "weight_v000000", tmp_path / "weight_v000001"
+    reshard.convert(old, full, to="safetensors", layout=layout)
+    made = reshard.delta(full, new, target, layout=layout)
+    assert made.tensors and all(name.startswith("model.") for name in made.tensors)
+    assert {one.dtype for one in made.tensors.values()} == {"bfloat16"}
+    reshard.convert(new, tmp_path / "full", to="safetensors", layout=layout)
+    assert reshard.verify(full, tmp_path / "full", deltas=[target]).differences == 0
+    file = tmp_path / "layout.json"
+    file.write_text(json.dumps(layout))
+    words = ["delta", str(full), str(new), str(tmp_path / "x" / "weight_v000001"), "--layout", str(file), "--quiet"]  # fmt: skip
+    assert run(words) == 0

@@ -26,6 +26,7 @@ from reshard.cli.options import (
 )
 from reshard.cli.server_options import DeltaServer, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import check_words, declared
+from reshard.options import CHANGES
 
 EXAMPLES = examples(
     "reshard delta hf ckpt/2000 published/weight_v000001 --map to_hf.yaml",
@@ -64,6 +65,14 @@ BaseVersion = Annotated[
         help="The version of OLD. Default: what its index or its folder's name says, else the number before that of DST.",
     ),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Layout file of which the rules and the map count; its axes split nothing, since the tensors of a delta are whole.",
+        rich_help_panel=CHANGES,
+    ),
+]
 Encoding = Annotated[
     reshard.DeltaEncoding,
     typer.Option(
@@ -98,6 +107,7 @@ def delta(
     step: Step = None,
     item: Item = None,
     unlisted: Unlisted = "leave",
+    layout: Layout = None,
     select: Annotated[Rules, declared("select")] = None,
     drop: Annotated[Rules, declared("drop")] = None,
     rename: Annotated[Rules, declared("rename")] = None,
@@ -140,7 +150,7 @@ def delta(
         "reverse": reverse,
     }
     rules = {name: value for name, value in rules.items() if value}
-    check_words(rules, [], is_there=asked is not None)
+    check_words(rules, [], is_there=asked is not None)  # a layout that is wrong is no misuse
     form: dict[str, Any] = {
         "base_version": base_version,
         "encoding": encoding,
@@ -151,12 +161,12 @@ def delta(
     }
     with watching(as_json or quiet) as progress:
         if asked is None:
-            here: dict[str, Any] = {**unlisted_option(unlisted), **form, **rules}
+            here: dict[str, Any] = {**unlisted_option(unlisted), **form, **rules, "layout": layout}
             report = reshard.delta(old, source_of(new, step, item), dst, **here, progress=progress)
         else:
-            from reshard.cli.remote import delta_there, map_there
+            from reshard.cli.remote import delta_there, layout_there, map_there
 
-            rules |= map_there(map)
+            rules |= map_there(map) | ({} if layout is None else {"layout": layout_there(layout)})
             choice = choice_there(step, item, unlisted)
             request = {"old": old, "new": new, "target": dst, **choice, **form, **rules}
             report = delta_there(asked, request, progress)

@@ -13,7 +13,7 @@ from reshard.cli.options import (
     examples,
     source_of,
 )
-from reshard.cli.server_options import AskedServer, TokenFile, asked_server, choice_there
+from reshard.cli.server_options import Asked, AskedServer, TokenFile, asked_server, choice_there
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
@@ -43,18 +43,21 @@ def inspect(
     from reshard.cli.console import print_json
     from reshard.surface.answers import answer_of, content_document
 
-    if (asked := asked_server(server, token_file)) is not None:
-        from reshard.cli.remote import inspect_there
-
-        found = inspect_there(asked, src, choice_there(step, item, unlisted))
-    else:
-        source = source_of(src, step, item)
-        try:
+    asked = asked_server(server, token_file)
+    source = src if asked is not None else source_of(src, step, item)
+    choice = choice_there(step, item, unlisted)
+    try:
+        if asked is None:
             found = content_document(reshard.inspect(source, unlisted=unlisted))
-        except reshard.NotACheckpointError:
-            if not _showed_versions(source, as_json, show_all):
-                raise
-            return
+        else:
+            from reshard.cli.remote import inspect_there
+
+            found = inspect_there(asked, source, choice)
+    except reshard.NotACheckpointError:
+        is_chosen = asked is not None and choice  # a step or an item is none of the versions
+        if is_chosen or not _showed_versions(source, asked, as_json, show_all):
+            raise
+        return
     if as_json:
         print_json(answer_of("inspect", found))
         return
@@ -65,10 +68,15 @@ def inspect(
     print_all(inspection_view(found, show_all, most_rows()))
 
 
-def _showed_versions(source: str, as_json: bool, show_all: bool) -> bool:
+def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: bool) -> bool:
     """Shows the versions in a folder, or a delta; False where there are none."""
     try:
-        versions = reshard.inspect_versions(source)
+        if asked is None:
+            versions = reshard.inspect_versions(source)
+        else:
+            from reshard.cli.remote import versions_there
+
+            versions = versions_there(asked, source)
     except reshard.NotACheckpointError:
         return False
     if as_json:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 import reshard
-from reshard.cli.delta_options import Deltas
+from reshard.cli.delta_options import Deltas, is_delta
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Misuse,
     Quiet,
     ShowAll,
     Step,
@@ -44,7 +45,7 @@ EXAMPLES = examples(
     "reshard verify ckpt/1000 hf --map to_hf.yaml",
     "reshard verify served --identity identities/served",
     "reshard verify served --key release.pub.pem",
-    "reshard verify hf --delta published/weight_v000001 --delta published/weight_v000002",
+    "reshard verify hf --delta published/weight_v00000[1-2]",
     "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
@@ -56,11 +57,13 @@ A = Annotated[
     ),
 ]
 B = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(
-        metavar="B",
+        metavar="[B]",
         help="The checkpoint to compare with, on any mesh and in any chunks. Without it, the data "
-        "stored in A is compared with the digests that A recorded when it was written.",
+        "stored in A is compared with the digests that A recorded when it was written. With --delta more deltas may stand here, as a shell "
+        "makes them of one pattern.",
+        show_default=False,
     ),
 ]
 
@@ -153,6 +156,7 @@ def verify(
     from reshard.cli.progress import watching
 
     asked = asked_server(server, token_file)
+    other, delta = _split(b or [], delta or [], is_there=asked is not None)
     mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
     rules: dict[str, Any] = {
         "select": select,
@@ -172,9 +176,9 @@ def verify(
             }
         )
         # A server of before deltas does not know the option: it is sent only where it is given.
-        choice = {**choice_there(step, item, unlisted), "deltas": delta}
+        choice = {**choice_there(step, item, unlisted), "deltas": delta or None}
         with _other_signature(as_json):
-            found = _verify_there(asked, a, b, {**choice, **options}, mapped, identity, key)
+            found = _verify_there(asked, a, other, {**choice, **options}, mapped, identity, key)
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {
@@ -184,17 +188,32 @@ def verify(
             "identity": identity,
             "key": key,
             "receipt": receipt,
-            "deltas": delta,
+            "deltas": delta or None,
             **mapped,
         }
         with _other_signature(as_json), watching(as_json or quiet) as progress:
-            found = reshard.verify(a, b, **options, **here, progress=progress)
-    deltas = len(delta or ())
-    _answer(found, deltas, as_json=as_json, quiet=quiet, show_all=show_all)
+            found = reshard.verify(a, other, **options, **here, progress=progress)
+    _answer(found, len(delta), as_json=as_json, quiet=quiet, show_all=show_all)
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
         raise typer.Exit(FAILED)
+
+
+def _split(
+    words: Sequence[str], deltas: Sequence[str], *, is_there: bool
+) -> tuple[str | None, list[str]]:
+    """B, and the deltas: those of the option, and of the words behind A, among which a shell puts the others of one pattern."""
+    more = [word for word in words if deltas and not is_there and is_delta(word)]
+    others = [word for word in words if word not in more]
+    if len(others) > 1:
+        said = (
+            "give each delta by its own --delta" if is_there else "give one, and deltas by --delta"
+        )
+        raise Misuse(
+            f"{' and '.join(others)} stand behind A, but A is compared with one checkpoint; {said}"
+        )
+    return (others[0] if others else None), [*deltas, *more]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -75,6 +75,10 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions):
             description="The folder of the new version; its name says which, such as data/published/weight_v000007."
         ),
     ]
+    layout: str | dict[str, Any] | None = Field(
+        None,
+        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
+    )
     select: Patterns = ()
     drop: Patterns = ()
     rename: Pairs = ()

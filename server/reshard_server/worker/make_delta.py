@@ -21,7 +21,7 @@ from reshard.surface.answers import delta_document
 from reshard_server.worker.convert import convert_all, with_warning
 from reshard_server.worker.throttle import ProgressThrottle
 
-RULES = ("select", "drop", "rename", "cast", "map", "sizes", "reverse")
+RULES = ("layout", "select", "drop", "rename", "cast", "map", "sizes", "reverse")
 
 NO_DELTA = (PlanError, FormatError, MissingError, SourceChangedError, VerificationError)
 """What is refused because of the two checkpoints, of which a full version may still be made."""

@@ -114,6 +114,22 @@ def test_verified(served: Live, data: Path, capsys: pytest.CaptureFixture[str]) 
     here = capsys.readouterr().out.replace(f"{data.parent}/", "")
     assert there.split() == here.split()
     assert run(["verify", "data/wrong", "--delta", DELTA, "--server", served.url]) == 3
+    capsys.readouterr()
+    assert run(["verify", FULL, "--delta", DELTA, DELTA, FULL, "--server", served.url]) == 2
+    assert (
+        "but A is compared with one checkpoint; give each delta by its own --delta"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_rules_of_a_layout_file_are_sent(
+    served: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "layout.yaml"
+    file.write_text("mesh: {axes: [x], shape: [2]}\nrules: []\nrename: [{match: up, to: down}]\n")
+    words = ["data/run/1", "data/run/2", "data/laid/weight_v000002", "--layout", str(file)]
+    assert run(["delta", *words, "--server", served.url, "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["tensors"]) == ["down"]
 
 
 def test_in_place_is_of_this_host(
@@ -131,3 +147,15 @@ def test_in_place_is_of_this_host(
         "weight_v000001 is not there, but what is changed in place is a local folder"
         in capsys.readouterr().err
     )
+
+
+def test_versions_are_shown(served: Live, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("data/published", DELTA):
+        assert run(["inspect", path, "--server", served.url]) == 0
+        there = capsys.readouterr().out
+        assert run(["inspect", str(data.parent / path)]) == 0
+        assert there == capsys.readouterr().out
+    assert run(["inspect", "data/run", "--server", served.url]) == 1
+    assert "data/run is a training run's folder with steps 1, 2" in capsys.readouterr().err
+    assert run(["inspect", "data/published", "--step", "7", "--server", served.url]) == 1
+    assert "error:" in capsys.readouterr().err

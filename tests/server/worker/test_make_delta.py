@@ -24,7 +24,15 @@ MAP = {
 
 
 def request_of(folder: Path, **more: Any) -> dict[str, Any]:
-    members = {"select": (), "drop": (), "rename": (), "cast": (), "map": MAP, "sizes": None}
+    members = {
+        "layout": None,
+        "select": (),
+        "drop": (),
+        "rename": (),
+        "cast": (),
+        "map": MAP,
+        "sizes": None,
+    }
     target = {"target": str(folder / "weight_v000002"), "reverse": False, **members}
     return {
         "delta": {
