@@ -35,6 +35,10 @@ def test_made_applied_and_verified(versions: Path, capsys: pytest.CaptureFixture
     assert "as recorded: 2 of 2 tensors" in capsys.readouterr().out
     assert run(["verify", old, full, "--delta", made]) == 0
     assert run(["verify", old, old, "--delta", made]) == 3
+    capsys.readouterr()
+    assert run(["verify", new, "--delta", made]) == 3
+    first, second, *_ = capsys.readouterr().out.splitlines()[1:]
+    assert (first.strip(), second.split()) == ("differences", ["tensor", "status"])
 
 
 def test_json(versions: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,12 +43,12 @@ def verification_view(
     """
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
-    yield from _table("differences", unlike, found, show_all, most)
+    yield from _table("differences", unlike, found, show_all, most, deltas)
     yield from leaves_view(found.leaves, show_all, most)
     yield from _files([f for f in found.files if f.is_difference], found, show_all, most)
     if show_all:
         alike = [t for t in found.tensors if t.status in AGREEING]
-        yield from _table("", alike, found, show_all, most)
+        yield from _table("", alike, found, show_all, most, deltas)
     unknown = [t.name for t in found.tensors if t.status == "not recorded"]
     if 0 < len(unknown) < len(found.tensors):  # a warning says so if it is all of them
         names = some_text(unknown, len(unknown) if show_all else 5)
@@ -110,12 +110,18 @@ def _table(
     found: Verification,
     show_all: bool,
     most: int,
+    deltas: int,
 ) -> Iterator[RenderableType]:
     shown = capped(verdicts, show_all, most)
     if shown:
-        a, b = ("digest of A", "digest of B") if found.b is not None else ("stored", "recorded")
-        rows = (_row(verdict) for verdict in shown)
-        yield table(title, ("tensor", "status", a, b), rows, whole=show_all)
+        digests: tuple[str, ...] = ("digest of A", "digest of B")
+        if (
+            found.b is None
+        ):  # deltas record checksums of several kinds, which the sentences below name
+            digests = () if deltas else ("stored", "recorded")
+        titles = ("tensor", "status", *digests)
+        rows = (_row(verdict)[: len(titles)] for verdict in shown)
+        yield table(title, titles, rows, whole=show_all)
         yield from _details((verdict.name, _detail(verdict, found)) for verdict in shown)
     if note := cap_note(len(shown), len(verdicts), "tensors"):
         yield Text(note, style="dim")
