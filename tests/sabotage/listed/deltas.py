@@ -34,6 +34,24 @@ SABOTAGES = (
         ("tests/deltas/test_make_delta.py::test_a_wrong_base_whose_touched_tensors_fit_is_found",),
     ),
     Sabotage(
+        "first-delta-not-missed",
+        "deltas of another program are applied to a base of which nothing shows that it is theirs",
+        CHAIN,
+        "        _refuse_unknown_base(base, chain[0])\n",
+        "        pass\n",
+        ("tests/formats/delta/test_skyrl.py::test_a_first_delta_that_was_left_out_is_missed",),
+    ),
+    Sabotage(
+        "full-version-not-compared",
+        "a delta is made of another step than the full version beside it",
+        MAKE,
+        "    refuse_other_full(it.before, it.request.old.path, payloads)\n",
+        "",
+        (
+            "tests/deltas/test_publishing.py::test_an_old_that_is_not_the_full_version_before_is_refused",
+        ),
+    ),
+    Sabotage(
         "two-runs-chained",
         "a delta is applied to the version of another run",
         CHAIN,
