@@ -89,9 +89,12 @@ class Books:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the target's chunks that are in their files, earlier runs included."""
-        closed = sum(book.written_bytes for book in self._tensors)
-        return closed + sum(c.nbytes for b in self._tensors for c in b.open_chunks.values())
+        """Bytes of the target's chunks that are in their files, all copies and earlier runs included."""
+        return sum(
+            tensor.target.copies
+            * (book.written_bytes + sum(c.nbytes for c in book.open_chunks.values()))
+            for tensor, book in zip(self.tensors, self._tensors, strict=True)
+        )
 
     def take(self, result: Result, *, is_resumed: bool = True) -> None:
         """Counts a result of an earlier run, or of a part of this conversion; no file is touched."""

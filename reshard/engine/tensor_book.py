@@ -50,6 +50,7 @@ class TensorBook(Struct):
     """What was done for one target tensor.
 
     Attributes:
+        written_bytes: of chunks that are complete; one of several copies counts.
         open_chunks: per chunk that is not complete, what is stored of it.
     """
 
@@ -145,7 +146,8 @@ def proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> T
             f"{tensor.moved_bytes} bytes moved; this is a defect of the program, please report it with the plan"
         )
     _check_covered(tensor, book)
-    amounts = (book.moved_bytes, book.read_bytes, book.written_bytes, book.cast)
+    written = book.written_bytes * tensor.target.copies
+    amounts = (book.moved_bytes, book.read_bytes, written, book.cast)
     if not book.sums.is_seen:
         return TensorResult(None, None, *amounts)
     target = digest_text(book.sums.target, spec.nbytes)

@@ -121,8 +121,19 @@ def _check_known(rule: MapRule, shape: Shape, sizes: Mapping[str, int]) -> None:
     for name in dict.fromkeys(every):
         if name not in sizes and (rule.sources or name not in rule.pad):
             raise PlanError(
-                f"{rule.label}: the size of {name!r} does not follow from the shapes; give it (sizes), such as {name}=2"
+                f"{rule.label}: the size of {name!r} does not follow from the shapes; give it (sizes){_beside(name, shape, sizes)}"
             )
+
+
+def _beside(name: str, shape: Shape, sizes: Mapping[str, int]) -> str:
+    """The axis on the left that is made of a dimension and others, which need a size too but one."""
+    for side in shape.left:
+        for axis in side:
+            names = tuple(names_of(axis))
+            unknown = [one for one in names if one not in sizes]
+            if name in names and len(unknown) > 1:
+                return f", or that of {' or '.join(repr(one) for one in unknown if one != name)}, which with it makes one axis"
+    return ""
 
 
 def _with_lengths(

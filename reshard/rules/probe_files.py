@@ -25,6 +25,7 @@ from reshard.maps.example.infer import Example
 from reshard.maps.example.probes import MOST_ELEMENTS, MOST_OF_A_PAIR, make_probes
 from reshard.planning.rules import rewrites
 from reshard.saving.save import save
+from reshard.storage.local.files import make_folder, storage_errors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,7 +50,7 @@ def write_probes(chosen: CheckpointPath, folder: str, changes: Changes) -> tuple
     source = Path(chosen.path)
     suffix = ".safetensors" if source.suffix == ".safetensors" and source.is_file() else ""
     runs = make_probes(arrays)
-    place.mkdir(parents=True)
+    make_folder(folder)
     paths = []
     for number, run in enumerate(runs):
         path = place / f"run{number}{suffix}"
@@ -117,7 +118,8 @@ def _copy_beside(source: Path, probe: Path) -> None:
     """Copies files that scripts look for beside the weights: config.json, tokenizer files."""
     for file in source.iterdir():
         if file.is_file() and not file.name.endswith(_WEIGHTS) and not (probe / file.name).exists():
-            shutil.copyfile(file, probe / file.name)
+            with storage_errors("copy", file):
+                shutil.copyfile(file, probe / file.name)
 
 
 def read_example(probes: str, outputs: str, sizes: Mapping[str, int]) -> Example:

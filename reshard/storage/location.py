@@ -17,6 +17,7 @@ from reshard.storage.local.files import make_folder, storage_errors
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_LOST_SLASH = re.compile(r"(?i)(file|gs|s3|az|https?):/(?!/)")
 _ODD = re.compile("[\\\\\ud800-\udfff]")
 """A backslash, and what a name that is not UTF-8 decodes to."""
 
@@ -183,13 +184,17 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def local_path(text: str, *, writing: bool = False) -> str:
     """The local path that a path or a ``file://`` URL names, as it is written.
 
-    Raises StorageError if the text is empty or holds a NUL, for another scheme, and for a URL with any of ``%?#|``.
+    Raises StorageError if the text is empty or holds a NUL, for another scheme, and for a URL that lacks a slash, or with any of ``%?#|``.
     """
     if "\0" in text or not text:
         wanted = "the folder to write" if writing else "the directory of a checkpoint"
         raise StorageError(f"{text!r} is no path; expected {wanted}")
     match = _SCHEME.match(text)
     if match is None:
+        if lost := _LOST_SLASH.match(text):  # else a folder named s3: would be made here
+            raise StorageError(
+                f"{text!r} is no URL, since a slash is missing; write {lost[1]}://{text[lost.end() :]}, or ./{text} for a folder of that name"
+            )
         _refuse_odd(text)
         return text
     path = text[match.end() :]

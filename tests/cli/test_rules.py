@@ -213,6 +213,13 @@ def test_a_folder_that_exists_is_not_filled(tmp_path: Path, capsys: Capture) -> 
     assert "exists; choose another, or remove it" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: Capture) -> None:
+    source = tiny(tmp_path / "tiny.safetensors", 6, 3, 4, 5, 7)
+    assert typed("rules", "probe", source, source / "probes", "--json") == 1
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert f"cannot make the folder '{source}/probes'" in str(said)
+
+
 def test_dtypes_that_hold_no_probe(tmp_path: Path, capsys: Capture) -> None:
     save_file({"mask": np.zeros(4, bool)}, tmp_path / "a.safetensors")
     assert typed("rules", "probe", tmp_path / "a.safetensors", tmp_path / "probes") == 1

@@ -95,7 +95,7 @@ def test_a_map_that_does_not_fit_says_so_in_the_plan(client: httpx.Client) -> No
     body = {"source": "data/a", "target": "data/b", "map": TEXT}
     answer = client.post("/v1/plans", json=body)
     assert answer.status_code == 422
-    assert "the size of 'b' does not follow from the shapes; give it (sizes), such as b=2" in answer.json()["detail"]  # fmt: skip
+    assert "the size of 'b' does not follow from the shapes; give it (sizes)" in answer.json()["detail"]  # fmt: skip
 
 
 def test_the_command_sends_the_file_and_the_server_converts_and_compares(

@@ -85,6 +85,15 @@ def test_the_state_changes_with_any_file(folder: Path) -> None:
     assert list((root / "x").state()) == ["\x002"]
 
 
+def test_a_url_without_a_slash_makes_no_folder() -> None:
+    with pytest.raises(StorageError) as refused:
+        locate("s3:/bucket/key")
+    assert str(refused.value) == (
+        "'s3:/bucket/key' is no URL, since a slash is missing; write s3://bucket/key, or ./s3:/bucket/key for a folder of that name"
+    )
+    assert locate("./s3:/bucket").path.endswith("/s3:/bucket")
+
+
 def test_other_schemes_are_refused() -> None:
     with pytest.raises(
         StorageError,

@@ -142,7 +142,7 @@ def _detail(verdict: TensorVerdict, found: Verification) -> str:
     """What differs, and how it was compared if rules made B's tensor of A's; empty for a tensor on one side only."""
     if verdict.status.startswith("only in"):
         return ""
-    how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else "exact"
+    how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else verdict.comparison
     return "; ".join(filter(None, [verdict.detail, how if found.rules else ""]))
 
 
@@ -152,12 +152,12 @@ def _cast(verdict: TensorVerdict) -> str:
 
 
 def _kinds(verdicts: Sequence[TensorVerdict]) -> str:
-    """`` (2 exact, 1 cast float32 → bfloat16)``; empty if all are exact."""
+    """`` (2 exact, 1 computed, 1 cast float32 → bfloat16)``; empty if all are exact."""
+    counts = Counter(verdict.comparison for verdict in verdicts)
     kinds = Counter(_cast(v) for v in verdicts if v.comparison == "cast")
-    exact = len(verdicts) - kinds.total()
-    words = [f"{exact:,} exact"] if exact else []
+    words = [f"{counts[one]:,} {one}" for one in ("exact", "computed") if counts[one]]
     words += [f"{count:,} cast {kind}" for kind, count in kinds.items()]
-    return f" ({', '.join(words)})" if kinds else ""
+    return f" ({', '.join(words)})" if counts["exact"] < len(verdicts) else ""
 
 
 def _identity(found: IdentityVerdict) -> Iterator[Text]:

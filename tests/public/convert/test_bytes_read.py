@@ -133,3 +133,11 @@ def test_a_selection_reads_nothing_else(tmp_path, monkeypatch):
     ]
     folders = {path.parent.name for path in chunks}
     assert folders & set(tree) == {"w"}
+
+
+def test_every_copy_that_ranks_write_counts_as_written(tmp_path: Path) -> None:
+    """As the plan says, and as the files have."""
+    reshard.save(tmp_path / "src", {"w": np.arange(4096, dtype=np.float32)})
+    planned = reshard.plan(tmp_path / "src", tmp_path / "a", to="safetensors", files="ranks", mesh="m=8")  # fmt: skip
+    made = reshard.convert(tmp_path / "src", tmp_path / "a", to="safetensors", files="ranks", mesh="m=8")  # fmt: skip
+    assert made.written_bytes == planned.written_bytes == 8 * 4096 * 4
