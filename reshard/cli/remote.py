@@ -20,10 +20,11 @@ from reshard import (
     Verification,
     VersionInfo,
 )
+from reshard.cli.console import say
 from reshard.cli.failures import Detached, Stopped
 from reshard.cli.options import Misuse
-from reshard.cli.server_options import TOKEN_VARIABLE, Asked, is_stored_name
-from reshard.errors import MissingPackageError, ReshardError
+from reshard.cli.server_options import SERVER_VARIABLE, TOKEN_VARIABLE, Asked, is_stored_name
+from reshard.errors import MissingError, MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
@@ -169,9 +170,20 @@ def verification_of(answer: VerificationAnswer) -> Verification:
 
 @contextmanager
 def connected(asked: Asked) -> Iterator[Client]:
-    """A client of the server for the block; its refusals are said in the words of the command line."""
-    with _client(asked.url, _token(asked.token_file)) as client, _words_for_options(asked.url):
-        yield client
+    """A client of the server for the block; its refusals are said in the words of the command line.
+
+    Where the environment names the server, what is missing may be on this host, and a line says so.
+    """
+    try:
+        with _client(asked.url, _token(asked.token_file)) as client, _words_for_options(asked.url):
+            yield client
+    except ReshardError as error:
+        is_missing = isinstance(error, MissingError) or getattr(error, "status", 0) == NOT_FOUND
+        if asked.by_variable and is_missing:
+            say(
+                f"{SERVER_VARIABLE} names the server {asked.url}, which was asked; --server '' works on this host"
+            )
+        raise
 
 
 def _client(server: str, token: str | None) -> Client:

@@ -72,17 +72,23 @@ TokenFile = Annotated[
 
 
 class Asked(Struct, frozen=True):
-    """The server that is asked; ``token_file`` is None where a variable has the token."""
+    """The server that is asked.
+
+    Attributes:
+        token_file: None where a variable has the token.
+        by_variable: whether a variable names the server, and no option, for a command that works on this host, too.
+    """
 
     url: str
     token_file: Path | None = None
+    by_variable: bool = False
 
 
 def asked_server(server: str | None, token_file: Path | None) -> Asked | None:
     """The server that the options or the variable name; None for none. A usage error for a token without a server."""
     url = os.environ.get(SERVER_VARIABLE) if server is None else server
     if url:
-        return Asked(url, token_file)
+        return Asked(url, token_file, by_variable=server is None)
     if token_file is not None:
         raise Misuse("--token-file belongs to --server; add it, or leave it out")
     return None

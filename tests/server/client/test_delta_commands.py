@@ -159,3 +159,17 @@ def test_versions_are_shown(served: Live, data: Path, capsys: pytest.CaptureFixt
     assert "data/run is a training run's folder with steps 1, 2" in capsys.readouterr().err
     assert run(["inspect", "data/published", "--step", "7", "--server", served.url]) == 1
     assert "error:" in capsys.readouterr().err
+
+
+def test_an_error_says_that_the_environment_named_the_server(
+    served: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RESHARD_SERVER", served.url)
+    assert run(["inspect", "run/1"]) == 1
+    told, error = capsys.readouterr().err.splitlines()
+    assert told == (
+        f"RESHARD_SERVER names the server {served.url}, which was asked; --server '' works on this host"
+    )
+    assert error.startswith("error: ")
+    assert run(["inspect", "run/1", "--server", served.url]) == 1
+    assert "RESHARD_SERVER" not in capsys.readouterr().err
