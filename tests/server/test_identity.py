@@ -63,6 +63,21 @@ def test_the_result_has_the_root(
     assert file_of(server, target).read_bytes() == file_of(server, "data/known").read_bytes()
 
 
+def test_the_client_and_the_command_show_it(
+    server: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = root_of(server, "data/known")
+    with Client(server.url, TOKENS["bob"][0]) as asked:
+        (report,) = asked.convert("data/known", "data/by_client", identity="check").wait()
+    assert report.identity == reshard.IdentityReport(root, "checked")
+    monkeypatch.setenv("RESHARD_TOKEN", TOKENS["bob"][0])
+    command = ["convert", "data/known", "data/by_command", "--server", server.url]
+    assert run([*command, "--identity", "compute"]) == 0
+    assert f"identity computed from what was written: {root}\n" in capsys.readouterr().out
+    assert run([*command, "--identity", "compute", "--json", "--overwrite"]) == 0
+    assert json.loads(capsys.readouterr().out)["identity"] == {"root": root, "how": "computed"}
+
+
 def test_a_source_without_one_is_the_problem_of_the_conversion(client: httpx.Client) -> None:
     ended = converted(client, source="data/unknown", target="data/none", identity="check")
     assert ended["state"] == "failed"
