@@ -11,7 +11,7 @@ from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.storage.location import Location
+from reshard.storage.location import Location, locate
 
 
 class KnownIdentity(Struct, frozen=True):
@@ -42,19 +42,16 @@ def known_identity(
         return _with_deltas(asked, plan, reader, reader.version)
     if asked == "compute":
         check_installed()
-        return KnownIdentity("compute", _of_source(reader, source, with_tree=False))
+        return KnownIdentity("compute", identity_of_source(reader, source))
     other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
     if asked is None and other is not None:
         return KnownIdentity("none")  # first: the source's identity would be read for nothing
-    of_source = _of_source(reader, source, with_tree=True)
+    of_source = identity_of_source(reader, source, with_tree=True)
     if asked is None and of_source is None:
         return KnownIdentity("none")
     mode = asked or "carry"
     if of_source is None:
-        raise PlanError(
-            f"{reader.uri} records no identity that could be {_DONE[mode]}; record it with reshard identify --write, or compute "
-            "the target's (identity)"
-        )
+        raise nothing_to(mode, reader)
     if other is not None:
         raise PlanError(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
@@ -75,13 +72,13 @@ def _with_deltas(
     root = version.root if is_as_made else None
     if asked == "compute" or (asked == "check" and root is not None):
         return KnownIdentity(asked, root=root)
-    raise PlanError(
-        f"an identity of {reader.uri} with deltas over it cannot be {_DONE[asked]}: deltas record at most the root of what they make, which "
-        "holds for all of its tensors under their names; compute the target's (identity)"
-    )
+    raise no_deltas_to(asked, reader)
 
 
-def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsIdentity | None:
+def identity_of_source(
+    reader: Reader, source: Location, *, with_tree: bool = False
+) -> WeightsIdentity | None:
+    """The identity that a source records; None where it records none, CorruptError where it does not fit the tensors."""
     folder = source.view()
     found = read_identity(folder)
     if found is None:
@@ -104,6 +101,26 @@ def receipt_warnings(known: KnownIdentity, target: TargetCheckpoint) -> tuple[st
 
 
 _DONE = {"carry": "carried", "check": "checked"}
+
+
+def nothing_to(mode: IdentityMode, source: Reader) -> PlanError:
+    """The error where an identity must be carried or checked, and the source records none."""
+    instead = (
+        "record it with reshard identify --write, or compute"
+        if locate(source.uri).is_folder()
+        else "only a folder has a place for one; compute"
+    )
+    return PlanError(
+        f"{source.uri} records no identity that could be {_DONE[mode]}; {instead} the target's (identity)"
+    )
+
+
+def no_deltas_to(mode: IdentityMode, source: Reader) -> PlanError:
+    """The error where an identity must be carried or checked, and deltas over the source do not record what that takes."""
+    return PlanError(
+        f"an identity of {source.uri} with deltas over it cannot be {_DONE[mode]}: deltas record at most the root of what they make, which "
+        "holds for all of its tensors under their names; compute the target's (identity)"
+    )
 
 
 def keeps_bits(tensor: TensorPlan) -> bool:

@@ -65,7 +65,7 @@ class IdentityOutcome(Struct, frozen=True):
         Literal["carried", "computed", "checked", "recorded"],
         Meta(
             description="From the source, by its word; of what was written; computed and equal to the source's; or recorded in a "
-            "target that was finished before."
+            "target that was finished before, of which nothing was read."
         ),
     ]
     source: Annotated[
