@@ -8,7 +8,7 @@ from reshard.conversion.options import IdentityMode
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
 from reshard.identity.hashes import check_installed, is_installed
-from reshard.identity.identity_file import read_identity, with_nodes
+from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location, locate
@@ -87,16 +87,21 @@ def identity_of_source(
     return with_nodes(folder, found) if with_tree else found
 
 
-def receipt_warnings(known: KnownIdentity, target: TargetCheckpoint) -> tuple[str, ...]:
-    """A warning where rules give the target a root of its own, and no receipt can name the source's."""
+def receipt_warnings(
+    known: KnownIdentity, source: Reader, target: TargetCheckpoint
+) -> tuple[str, ...]:
+    """A warning where rules give the target a root of its own, and no receipt can name the source's.
+
+    A target that is no folder never has one.
+    """
     made = target.made
-    if known.mode != "compute" or known.of_source is not None or made is None:
+    if target.form.file or known.mode != "compute" or known.of_source is not None or made is None:
         return ()
     if not made.changes and made.by is None:
         return ()
     return (
-        "no receipt is written, since the source records no identity; record it first (reshard identify --write) if somebody "
-        "must be able to redo the conversion",
+        f"no receipt is written, since the source records no identity; {how_to_record(source.uri)}, and convert again from there, if "
+        "somebody must be able to redo the conversion",
     )
 
 
@@ -106,12 +111,12 @@ _DONE = {"carry": "carried", "check": "checked"}
 def nothing_to(mode: IdentityMode, source: Reader) -> PlanError:
     """The error where an identity must be carried or checked, and the source records none."""
     instead = (
-        "record it with reshard identify --write, or compute"
+        f"; {how_to_record(source.uri)}, or compute"
         if locate(source.uri).is_folder()
-        else "only a folder has a place for one; compute"
+        else ": only a folder has a place for one; compute"
     )
     return PlanError(
-        f"{source.uri} records no identity that could be {_DONE[mode]}; {instead} the target's (identity)"
+        f"{source.uri} records no identity that could be {_DONE[mode]}{instead} the target's (identity)"
     )
 
 

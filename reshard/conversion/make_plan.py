@@ -248,7 +248,7 @@ def _summary(
             *target_plan.warnings,
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
-            *receipt_warnings(known, checkpoint),
+            *receipt_warnings(known, reader, checkpoint),
         ),
         None if target is None else space_left(target),
         missing_chunks=numbers(missing),

@@ -53,7 +53,7 @@ def finish_identity(
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     source = None if known.of_source is None else known.of_source.root
     made = target.job.checkpoint.made
-    if source not in (None, found.root) and made is not None:
+    if source not in (None, found.root) and made is not None and not target.job.file:
         files[RECEIPT_NAME] = render_receipt(source, found.root, made.changes, made.by)
     else:
         source = None

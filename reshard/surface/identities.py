@@ -6,6 +6,7 @@ from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_b
 from reshard.identity.hashes import HASH_BYTES, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
+    how_to_record,
     parse_identity,
     render_identity,
     tree_of_identity,
@@ -21,6 +22,7 @@ __all__ = [
     "check_aligned",
     "check_slice",
     "hashed_dtype",
+    "how_to_record",
     "is_installed",
     "is_root",
     "numpy_dtype",

@@ -97,6 +97,11 @@ def test_a_source_without_one_is_refused(
     (checkpoint / "identity.json").unlink()
     with pytest.raises(reshard.PlanError, match=f"records no identity that could be {word}"):
         reshard.convert(checkpoint, tmp_path / "t", identity=how)
+    one = tmp_path / "one.safetensors"
+    reshard.convert(checkpoint, one)
+    words = f"^{one} records no identity that could be {word}: only a folder has a place for one; compute the target's \\(identity\\)$"
+    with pytest.raises(reshard.PlanError, match=words):
+        reshard.convert(one, tmp_path / "t", identity=how)
 
 
 def test_an_identity_of_other_tensors_is_an_error(checkpoint: Path, tmp_path: Path) -> None:

@@ -81,10 +81,29 @@ def test_a_source_without_an_identity_gives_none_and_the_report_says_so(
 ) -> None:
     (checkpoint / "identity.json").unlink()
     report = reshard.convert(checkpoint, tmp_path / "t", identity="compute", **RULES)
-    assert any(w.startswith("no receipt is written, since the source rec") for w in report.warnings)
+    assert report.warnings[-1] == (
+        "no receipt is written, since the source records no identity; record it with reshard identify --write, and convert again from there, if "
+        "somebody must be able to redo the conversion"
+    )
     assert not (tmp_path / "t" / "identity.receipt.json").exists()
     plain = reshard.convert(checkpoint, tmp_path / "u", identity="compute")
     assert not any("receipt" in warning for warning in plain.warnings)
+
+
+def test_one_file_has_no_place_for_an_identity_or_a_receipt(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    one = tmp_path / "one.safetensors"
+    report = reshard.convert(checkpoint, one, identity="compute", **RULES)
+    assert report.identity is not None and report.identity.source is None
+    assert report.warnings == ()
+    more: dict[str, Any] = {"drop": ["n$"], "identity": "compute"}
+    assert reshard.convert(one, tmp_path / "two.safetensors", **more).warnings == ()
+    report = reshard.convert(one, tmp_path / "t", **more)
+    assert report.warnings[-1] == (
+        "no receipt is written, since the source records no identity; only a folder has a place for one: convert it into a folder with "
+        "its identity (identity compute), and convert again from there, if somebody must be able to redo the conversion"
+    )
 
 
 def test_a_source_with_other_bytes_gets_no_receipt(checkpoint: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from reshard.errors import ReshardError
-from reshard.surface.identities import render_identity
+from reshard.surface.identities import how_to_record, render_identity
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.read_mask import MaskedRoute
@@ -104,10 +104,7 @@ def _proof(serving: Services, caller: Caller, query: ProofQuery) -> SliceProofAn
 def _recorded(opened: Any, checkpoint: str) -> Any:
     """The identity; ProblemError where the checkpoint records none."""
     if opened.identity is None:
-        raise ProblemError(
-            NOT_FOUND,
-            f"{checkpoint} records no identity; record it with reshard identify --write",
-            "checkpoint",
-            "record it with reshard identify --write",
-        )
+        remedy = how_to_record(opened.path)
+        problem = f"{checkpoint} records no identity; {remedy}"
+        raise ProblemError(NOT_FOUND, problem, "checkpoint", remedy)
     return opened.identity

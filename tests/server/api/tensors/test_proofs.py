@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         reshard.save(folder / "data" / name, weights())
         if name != "unknown":
             reshard.identify(folder / "data" / name, write=True)
+    reshard.convert(folder / "data" / "unknown", folder / "data" / "one.safetensors")
     damaged = folder / "data" / "damaged" / "identity.tree"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     shutil.copytree(folder / "data" / "unknown", folder / "data" / "linked")
@@ -130,6 +131,10 @@ def test_what_is_refused(client: httpx.Client) -> None:
     no_identity = "data/unknown records no identity; record it with reshard identify --write"
     for path, more in (("identity", {}), ("proof", {"name": "w"})):
         assert refused(path, checkpoint="data/unknown", **more) == (404, no_identity, "checkpoint")
+    one = {"checkpoint": "data/one.safetensors", "name": "w"}
+    only = "only a folder has a place for one: convert it into a folder with its identity (identity compute)"
+    answer = (404, f"data/one.safetensors records no identity; {only}", "checkpoint")
+    assert refused("proof", **one) == answer
     asked = {"checkpoint": "data/known", "name": "w"}
     assert refused("proof", **asked, slice="0:5,:") == (
         422,
