@@ -12,14 +12,15 @@ from reshard.conversion.report import IdentityReport
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import left_to_read, open_to_convert
 from reshard.engine.progress import Progress
-from reshard.errors import VerificationError
+from reshard.errors import FormatError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.record_names import IDENTITY_NAME
+from reshard.identity.envelope import recorded_signature
 from reshard.identity.identity_file import read_identity
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.planning.rules import rewrites
-from reshard.storage.location import locate
+from reshard.storage.location import Location, locate
 
 
 class Expected(Struct, frozen=True):
@@ -40,8 +41,20 @@ class Expected(Struct, frozen=True):
 
 def recorded_report(finished: Reader) -> IdentityReport | None:
     """The identity that a finished target records; None where it records none."""
-    found = read_identity(locate(finished.uri).view())
-    return None if found is None else IdentityReport(found.root, "recorded")
+    folder = locate(finished.uri).view()
+    found = read_identity(folder)
+    if found is None:
+        return None
+    return IdentityReport(found.root, "recorded", signers=_signers(folder, found.root))
+
+
+def _signers(folder: Location, root: str) -> tuple[str, ...]:
+    """Who signed a root, as the envelope in a folder says; none where it cannot be read or is of another root."""
+    try:
+        found = recorded_signature(folder)
+    except FormatError:
+        return ()
+    return () if found is None or found.root != root else found.signers
 
 
 def finished_identity(
@@ -59,7 +72,8 @@ def finished_identity(
         return None
     if options.identity not in ("compute", "check"):
         return recorded_report(finished)
-    recorded = read_identity(locate(finished.uri).view())
+    folder = locate(finished.uri).view()
+    recorded = read_identity(folder)
     expected = _expected(chosen, options) if options.identity == "check" else None
     readers = (finished,) if expected is None else (finished, expected.reader)
     limits = Limits(left_to_read(options.max_memory, *readers), options.workers)
@@ -69,10 +83,11 @@ def finished_identity(
             f"{finished.uri!r} was finished before, and what it holds has the root {found.root}, but its {IDENTITY_NAME} records "
             f"{recorded.root}: its weights or that file changed since; make it again (overwrite)"
         )
+    signers = _signers(folder, found.root)
     if expected is None:
-        return IdentityReport(found.root, "computed")
+        return IdentityReport(found.root, "computed", signers=signers)
     _refuse_other_weights(finished, found, expected)
-    return IdentityReport(found.root, "checked")
+    return IdentityReport(found.root, "checked", signers=signers)
 
 
 def _expected(chosen: CheckpointPath, options: CheckedOptions) -> Expected:

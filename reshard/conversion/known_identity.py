@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.conversion.options import IdentityMode
-from reshard.errors import PlanError
+from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
+from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.identity.envelope import RecordedSignature, recorded_signature
 from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
@@ -21,11 +23,15 @@ class KnownIdentity(Struct, frozen=True):
         mode: what was asked, or what is done where nothing was.
         of_source: the identity that the source records, if it is needed; None for a base with deltas, whose files are of the base.
         root: that the last of the deltas records of the tensors of the target, if it does.
+        signature: of the source's root, where the target's is the same.
+        warnings: a sentence each.
     """
 
     mode: IdentityMode = "none"
     of_source: WeightsIdentity | None = None
     root: str | None = None
+    signature: RecordedSignature | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def known_identity(
@@ -56,7 +62,27 @@ def known_identity(
         raise PlanError(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
         )
-    return KnownIdentity(mode, of_source)
+    return _with_signature(mode, plan, of_source, source.view())
+
+
+def _with_signature(
+    mode: IdentityMode, plan: Plan, of_source: WeightsIdentity, folder: Location
+) -> KnownIdentity:
+    """The source's signature is the target's too, where all tensors keep their names; it is copied, and not verified."""
+    names = {tensor.name: tensor.piece.source for tensor in plan.tensors}
+    if names != {name: name for name in of_source.tensors}:
+        return KnownIdentity(mode, of_source)
+    try:
+        found = recorded_signature(folder)
+    except FormatError as error:
+        return KnownIdentity(mode, of_source, warnings=(f"no signature is carried: {error}",))
+    if found is None or found.root == of_source.root:
+        return KnownIdentity(mode, of_source, signature=found)
+    other = (
+        f"no signature is carried: {folder / SIGNATURE_NAME} is of the root {found.root}, and the source's is {of_source.root}; sign the "
+        "source anew (reshard sign), or remove that file"
+    )
+    return KnownIdentity(mode, of_source, warnings=(other,))
 
 
 def _with_deltas(
@@ -87,15 +113,20 @@ def identity_of_source(
     return with_nodes(folder, found) if with_tree else found
 
 
-def receipt_warnings(
+def identity_warnings(
     known: KnownIdentity, source: Reader, target: TargetCheckpoint
 ) -> tuple[str, ...]:
-    """A warning where rules give the target a root of its own, and no receipt can name the source's.
+    """Why a folder gets no signature of its source's, or no receipt though rules give it a root of its own."""
+    if target.form.file:
+        return ()
+    return *known.warnings, *_receipt_warnings(known, source, target)
 
-    A target that is no folder never has one.
-    """
+
+def _receipt_warnings(
+    known: KnownIdentity, source: Reader, target: TargetCheckpoint
+) -> tuple[str, ...]:
     made = target.made
-    if target.form.file or known.mode != "compute" or known.of_source is not None or made is None:
+    if known.mode != "compute" or known.of_source is not None or made is None:
         return ()
     if not made.changes and made.by is None:
         return ()

@@ -88,14 +88,17 @@ class IdentityReport(Record, frozen=True):
             source's; ``"recorded"`` in a target that was finished before, of which nothing was read.
         source: root of the source, where the target's is another and a receipt says which rules made it; None where both are equal,
             and where the source records no identity.
+        signers: the ids of the keys of the signature that lies beside the target's identity, "" for one that it does not name; nothing
+            is verified.
     """
 
     root: str
     how: How
     source: str | None = None
+    signers: tuple[str, ...] = ()
 
     def _document(self) -> IdentityOutcome:
-        return IdentityOutcome(self.root, self.how, self.source or UNSET)
+        return IdentityOutcome(self.root, self.how, self.source or UNSET, self.signers or UNSET)
 
 
 class RequestReport(Record, frozen=True):

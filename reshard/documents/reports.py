@@ -74,6 +74,12 @@ class IdentityOutcome(Struct, frozen=True):
             description="Root of the source, where the target's is another and a receipt says which rules made it."
         ),
     ] = UNSET
+    signers: Annotated[
+        tuple[str, ...] | UnsetType,
+        Meta(
+            description="Ids of the keys of the signature that lies beside the target's identity; not verified."
+        ),
+    ] = UNSET
 
 
 class TargetReport(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from reshard.formats.record_names import (
 )
 from reshard.formats.registry import open_reader
 from reshard.geometry.sizes import format_bytes
-from reshard.identity.envelope import recorded_root, signed_envelope
+from reshard.identity.envelope import recorded_signature, signed_envelope
 from reshard.identity.identity_file import read_identity, render_identity, render_tree
 from reshard.identity.keys import PrivateKey
 from reshard.identity.receipt import read_receipt
@@ -136,7 +136,7 @@ def write_identity(
 
 def _outdated(place: Location, root: str) -> Iterator[str]:
     """The files beside an identity that are of weights with another root, or cannot be read."""
-    if _tells_another(place / SIGNATURE_NAME, root, lambda: recorded_root(place)):
+    if _tells_another(place / SIGNATURE_NAME, root, lambda: _signed_root(place)):
         yield SIGNATURE_NAME
     if _tells_another(place / RECEIPT_NAME, root, lambda: read_receipt(place).target):
         yield RECEIPT_NAME
@@ -150,6 +150,11 @@ def _tells_another(file: Location, root: str, read_root: Callable[[], str]) -> b
         return file.exists() and read_root() != root
     except FormatError:
         return True
+
+
+def _signed_root(place: Location) -> str:
+    signature = recorded_signature(place)
+    return "" if signature is None else signature.root
 
 
 def _root_before(place: Location) -> str:

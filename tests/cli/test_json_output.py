@@ -108,7 +108,7 @@ DOCUMENTS = {
                 replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
             ),
             map=MAP,
-            identity=IdentityReport("0", "computed", "1"),
+            identity=IdentityReport("0", "computed", "1", ("2",)),
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
         )

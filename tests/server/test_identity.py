@@ -244,6 +244,26 @@ def test_the_page_shows_what_is_recorded(visitor: httpx.Client, server: Live) ->
     assert "Recorded identity" not in page
 
 
+def test_a_conversion_shows_the_signature_that_it_copied(
+    client: httpx.Client, visitor: httpx.Client, server: Live, signed: Path
+) -> None:
+    ended = converted(client, source="data/signed", target="data/copied")
+    (signer,) = ended["result"][0]["identity"]["signers"]
+    page = visitor.get(f"/conversions/{ended['id']}").text
+    assert f"carried, with a signature of the key <code>{signer}</code>; not verified" in page
+    key = signed.with_name("release.pub.pem").read_text()
+    found = client.post(
+        "/v1/checkpoints:verify", json={"checkpoint": "data/copied", "key": key}
+    ).json()
+    assert (found["equal"], found["identity"]["signer"]) == (True, signer)
+    folder = file_of(server, "data/copied").parent
+    (folder / "identity.dsse.json").write_text("{")
+    ended = converted(client, source="data/copied", target="data/unsigned")
+    (warning,) = ended["result"][0]["warnings"]
+    assert warning.startswith("no signature is carried: data/copied/identity.dsse.json is damaged")
+    assert "signers" not in ended["result"][0]["identity"]
+
+
 def test_the_page_says_where_it_cannot_be_read(visitor: httpx.Client, server: Live) -> None:
     folder = file_of(server, "data/broken").parent
     reshard.save(folder, {"w": np.arange(9)})

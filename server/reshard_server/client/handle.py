@@ -274,8 +274,8 @@ def _requests(document: Mapping[str, Any] | None) -> RequestReport | None:
 def _identity(document: Mapping[str, Any] | None) -> IdentityReport | None:
     if document is None:
         return None
-    names = (name for name in IdentityReport.__struct_fields__ if name in document)
-    return IdentityReport(**{name: document[name] for name in names})
+    known = {name: document[name] for name in IdentityReport.__struct_fields__ if name in document}
+    return IdentityReport(**{**known, "signers": tuple(document.get("signers") or ())})
 
 
 def _map(document: Mapping[str, Any] | None) -> MapSummary | None:

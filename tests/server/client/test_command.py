@@ -186,7 +186,7 @@ def test_a_report_survives_the_way() -> None:
         "a", "b", (2, 3), "float32", "float16", "scatter", 24, "0" * 16, "1" * 16, "proved", cast
     )
     kept = TensorReport(None, "b", (2, 3), None, "float16", None, 12, None, "1" * 16, None)
-    identity = IdentityReport("0" * 64, "computed", "1" * 64)
+    identity = IdentityReport("0" * 64, "computed", "1" * 64, ("2" * 64, ""))
     report = ConversionReport(
         "s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False, identity=identity
     )
