@@ -41,6 +41,20 @@ class _Envelope(Struct, frozen=True):
     signatures: tuple[_Signature, ...]
 
 
+class NoSignatureError(MissingError):
+    """There is no signature.
+
+    Attributes:
+        problem: the beginning of the message; what to do depends on what a caller can name.
+    """
+
+    def __init__(self, place: Location) -> None:
+        self.problem = f"{place} does not exist: expected the signature of an identity"
+        super().__init__(
+            f"{self.problem}; sign the checkpoint with reshard sign, or name the folder that has the signature (identity)"
+        )
+
+
 class RecordedSignature(Struct, frozen=True):
     """A signature that lies beside an identity; it is not verified.
 
@@ -98,7 +112,7 @@ def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
 def read_signed_root(folder: Location, key: PublicKey) -> str:
     """The root that a key has signed in a folder's envelope.
 
-    Raises MissingError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
+    Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
     """
     place = _envelope_in(folder)
@@ -130,7 +144,7 @@ def _signers(envelope: _Envelope) -> tuple[str, ...]:
 def recorded_signature(folder: Location) -> RecordedSignature | None:
     """The envelope in a folder, whose signature is not verified; None where there is none.
 
-    Raises as ``read_signed_root``, but for MissingError and VerificationError.
+    Raises as ``read_signed_root``, but for NoSignatureError and VerificationError.
     """
     place = folder / SIGNATURE_NAME
     if not place.exists():
@@ -168,10 +182,7 @@ def _root_in(envelope: _Envelope, payload: bytes, where: str) -> str:
 def _envelope_in(folder: Location) -> Location:
     place = folder / SIGNATURE_NAME
     if not place.exists():
-        raise MissingError(
-            f"{place} does not exist: expected the signature of an identity; sign the checkpoint with reshard sign, or name the "
-            "folder that has the signature (identity)"
-        )
+        raise NoSignatureError(place)
     return place
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
+from reshard.identity.envelope import NoSignatureError
 from reshard.identity.hashes import HASH_BYTES, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
@@ -18,6 +19,7 @@ from reshard.streaming.tensor_stream import slice_box
 __all__ = [
     "HASH_BYTES",
     "PACKED",
+    "NoSignatureError",
     "aligned_slice",
     "check_aligned",
     "check_slice",

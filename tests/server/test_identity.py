@@ -155,7 +155,10 @@ def test_verify_takes_a_public_key(client: httpx.Client, signed: Path) -> None:
     assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
     assert "is not signed with this key" in refused.json()["detail"]
     none = client.post("/v1/checkpoints:verify", json={**body, "checkpoint": "data/known"})
-    assert "expected the signature of an identity" in none.json()["detail"]
+    assert none.json()["detail"] == (
+        "data/known/identity.dsse.json does not exist: expected the signature of an identity; sign the checkpoint (reshard sign), or convert "
+        "a signed one with identity carry, so that the signature travels"
+    )
     bad = client.post(
         "/v1/checkpoints:verify", json={**body, "key": "-----BEGIN PUBLIC KEY-----\nx"}
     )

@@ -122,6 +122,18 @@ def test_a_long_proof_is_no_header(server: Live, monkeypatch: pytest.MonkeyPatch
         assert ("X-Reshard-Proof" in headers) == is_sent
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_shard_comes_with_the_recorded_root(
+    method: str, server: Live, client: httpx.Client
+) -> None:
+    for checkpoint, root in (("known", root_of(server)), ("unknown", None)):
+        query = {"checkpoint": f"data/{checkpoint}", "shard": 1, "mesh": "x=2"}
+        found = client.request(method, URL, params=query)
+        assert found.status_code == 200
+        assert found.headers.get("X-Reshard-Identity") == root
+        assert "X-Reshard-Proof" not in found.headers
+
+
 def test_what_is_refused(client: httpx.Client) -> None:
     def refused(path: str, **query: str) -> tuple[int, str, str | None]:
         found = client.get(f"{URL}/{path}", params=query)
