@@ -52,7 +52,12 @@ def known_identity(
     other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
     if asked is None and other is not None:
         return KnownIdentity("none")  # first: the source's identity would be read for nothing
-    of_source = identity_of_source(reader, source, with_tree=True)
+    try:
+        of_source = identity_of_source(reader, source, with_tree=True)
+    except FormatError as error:
+        if asked is None:  # nobody asked for it
+            error.args = (f"{error}, or convert without it (identity none)", *error.args[1:])
+        raise
     if asked is None and of_source is None:
         return KnownIdentity("none")
     mode = asked or "carry"
