@@ -122,7 +122,7 @@ DOCUMENTS = {
             rules=Changes(select=("^x$",)),
             rules_from="recorded",
             map_from="recorded",
-            identity=IdentityVerdict("0", "1", "2"),
+            identity=IdentityVerdict("0", "1", "2", "3"),
             receipt=ReceiptVerdict("0", "1", "2", "3", "4"),
         )
     ),
