@@ -127,7 +127,7 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
         root: the root that the identity must have, 64 hex digits. Files beside weights are no evidence by themselves: pass
             the root that you trust.
 
-    Raises VerificationError for another root; MissingError where the folder has no identity; CorruptError where its files are
+    Raises VerificationError for another root, and PlanError for a text that is none; MissingError where the folder has no identity; CorruptError where its files are
     damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no error, but in
     the report.
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, MissingError, VerificationError
+from reshard.errors import CorruptError, FormatError, MissingError, TreeError, VerificationError
+from reshard.formats.orbax.param_names import refuse_same_names
 from reshard.formats.record_names import IDENTITY_NAME
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
-from reshard.identity.hashes import HASH_BYTES, check_installed
+from reshard.identity.hashes import HASH_BYTES, check_installed, checked_root
 from reshard.identity.identification import Identification
 from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
 from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
@@ -51,9 +52,10 @@ class _Node(Struct, frozen=True):
 def expected_weights(identity: str | Identification, root: str | None) -> WeightsIdentity:
     """The identity that arrays must have, with its nodes.
 
-    Raises MissingError where a folder has none, VerificationError where its root is not the given one, and the errors of reading
+    Raises PlanError for a root that is none, MissingError where a folder has none, VerificationError where its root is not the given one, and the errors of reading
     the files.
     """
+    root = None if root is None else checked_root("root", root)
     if isinstance(identity, Identification):
         where = f"the identity of {identity.uri}"
         found = WeightsIdentity(
@@ -68,9 +70,9 @@ def expected_weights(identity: str | Identification, root: str | None) -> Weight
                 f"{where} does not exist: expected a folder with the files of an identity; reshard identify --out writes them"
             )
         found = read
-    if root is not None and root.lower() != found.root:
+    if root not in (None, found.root):
         raise VerificationError(
-            f"{where} has the root {found.root}, but expected is {root.lower()}; take the files that belong to that root"
+            f"{where} has the root {found.root}, but expected is {root}; take the files that belong to that root"
         )
     return found
 
@@ -80,6 +82,10 @@ def prove_arrays(arrays: Any, expected: WeightsIdentity) -> ProofReport:
     started = time.monotonic()
     check_installed()
     leaves = [leaf for leaf in live_leaves(arrays) if leaf.array is not None]
+    try:
+        refuse_same_names([leaf.leaf for leaf in leaves])
+    except FormatError as error:
+        raise TreeError(f"the tree cannot be proved: {error}") from None
     found = tuple(_proof(live_tensor(leaf, is_own=False), expected) for leaf in leaves)
     absent = len(expected.tensors.keys() - {leaf.leaf.name for leaf in leaves})
     return ProofReport(expected.root, found, absent, time.monotonic() - started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
 from reshard.identity.envelope import NoSignatureError
-from reshard.identity.hashes import HASH_BYTES, is_installed, is_root
+from reshard.identity.hashes import HASH_BYTES, checked_root, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
     how_to_record,
@@ -23,6 +23,7 @@ __all__ = [
     "aligned_slice",
     "check_aligned",
     "check_slice",
+    "checked_root",
     "hashed_dtype",
     "how_to_record",
     "is_installed",
