@@ -138,7 +138,8 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
     from reshard.saving.check_jax import check_jax
 
     check_jax("proving live arrays")
-    from reshard.saving.prove_arrays import expected_weights, prove_arrays
+    from reshard.identity.expected_weights import expected_weights
+    from reshard.saving.prove_arrays import prove_arrays
 
     given = identity if isinstance(identity, Identification) else path_of("identity", identity)
-    return prove_arrays(arrays, expected_weights(given, root))
+    return prove_arrays(arrays, expected_weights(given, root, with_tree=True))

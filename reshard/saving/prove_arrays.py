@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError, MissingError, TreeError, VerificationError
+from reshard.errors import CorruptError, FormatError, TreeError
 from reshard.formats.orbax.param_names import refuse_same_names
-from reshard.formats.record_names import IDENTITY_NAME
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
-from reshard.identity.hashes import HASH_BYTES, check_installed, checked_root
-from reshard.identity.identification import Identification
-from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
+from reshard.identity.hashes import HASH_BYTES, check_installed
+from reshard.identity.identity_file import tree_of_identity
 from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
 from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
@@ -47,34 +45,6 @@ class _Node(Struct, frozen=True):
     box: Box
     parts: Sequence[Part]
     held: int
-
-
-def expected_weights(identity: str | Identification, root: str | None) -> WeightsIdentity:
-    """The identity that arrays must have, with its nodes.
-
-    Raises PlanError for a root that is none, MissingError where a folder has none, VerificationError where its root is not the given one, and the errors of reading
-    the files.
-    """
-    root = None if root is None else checked_root("root", root)
-    if isinstance(identity, Identification):
-        where = f"the identity of {identity.uri}"
-        found = WeightsIdentity(
-            identity.root, identity.contents, identity.rest, identity.tensors, identity.nodes
-        )
-    else:
-        folder = folder_of_identity(identity)
-        where = str(folder / IDENTITY_NAME)
-        read = read_identity(folder, with_tree=True)
-        if read is None:
-            raise MissingError(
-                f"{where} does not exist: expected a folder with the files of an identity; reshard identify --out writes them"
-            )
-        found = read
-    if root not in (None, found.root):
-        raise VerificationError(
-            f"{where} has the root {found.root}, but expected is {root}; take the files that belong to that root"
-        )
-    return found
 
 
 def prove_arrays(arrays: Any, expected: WeightsIdentity) -> ProofReport:

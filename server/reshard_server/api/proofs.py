@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -90,15 +89,7 @@ def _proof(serving: Services, caller: Caller, query: ProofQuery) -> SliceProofAn
             proof = serving.roots.ask(resolved.checkpoint, made, OPEN_SECONDS)
         except ReshardError as error:
             raise slice_problem(error) from error
-    return SliceProofAnswer(
-        root=proof.root,
-        name=proof.name,
-        dtype=proof.dtype,
-        shape=list(proof.shape),
-        top=proof.top,
-        slice=str(proof.box)[1:-1].replace(" ", ""),
-        proof=base64.b64encode(proof.hashes).decode(),
-    )
+    return SliceProofAnswer(**proof.to_dict())
 
 
 def _recorded(opened: Any, checkpoint: str) -> Any:

@@ -87,6 +87,10 @@ def test_a_proof(part: str, server: Live, client: httpx.Client) -> None:
     assert answer["top"] == by_recursion.top(weights()["w"]).hex()
     sent = client.get(URL, params=query)
     assert answer["slice"] == sent.headers["X-Reshard-Slice"]
+    proof = reshard.SliceProof.from_dict(answer)
+    assert proof.to_dict() == answer
+    elements = np.frombuffer(sent.content, np.float32).reshape(proof.box.shape)
+    proof.check(elements, server.log.parent / "data" / "known", root=root_of(server))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
