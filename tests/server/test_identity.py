@@ -272,7 +272,13 @@ def test_the_page_says_where_it_cannot_be_read(visitor: httpx.Client, server: Li
     reshard.save(folder, {"w": np.arange(9)})
     (folder / "identity.json").write_text("{")
     page = shown(visitor, "data/broken")
-    assert "its files cannot be read" in page
+    assert "its files cannot be read: data/broken/identity.json is damaged: " in page
+    assert str(folder) not in page
+    root = reshard.identify(folder, write=True).root
+    (folder / "identity.dsse.json").write_text("{")
+    page = shown(visitor, "data/broken")
+    assert f"<code>{root}</code>; not verified; its signature cannot be read: " in page
+    assert "cannot be read: data/broken/identity.dsse.json is damaged: it is no DSSE" in page
     assert str(folder) not in page
 
 
