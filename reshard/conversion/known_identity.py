@@ -56,7 +56,8 @@ def known_identity(
         of_source = identity_of_source(reader, source, with_tree=True)
     except FormatError as error:
         if asked is None:  # nobody asked for it
-            error.args = (f"{error}, or convert without it (identity none)", *error.args[1:])
+            said = f'{error}, or convert without it (identity="none")'
+            error.args = (said, *error.args[1:])
         raise
     if asked is None and of_source is None:
         return KnownIdentity("none")

@@ -98,9 +98,7 @@ def test_a_finished_target_is_said_to_be_signed_by_what_signs_its_root(
     assert found is not None and found.signers == ()
 
 
-def test_a_run_that_is_resumed_and_parts_copy_it(
-    checkpoint: Path, signer: str, tmp_path: Path
-) -> None:
+def test_parts_copy_it(checkpoint: Path, signer: str, tmp_path: Path) -> None:
     for part in ("1/2", "2/2"):
         reshard.convert_part(checkpoint, tmp_path / "t", part=part)
     found = reshard.commit(tmp_path / "t").identity

@@ -75,12 +75,16 @@ def test_a_damaged_one_is_replaced(checkpoint: Path) -> None:
 
 
 def test_a_conversion_that_nobody_asked_to_carry_says_how_to_leave_it(
-    checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint / "identity.json").write_text('{"persona": "Bob"}')
-    words = r"found ''; choose the file that reshard identify wrote, or convert without it \(identity none\)$"
+    words = (
+        r'choose the file that reshard identify wrote, or convert without it \(identity="none"\)$'
+    )
     with pytest.raises(reshard.FormatError, match=words):
         reshard.convert(checkpoint, tmp_path / "t")
+    assert run(["convert", str(checkpoint), str(tmp_path / "t")]) == 1
+    assert "or convert without it (--identity none)\n" in capsys.readouterr().err
     with pytest.raises(reshard.FormatError, match=r"that reshard identify wrote$"):
         reshard.convert(checkpoint, tmp_path / "t", identity="carry")
     assert reshard.convert(checkpoint, tmp_path / "t", identity="none").identity is None

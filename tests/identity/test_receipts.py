@@ -102,7 +102,7 @@ def test_one_file_has_no_place_for_an_identity_or_a_receipt(
     report = reshard.convert(one, tmp_path / "t", **more)
     assert report.warnings[-1] == (
         "no receipt is written, since the source records no identity; only a folder has a place for one: convert it into a folder with "
-        "its identity (identity compute), and convert again from there, if somebody must be able to redo the conversion"
+        'its identity (identity="compute"), and convert again from there, if somebody must be able to redo the conversion'
     )
 
 

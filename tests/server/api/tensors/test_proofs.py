@@ -148,7 +148,7 @@ def test_what_is_refused(client: httpx.Client) -> None:
     for path, more in (("identity", {}), ("proof", {"name": "w"})):
         assert refused(path, checkpoint="data/unknown", **more) == (404, no_identity, "checkpoint")
     one = {"checkpoint": "data/one.safetensors", "name": "w"}
-    only = "only a folder has a place for one: convert it into a folder with its identity (identity compute)"
+    only = 'only a folder has a place for one: convert it into a folder with its identity (identity="compute")'
     answer = (404, f"data/one.safetensors records no identity; {only}", "checkpoint")
     assert refused("proof", **one) == answer
     asked = {"checkpoint": "data/known", "name": "w"}
