@@ -16,7 +16,7 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
-from reshard.identity.identity_file import read_identity
+from reshard.identity.identity_file import how_to_record, read_identity
 from reshard.identity.recorded_proof import SliceProof, needs_elements, prove_slice
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.layout.changes import full_name
@@ -222,7 +222,7 @@ class OpenedCheckpoint:
         self._check_unchanged()
         if self.identity is None:
             raise MissingError(
-                f"{self.path} records no identity, so that there is nothing to prove; record it with reshard identify --write"
+                f"{self.path} records no identity, so that there is nothing to prove; {how_to_record(self.path)}"
             )
         wanted = slice_box(name, stored.spec.shape, box)
         limit = limits_of(max_memory, None).max_memory

@@ -43,14 +43,15 @@ def identify(
         max_memory, workers, progress: as for ``diff``.
 
     Raises CorruptError, naming the tensor, if stored bytes are wrong or not those that the checkpoint recorded; PlanError for
-    ``write`` where the checkpoint is no folder; MissingPackageError without the extra.
+    ``write`` where the checkpoint is no folder; FormatError where another program or a newer version wrote files of these names; MissingPackageError without the extra.
 
     >>> identify("ckpt/1000").root  # doctest: +SKIP
     'd0c8…'
     """
     from reshard.errors import PlanError
     from reshard.formats.choose import choose_checkpoint
-    from reshard.identity.identification import identify_checkpoint, place_for
+    from reshard.identity.identification import identify_checkpoint
+    from reshard.identity.identity_place import place_for, refuse_other_sha256
 
     limits = limits_of(max_memory, workers, path)
     chosen = choose_checkpoint(path, step, item, unlisted=unlisted)
@@ -59,6 +60,8 @@ def identify(
         raise PlanError(
             "sha256 is written beside the files of the identity; say where: into the checkpoint (write) or a folder (out)"
         )
+    if sha256 and place is not None:
+        refuse_other_sha256(place)
     found = identify_checkpoint(chosen, limits, place, None, progress)
     if sha256 and place is not None:
         from msgspec.structs import replace
@@ -93,12 +96,13 @@ def sign(
         out: the folder to write into; None writes into the checkpoint.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises FormatError for a key of another kind or an encrypted one; besides as ``identify``.
+    Raises FormatError for a key of another kind or an encrypted one; other errors as ``identify``.
 
     >>> sign("ckpt/1000", "release.pem").signer  # doctest: +SKIP
     """
     from reshard.formats.choose import choose_checkpoint
-    from reshard.identity.identification import identify_checkpoint, place_for
+    from reshard.identity.identification import identify_checkpoint
+    from reshard.identity.identity_place import place_for
     from reshard.identity.keys import read_private_key
     from reshard.storage.location import locate
 
@@ -123,7 +127,7 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
         root: the root that the identity must have, 64 hex digits. Files beside weights are no evidence by themselves: pass
             the root that you trust.
 
-    Raises VerificationError for another root; MissingError where the folder has no identity; CorruptError where its files are
+    Raises VerificationError for another root, and PlanError for a text that is none; MissingError where the folder has no identity; CorruptError where its files are
     damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no error, but in
     the report.
 
@@ -134,7 +138,8 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
     from reshard.saving.check_jax import check_jax
 
     check_jax("proving live arrays")
-    from reshard.saving.prove_arrays import expected_weights, prove_arrays
+    from reshard.identity.expected_weights import expected_weights
+    from reshard.saving.prove_arrays import prove_arrays
 
     given = identity if isinstance(identity, Identification) else path_of("identity", identity)
-    return prove_arrays(arrays, expected_weights(given, root))
+    return prove_arrays(arrays, expected_weights(given, root, with_tree=True))

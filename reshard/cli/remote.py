@@ -164,7 +164,9 @@ def verification_of(answer: VerificationAnswer) -> Verification:
         None if isinstance(answer.map, UnsetType) else answer.map,
         None
         if isinstance(answer.identity, UnsetType)
-        else IdentityVerdict(**structs.asdict(answer.identity)),
+        else IdentityVerdict(
+            answer.identity.root, answer.identity.expected, answer.identity.signer
+        ),
     )
 
 

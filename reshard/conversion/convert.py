@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import FinishedTarget, finish_target, publish_target
+from reshard.conversion.finished_identity import recorded_report
 from reshard.conversion.lock_targets import begun, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
@@ -110,7 +111,9 @@ def commit_parts(
     agreed = agreed_request(place, state)
     if agreed is None:
         found = open_reader(str(place))
-        return finished_report("", target, found, time.monotonic() - started)
+        return finished_report(
+            "", target, found, time.monotonic() - started, recorded_report(found)
+        )
     chosen = CheckpointPath.at(agreed.source, agreed.unlisted)
     run = start_run(chosen, [agreed.target(str(place))], Scope(agreed=agreed), None, progress)
     run_conversion(run)

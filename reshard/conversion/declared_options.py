@@ -225,7 +225,7 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         help=(
             "The identity of the weights (reshard identify), by one of four words: carry copies the source's where every digest is the recorded one; compute "
             "hashes what was written, read again; check does too, and publishes only if the root is the source's; none does nothing. "
-            "Default: carry where SRC has one and no tensor gets other bits."
+            "compute and check also read a DST that was finished before. Default: carry where SRC has one and no tensor gets other bits."
         ),
         label="Identity of the weights",
         hint="One root for the same weights in any layout and format.",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 from reshard.conversion.options import IdentityMode
-from reshard.errors import PlanError
+from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
+from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.identity.envelope import RecordedSignature, recorded_signature
 from reshard.identity.hashes import check_installed, is_installed
-from reshard.identity.identity_file import read_identity, with_nodes
+from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.storage.location import Location
+from reshard.storage.location import Location, locate
 
 
 class KnownIdentity(Struct, frozen=True):
@@ -21,11 +23,15 @@ class KnownIdentity(Struct, frozen=True):
         mode: what was asked, or what is done where nothing was.
         of_source: the identity that the source records, if it is needed; None for a base with deltas, whose files are of the base.
         root: that the last of the deltas records of the tensors of the target, if it does.
+        signature: of the source's root, where the target's is the same.
+        warnings: a sentence each.
     """
 
     mode: IdentityMode = "none"
     of_source: WeightsIdentity | None = None
     root: str | None = None
+    signature: RecordedSignature | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def known_identity(
@@ -42,24 +48,47 @@ def known_identity(
         return _with_deltas(asked, plan, reader, reader.version)
     if asked == "compute":
         check_installed()
-        return KnownIdentity("compute", _of_source(reader, source, with_tree=False))
+        return KnownIdentity("compute", identity_of_source(reader, source))
     other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
     if asked is None and other is not None:
         return KnownIdentity("none")  # first: the source's identity would be read for nothing
-    of_source = _of_source(reader, source, with_tree=True)
+    try:
+        of_source = identity_of_source(reader, source, with_tree=True)
+    except FormatError as error:
+        if asked is None:  # nobody asked for it
+            said = f'{error}, or convert without it (identity="none")'
+            error.args = (said, *error.args[1:])
+        raise
     if asked is None and of_source is None:
         return KnownIdentity("none")
     mode = asked or "carry"
     if of_source is None:
-        raise PlanError(
-            f"{reader.uri} records no identity that could be {_DONE[mode]}; record it with reshard identify --write, or compute "
-            "the target's (identity)"
-        )
+        raise nothing_to(mode, reader)
     if other is not None:
         raise PlanError(
             f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
         )
-    return KnownIdentity(mode, of_source)
+    return _with_signature(mode, plan, of_source, source.view())
+
+
+def _with_signature(
+    mode: IdentityMode, plan: Plan, of_source: WeightsIdentity, folder: Location
+) -> KnownIdentity:
+    """The source's signature is the target's too, where all tensors keep their names; it is copied, and not verified."""
+    names = {tensor.name: tensor.piece.source for tensor in plan.tensors}
+    if names != {name: name for name in of_source.tensors}:
+        return KnownIdentity(mode, of_source)
+    try:
+        found = recorded_signature(folder)
+    except FormatError as error:
+        return KnownIdentity(mode, of_source, warnings=(f"no signature is carried: {error}",))
+    if found is None or found.root == of_source.root:
+        return KnownIdentity(mode, of_source, signature=found)
+    other = (
+        f"no signature is carried: {folder / SIGNATURE_NAME} is of the root {found.root}, and the source's is {of_source.root}; sign the "
+        "source anew (reshard sign), or remove that file"
+    )
+    return KnownIdentity(mode, of_source, warnings=(other,))
 
 
 def _with_deltas(
@@ -75,13 +104,13 @@ def _with_deltas(
     root = version.root if is_as_made else None
     if asked == "compute" or (asked == "check" and root is not None):
         return KnownIdentity(asked, root=root)
-    raise PlanError(
-        f"an identity of {reader.uri} with deltas over it cannot be {_DONE[asked]}: deltas record at most the root of what they make, which "
-        "holds for all of its tensors under their names; compute the target's (identity)"
-    )
+    raise no_deltas_to(asked, reader)
 
 
-def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsIdentity | None:
+def identity_of_source(
+    reader: Reader, source: Location, *, with_tree: bool = False
+) -> WeightsIdentity | None:
+    """The identity that a source records; None where it records none, CorruptError where it does not fit the tensors."""
     folder = source.view()
     found = read_identity(folder)
     if found is None:
@@ -90,20 +119,50 @@ def _of_source(reader: Reader, source: Location, *, with_tree: bool) -> WeightsI
     return with_nodes(folder, found) if with_tree else found
 
 
-def receipt_warnings(known: KnownIdentity, target: TargetCheckpoint) -> tuple[str, ...]:
-    """A warning where rules give the target a root of its own, and no receipt can name the source's."""
+def identity_warnings(
+    known: KnownIdentity, source: Reader, target: TargetCheckpoint
+) -> tuple[str, ...]:
+    """Why a folder gets no signature of its source's, or no receipt though rules give it a root of its own."""
+    if target.form.file:
+        return ()
+    return *known.warnings, *_receipt_warnings(known, source, target)
+
+
+def _receipt_warnings(
+    known: KnownIdentity, source: Reader, target: TargetCheckpoint
+) -> tuple[str, ...]:
     made = target.made
     if known.mode != "compute" or known.of_source is not None or made is None:
         return ()
     if not made.changes and made.by is None:
         return ()
     return (
-        "no receipt is written, since the source records no identity; record it first (reshard identify --write) if somebody "
-        "must be able to redo the conversion",
+        f"no receipt is written, since the source records no identity; {how_to_record(source.uri)}, and convert again from there, if "
+        "somebody must be able to redo the conversion",
     )
 
 
 _DONE = {"carry": "carried", "check": "checked"}
+
+
+def nothing_to(mode: IdentityMode, source: Reader) -> PlanError:
+    """The error where an identity must be carried or checked, and the source records none."""
+    instead = (
+        f"; {how_to_record(source.uri)}, or compute"
+        if locate(source.uri).is_folder()
+        else ": only a folder has a place for one; compute"
+    )
+    return PlanError(
+        f"{source.uri} records no identity that could be {_DONE[mode]}{instead} the target's (identity)"
+    )
+
+
+def no_deltas_to(mode: IdentityMode, source: Reader) -> PlanError:
+    """The error where an identity must be carried or checked, and deltas over the source do not record what that takes."""
+    return PlanError(
+        f"an identity of {source.uri} with deltas over it cannot be {_DONE[mode]}: deltas record at most the root of what they make, which "
+        "holds for all of its tensors under their names; compute the target's (identity)"
+    )
 
 
 def keeps_bits(tensor: TensorPlan) -> bool:

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.known_identity import KnownIdentity, known_identity, receipt_warnings
+from reshard.conversion.known_identity import KnownIdentity, identity_warnings, known_identity
 from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.planned_identity import planned_identity
@@ -248,7 +248,7 @@ def _summary(
             *target_plan.warnings,
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
-            *receipt_warnings(known, checkpoint),
+            *identity_warnings(known, reader, checkpoint),
         ),
         None if target is None else space_left(target),
         missing_chunks=numbers(missing),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.finish import FinishedTarget
+from reshard.conversion.finished_identity import finished_identity, recorded_report
+from reshard.conversion.make_plan import error_name
 from reshard.conversion.map_summary import change_of, sources_of
-from reshard.conversion.options import IdentityMode
 from reshard.conversion.report import (
     ConversionReport,
     IdentityReport,
@@ -22,10 +23,11 @@ from reshard.conversion.report import (
 )
 from reshard.conversion.run import Run
 from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.error_context import about_target
 from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.identity.identity_file import read_identity
+from reshard.formats.record_names import IDENTITY_NAME
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
@@ -33,12 +35,15 @@ from reshard.storage.parts import Part
 
 
 def finished_report(
-    source: str, target: str, found: Reader, seconds: float, asked: IdentityMode | None = None
+    source: str,
+    target: str,
+    found: Reader,
+    seconds: float,
+    identity: IdentityReport | None,
+    warnings: tuple[str, ...] = (),
 ) -> ConversionReport:
-    """The report of a target that an earlier run finished. ``asked``: what this one asks about the identity of its weights."""
+    """The report of a target that an earlier run finished."""
     kept = tuple(map(_kept, found.tensors.values()))
-    recorded = None if asked == "none" else read_identity(locate(found.uri).view())
-    is_missing = asked not in (None, "none") and recorded is None
     return ConversionReport(
         source,
         target,
@@ -47,25 +52,44 @@ def finished_report(
         0,
         0,
         seconds,
-        warnings=(_WITHOUT_IDENTITY.format(target),) if is_missing else (),
+        warnings=warnings,
         already_done=True,
-        identity=None if recorded is None else IdentityReport(recorded.root, "recorded"),
+        identity=identity,
     )
 
 
-_WITHOUT_IDENTITY = "{!r} was finished before, without an identity; record it with reshard identify --write, or make the target again (overwrite)"
-
-
 def report_finished(run: Run, number: int, result: Reader) -> None:
-    """Notes the report of a target that an earlier run finished."""
+    """Notes the report of a target that an earlier run finished, with the identity that this one asks for.
+
+    Errors as for ``finished_identity``.
+    """
     target = run.targets[number]
     ends = (run.source, target.target)
     if run.scope.part is not None:
         part = PartReport(*ends, str(run.scope.part), seconds=run.seconds, already_done=True)
         run.part_reports[number] = part
-    else:
-        asked = target.options.identity
-        run.reports[number] = finished_report(*ends, result, run.seconds, asked)
+        return
+    if run.scope.is_commit:  # who commits has no wish
+        identity = recorded_report(result)
+        run.reports[number] = finished_report(*ends, result, run.seconds, identity)
+        return
+    with about_target(error_name(target, run.targets)):
+        found = finished_identity(run.chosen, target.options, result, run.progress.listener)
+    warnings = _without_identity(target, result)
+    run.reports[number] = finished_report(*ends, result, run.seconds, found, warnings)
+
+
+def _without_identity(target: CheckedTarget, result: Reader) -> tuple[str, ...]:
+    """A warning where an identity is asked for, and the folder, which has a place for it, records none."""
+    folder = locate(result.uri)
+    if target.options.identity in (None, "none") or not folder.is_folder():
+        return ()
+    if (folder.view() / IDENTITY_NAME).exists():
+        return ()
+    return (
+        f"{target.target!r} was finished before, without an identity; record it with reshard identify --write, or make the target again "
+        "(overwrite)",
+    )
 
 
 def _kept(tensor: StoredTensor) -> TensorReport:

@@ -93,7 +93,7 @@ class ConvertOptions(TypedDict, total=False):
             target again, and only then does the report say "proved".
         identity: what is done about the identity of the weights (``reshard.identify``). ``"carry"`` copies the source's into the target
             where every digest is the recorded one; ``"compute"`` hashes what was written; ``"check"`` does so too, and publishes only
-            if the root is the source's; ``"none"`` does nothing. None, the default, carries where the source has one and no tensor gets
+            if the root is the source's, and both read a target that was finished before; ``"none"`` does nothing. None, the default, carries where the source has one and no tensor gets
             other bits.
         overwrite: whether an existing target may be replaced.
         restart: start over instead of resuming an interrupted run to this target.

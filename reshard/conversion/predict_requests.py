@@ -216,14 +216,16 @@ def of_target(
     steps += _copied_items(checkpoint)
     if target.options.overwrite:
         steps += deleted(scheme, sum(1 for _ in root.files()))
-    mode = planned.weights[number].mode
+    known = planned.weights[number]
+    mode = known.mode
     is_hashed = mode in ("compute", "check")
     passes = (target.options.check == "readback") + is_hashed
     if passes:
         ranges = sum(w.read_back(RANGE_BYTES) for w in written)
         data += requests_of_read_back(data, files, ranges) * passes
     if mode != "none":
-        steps += Requests(put=2)  # identity.json and identity.tree
+        signed = known.signature is not None
+        steps += Requests(put=2 + signed)  # identity.json, identity.tree and identity.dsse.json
     return RequestPlan(steps, before, data)
 
 

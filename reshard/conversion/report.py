@@ -85,17 +85,20 @@ class IdentityReport(Record, frozen=True):
     Attributes:
         root: 64 hex digits.
         how: ``"carried"`` from the source, by its word; ``"computed"`` from what was written; ``"checked"``: computed, and equal to the
-            source's; ``"recorded"`` in a target that was finished before.
+            source's; ``"recorded"`` in a target that was finished before, of which nothing was read.
         source: root of the source, where the target's is another and a receipt says which rules made it; None where both are equal,
             and where the source records no identity.
+        signers: the ids of the keys of the signature that lies beside the target's identity, "" for one that it does not name; nothing
+            is verified.
     """
 
     root: str
     how: How
     source: str | None = None
+    signers: tuple[str, ...] = ()
 
     def _document(self) -> IdentityOutcome:
-        return IdentityOutcome(self.root, self.how, self.source or UNSET)
+        return IdentityOutcome(self.root, self.how, self.source or UNSET, self.signers or UNSET)
 
 
 class RequestReport(Record, frozen=True):
@@ -140,7 +143,7 @@ class ConversionReport(Record, frozen=True):
         warnings: what a person should know, one sentence each.
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
         already_done: the target was the finished result of this very conversion; nothing was touched,
-            and no bytes are counted. What ``tensors`` say is what the target records.
+            and no bytes are counted. What ``tensors`` say is what the target records. For its identity it may have been read.
         missing_chunks: how many chunks of each source tensor were not stored, so that the fill value was taken, of those that
             lacked any; empty if it was already done.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all

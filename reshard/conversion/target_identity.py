@@ -2,7 +2,7 @@
 
 An identity that is carried costs nothing: each target tensor has the digest that the identity records of its source tensor. One that
 is computed is of the bytes that were written, read again at their places, before the target appears. Where its root is not the
-source's, a receipt says which rules made the one of the other. Deltas over the source record a root at most, which is compared.
+source's, a receipt says which rules made the one of the other; where it is, the source's signature is copied. Deltas over the source record a root at most, which is compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
 from reshard.formats.contents import Leaf
-from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, TREE_NAME
+from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.formats.registry import known_format, open_written
 from reshard.identity.identity_file import render_identity, render_tree
 from reshard.identity.receipt import render_receipt
@@ -53,14 +53,19 @@ def finish_identity(
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     source = None if known.of_source is None else known.of_source.root
     made = target.job.checkpoint.made
-    if source not in (None, found.root) and made is not None:
+    if source not in (None, found.root) and made is not None and not target.job.file:
         files[RECEIPT_NAME] = render_receipt(source, found.root, made.changes, made.by)
     else:
         source = None
-    if not target.job.file:
-        for name, data in files.items():
-            (target.noted_root / name).write(data)
-    return IdentityReport(found.root, _HOW[known.mode], source)
+    if target.job.file:
+        return IdentityReport(found.root, _HOW[known.mode])
+    signers: tuple[str, ...] = ()
+    if known.signature is not None:
+        files[SIGNATURE_NAME] = known.signature.data
+        signers = known.signature.signers
+    for name, data in files.items():
+        (target.noted_root / name).write(data)
+    return IdentityReport(found.root, _HOW[known.mode], source, signers)
 
 
 _HOW: Mapping[IdentityMode, How] = {"carry": "carried", "compute": "computed", "check": "checked"}

@@ -149,6 +149,18 @@ class IdentifiedTensor(Struct, frozen=True):
     crc64nvme: Digest
 
 
+class SliceProofDocument(Struct, frozen=True):
+    """The proof that a slice is part of a tensor of an identity."""
+
+    root: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    top: str
+    slice: Annotated[str, Meta(description="start:stop for each dimension.")]
+    proof: Annotated[str, Meta(description="The hashes, in base64.")]
+
+
 class IdentityAnswer(Struct, frozen=True):
     """What ``reshard identify --json`` and ``sign --json`` print."""
 

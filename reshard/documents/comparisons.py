@@ -79,6 +79,10 @@ class VerifiedIdentity(Struct, frozen=True):
         str | None,
         Meta(description="Id of the key that signed the expected root; null without one."),
     ]
+    recorded_in: Annotated[
+        str | UnsetType,
+        Meta(description="The file that records the expected root, where it was not given itself."),
+    ] = UNSET
 
 
 class VerifiedReceipt(Struct, frozen=True):

@@ -65,13 +65,19 @@ class IdentityOutcome(Struct, frozen=True):
         Literal["carried", "computed", "checked", "recorded"],
         Meta(
             description="From the source, by its word; of what was written; computed and equal to the source's; or recorded in a "
-            "target that was finished before."
+            "target that was finished before, of which nothing was read."
         ),
     ]
     source: Annotated[
         str | UnsetType,
         Meta(
             description="Root of the source, where the target's is another and a receipt says which rules made it."
+        ),
+    ] = UNSET
+    signers: Annotated[
+        tuple[str, ...] | UnsetType,
+        Meta(
+            description="Ids of the keys of the signature that lies beside the target's identity; not verified."
         ),
     ] = UNSET
 

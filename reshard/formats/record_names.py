@@ -9,9 +9,11 @@ TREE_NAME = "identity.tree"
 SIGNATURE_NAME = "identity.dsse.json"
 RECEIPT_NAME = "identity.receipt.json"
 SHA256_NAME = "sha256.json"
+PROBE_NAME = ".identity.probe"
+"""Written and removed at once, to see whether files can be written."""
 
 OF_IDENTITY = (IDENTITY_NAME, TREE_NAME, SIGNATURE_NAME, RECEIPT_NAME, SHA256_NAME)
 """The files of an identity, at the top of a checkpoint."""
 
-OF_RECORDS = frozenset({FILE_NAME, PARTIAL_NAME, *OF_IDENTITY})
+OF_RECORDS = frozenset({FILE_NAME, PARTIAL_NAME, PROBE_NAME, *OF_IDENTITY})
 """Names that do not count for the state of a checkpoint, and are not carried into another."""

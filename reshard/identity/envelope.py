@@ -41,6 +41,34 @@ class _Envelope(Struct, frozen=True):
     signatures: tuple[_Signature, ...]
 
 
+class NoSignatureError(MissingError):
+    """There is no signature.
+
+    Attributes:
+        problem: the beginning of the message; what to do depends on what a caller can name.
+    """
+
+    def __init__(self, place: Location) -> None:
+        self.problem = f"{place} does not exist: expected the signature of an identity"
+        super().__init__(
+            f"{self.problem}; sign the checkpoint with reshard sign, or name the folder that has the signature (identity)"
+        )
+
+
+class RecordedSignature(Struct, frozen=True):
+    """A signature that lies beside an identity; it is not verified.
+
+    Attributes:
+        data: the bytes of ``identity.dsse.json``.
+        root: that it says it signs.
+        signers: the ids of the keys, "" for one that is not named.
+    """
+
+    data: bytes
+    root: str
+    signers: tuple[str, ...]
+
+
 class _Subject(Struct, frozen=True):
     name: str
     digest: dict[str, str]
@@ -84,7 +112,7 @@ def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
 def read_signed_root(folder: Location, key: PublicKey) -> str:
     """The root that a key has signed in a folder's envelope.
 
-    Raises MissingError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
+    Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
     """
     place = _envelope_in(folder)
@@ -106,17 +134,24 @@ def recorded_signers(folder: Location) -> tuple[str, ...]:
         envelope = msgspec.json.decode(checked_text(data, str(place)), type=_Envelope)
     except msgspec.DecodeError as error:
         raise _no_envelope(str(place), error) from None
+    return _signers(envelope)
+
+
+def _signers(envelope: _Envelope) -> tuple[str, ...]:
     return tuple(signature.keyid or "" for signature in envelope.signatures)
 
 
-def recorded_root(folder: Location) -> str:
-    """Reads the root in the envelope of a folder, and does not check its signature.
+def recorded_signature(folder: Location) -> RecordedSignature | None:
+    """The envelope in a folder, whose signature is not verified; None where there is none.
 
-    Raises as ``read_signed_root``, but for VerificationError.
+    Raises as ``read_signed_root``, but for NoSignatureError and VerificationError.
     """
-    place = _envelope_in(folder)
-    envelope, payload = _read(read_bytes(place, MAX_ENVELOPE_BYTES), str(place))
-    return _root_in(envelope, payload, str(place))
+    place = folder / SIGNATURE_NAME
+    if not place.exists():
+        return None
+    data = read_bytes(place, MAX_ENVELOPE_BYTES)
+    envelope, payload = _read(data, str(place))
+    return RecordedSignature(data, _root_in(envelope, payload, str(place)), _signers(envelope))
 
 
 def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
@@ -147,10 +182,7 @@ def _root_in(envelope: _Envelope, payload: bytes, where: str) -> str:
 def _envelope_in(folder: Location) -> Location:
     place = folder / SIGNATURE_NAME
     if not place.exists():
-        raise MissingError(
-            f"{place} does not exist: expected the signature of an identity; sign the checkpoint with reshard sign, or name the "
-            "folder that has the signature (identity)"
-        )
+        raise NoSignatureError(place)
     return place
 
 

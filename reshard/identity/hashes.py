@@ -18,7 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from reshard.errors import FormatError, MissingPackageError
+from reshard.errors import FormatError, MissingPackageError, PlanError
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -55,6 +55,16 @@ def _key(kind: str) -> bytes:
 def is_root(text: str) -> bool:
     """Whether a text has the form of a root, which a tensor's top has too: 64 hex digits in lower case."""
     return _ROOT.fullmatch(text) is not None
+
+
+def checked_root(what: str, given: object) -> str:
+    """A root in lower case; PlanError, naming what was given, for anything else."""
+    root = given.lower() if isinstance(given, str) else ""
+    if not is_root(root):
+        raise PlanError(
+            f"the {what} is {given!r}; expected a root of 64 hex digits, as reshard identify shows it"
+        )
+    return root
 
 
 def is_installed() -> bool:

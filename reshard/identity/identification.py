@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -11,25 +11,18 @@ from reshard.documents.checkpoints import IdentifiedTensor, IdentityAnswer
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
-from reshard.errors import FormatError, PlanError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.record_names import (
-    IDENTITY_NAME,
-    RECEIPT_NAME,
-    SHA256_NAME,
-    SIGNATURE_NAME,
-    TREE_NAME,
-)
+from reshard.formats.record_names import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.geometry.sizes import format_bytes
-from reshard.identity.envelope import recorded_root, signed_envelope
-from reshard.identity.identity_file import read_identity, render_identity, render_tree
+from reshard.identity.envelope import signed_envelope
+from reshard.identity.identity_file import render_identity, render_tree
+from reshard.identity.identity_place import outdated_files, prepare_place
 from reshard.identity.keys import PrivateKey
-from reshard.identity.receipt import read_receipt
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.record import Record, counted, several, warned
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location
 
 
 class Identification(Record, frozen=True):
@@ -98,10 +91,10 @@ def identify_checkpoint(
     reader = open_reader(chosen)
     limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
     if place is not None:
-        place.make_folder()  # not before the checkpoint is found, nor after hours of reading
+        prepare_place(place)  # not before the checkpoint is found
     found = identity_of(reader, limits, progress)
     missing = missing_warnings(reader.uri, filled_chunks(reader))
-    written = () if place is None else write_identity(place, found, key)
+    written, removed = ([], []) if place is None else write_identity(place, found, key)
     return Identification(
         chosen.path,
         found.root,
@@ -113,66 +106,24 @@ def identify_checkpoint(
         tuple(map(str, written)),
         time.monotonic() - started,
         None if key is None else key.id,
-        (*reader.warnings, *missing),
+        (*reader.warnings, *missing, *removed),
     )
 
 
 def write_identity(
     place: Location, found: WeightsIdentity, key: PrivateKey | None = None
-) -> list[Location]:
+) -> tuple[list[Location], list[str]]:
     """Writes the files of an identity, the signature last; each appears by one rename.
 
-    Files of an earlier identity that do not fit this one are removed.
+    Files of an earlier identity that do not fit this one are removed. The files, and a warning for each that was removed.
     """
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     if key is not None:
         files[SIGNATURE_NAME] = signed_envelope(found, key)
-    for name in _outdated(place, found.root):
+    removed = {}
+    for name, why in list(outdated_files(place, found.root)):
         (place / name).remove()
+        removed[name] = f"removed {place / name}: {why}"
     for name, data in files.items():
         (place / name).replace(data)
-    return [place / name for name in files]
-
-
-def _outdated(place: Location, root: str) -> Iterator[str]:
-    """The files beside an identity that are of weights with another root, or cannot be read."""
-    if _tells_another(place / SIGNATURE_NAME, root, lambda: recorded_root(place)):
-        yield SIGNATURE_NAME
-    if _tells_another(place / RECEIPT_NAME, root, lambda: read_receipt(place).target):
-        yield RECEIPT_NAME
-    # It names no root: it is of the weights that the identity beside it was of.
-    if _tells_another(place / IDENTITY_NAME, root, lambda: _root_before(place)):
-        yield SHA256_NAME
-
-
-def _tells_another(file: Location, root: str, read_root: Callable[[], str]) -> bool:
-    try:
-        return file.exists() and read_root() != root
-    except FormatError:
-        return True
-
-
-def _root_before(place: Location) -> str:
-    before = read_identity(place)
-    return "" if before is None else before.root
-
-
-def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | None:
-    """Where the files of an identity are written: into the checkpoint, or into a folder; None for nowhere.
-
-    Raises PlanError for a checkpoint that is one file or several below a name, which has no place for them.
-    """
-    if write and out is not None:
-        raise PlanError(
-            "the files of the identity are written into the checkpoint (write) or into a folder (out); ask for one of both"
-        )
-    if out is not None:
-        return locate(out)
-    if not write:
-        return None
-    root = locate(checkpoint)
-    if not root.is_folder():
-        raise PlanError(
-            f"{checkpoint} is no folder, so that it has no place for the files of an identity; name a folder for them (out)"
-        )
-    return root
+    return [place / name for name in files], [w for n, w in removed.items() if n not in files]

@@ -73,6 +73,16 @@ def folder_of_identity(given: str) -> Location:
     return place.parent if place.name == IDENTITY_NAME else place
 
 
+def how_to_record(checkpoint: str) -> str:
+    """What to do where a checkpoint records no identity: one that is no folder has no place for the files."""
+    if locate(checkpoint).is_folder():
+        return "record it with reshard identify --write"
+    return (
+        "only a folder has a place for one: convert it into a folder with its identity "
+        '(identity="compute")'
+    )
+
+
 def read_identity(folder: Location, *, with_tree: bool = False) -> WeightsIdentity | None:
     """The identity that is recorded in a folder; None where there is none.
 

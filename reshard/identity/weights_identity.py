@@ -13,7 +13,7 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
 from reshard.formats.record_names import IDENTITY_NAME
 from reshard.identity.hashes import contents_of, identity_entry, rest_of, root_of
-from reshard.identity.read_leaves import tensor_hashes
+from reshard.identity.read_leaves import VALUE_BITS, tensor_hashes
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 
@@ -119,7 +119,7 @@ def _kind_and_value(leaf: Leaf) -> tuple[str, str]:
 
 
 def check_identity_of(reader: Reader, found: WeightsIdentity) -> None:
-    """Raises CorruptError where an identity that a checkpoint records is one of other tensors."""
+    """Raises CorruptError where an identity that a checkpoint records is one of other tensors, or of other bytes than its digests."""
     dtypes = identity_dtypes(reader)
     stored = {name: (dtypes[name], tensor.spec.shape) for name, tensor in reader.tensors.items()}
     recorded = {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
@@ -128,6 +128,14 @@ def check_identity_of(reader: Reader, found: WeightsIdentity) -> None:
             raise CorruptError(
                 f"{IDENTITY_NAME} in {reader.uri!r} does not fit its tensors: it has {name!r} as {_said(recorded.get(name))}, and the "
                 f"checkpoint has {_said(stored.get(name))}; make it anew with reshard identify --write, or remove it"
+            )
+    for name, tensor in reader.tensors.items():
+        known = found.tensors[name].crc64nvme
+        # Digests of types below 8 bits cover bits that are no part of the identity.
+        if tensor.digest not in (None, known) and tensor.spec.dtype not in VALUE_BITS:
+            raise CorruptError(
+                f"{name!r} in {reader.uri!r} records the digest {tensor.digest}, but its {IDENTITY_NAME} has {known}: one of both is of "
+                "other bytes; see which the tensor has with reshard verify, and make the identity anew with reshard identify --write"
             )
 
 

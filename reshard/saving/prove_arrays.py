@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, MissingError, VerificationError
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.errors import CorruptError, FormatError, TreeError
+from reshard.formats.orbax.param_names import refuse_same_names
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.identity.hashes import HASH_BYTES, check_installed
-from reshard.identity.identification import Identification
-from reshard.identity.identity_file import folder_of_identity, read_identity, tree_of_identity
+from reshard.identity.identity_file import tree_of_identity
 from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
 from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
@@ -48,38 +47,15 @@ class _Node(Struct, frozen=True):
     held: int
 
 
-def expected_weights(identity: str | Identification, root: str | None) -> WeightsIdentity:
-    """The identity that arrays must have, with its nodes.
-
-    Raises MissingError where a folder has none, VerificationError where its root is not the given one, and the errors of reading
-    the files.
-    """
-    if isinstance(identity, Identification):
-        where = f"the identity of {identity.uri}"
-        found = WeightsIdentity(
-            identity.root, identity.contents, identity.rest, identity.tensors, identity.nodes
-        )
-    else:
-        folder = folder_of_identity(identity)
-        where = str(folder / IDENTITY_NAME)
-        read = read_identity(folder, with_tree=True)
-        if read is None:
-            raise MissingError(
-                f"{where} does not exist: expected a folder with the files of an identity; reshard identify --out writes them"
-            )
-        found = read
-    if root is not None and root.lower() != found.root:
-        raise VerificationError(
-            f"{where} has the root {found.root}, but expected is {root.lower()}; take the files that belong to that root"
-        )
-    return found
-
-
 def prove_arrays(arrays: Any, expected: WeightsIdentity) -> ProofReport:
     """Compares the shards of this process; see ``reshard.prove``."""
     started = time.monotonic()
     check_installed()
     leaves = [leaf for leaf in live_leaves(arrays) if leaf.array is not None]
+    try:
+        refuse_same_names([leaf.leaf for leaf in leaves])
+    except FormatError as error:
+        raise TreeError(f"the tree cannot be proved: {error}") from None
     found = tuple(_proof(live_tensor(leaf, is_own=False), expected) for leaf in leaves)
     absent = len(expected.tensors.keys() - {leaf.leaf.name for leaf in leaves})
     return ProofReport(expected.root, found, absent, time.monotonic() - started)

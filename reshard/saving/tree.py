@@ -105,7 +105,7 @@ def _name(path: tuple[PathKey, ...]) -> str:
 def _no_tree(tree: Any) -> TreeError:
     kind = type(tree).__name__
     if isinstance(tree, dict | list | tuple) or tree is None:
-        return TreeError(f"the tree is empty ({kind}); expected at least one leaf to save")
+        return TreeError(f"the tree is empty ({kind}); expected at least one leaf")
     return TreeError(
         f"the tree is a single {kind}, which has no name in a checkpoint; put it in a container, such "
         "as {'name': value}"

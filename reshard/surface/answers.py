@@ -196,7 +196,7 @@ def identify(found: Identification) -> Document:
 def recorded_identity(path: str) -> Document | None:
     """The root and the signers that lie beside weights, for pages: recorded, and not verified. None where there is no identity.
 
-    ``root`` is null where the files cannot be read.
+    ``root`` is null where ``identity.json`` cannot be read; ``problem`` says why it, or the signature, cannot.
     """
     from reshard.errors import ReshardError
     from reshard.identity.envelope import recorded_signers
@@ -204,13 +204,15 @@ def recorded_identity(path: str) -> Document | None:
     from reshard.storage.location import locate
 
     folder = locate(path).view()
+    root: str | None = None
     try:
         found = read_identity(folder)
         if found is None:
             return None
-        return {"root": found.root, "signers": recorded_signers(folder)}
-    except ReshardError:
-        return {"root": None, "signers": ()}
+        root = found.root
+        return {"root": root, "signers": recorded_signers(folder), "problem": ""}
+    except ReshardError as error:
+        return {"root": root, "signers": (), "problem": str(error)}
 
 
 def sign(found: Identification) -> Document:

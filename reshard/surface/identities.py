@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
-from reshard.identity.hashes import HASH_BYTES, is_installed, is_root
+from reshard.identity.envelope import NoSignatureError
+from reshard.identity.hashes import HASH_BYTES, checked_root, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
+    how_to_record,
     parse_identity,
     render_identity,
     tree_of_identity,
@@ -17,10 +19,13 @@ from reshard.streaming.tensor_stream import slice_box
 __all__ = [
     "HASH_BYTES",
     "PACKED",
+    "NoSignatureError",
     "aligned_slice",
     "check_aligned",
     "check_slice",
+    "checked_root",
     "hashed_dtype",
+    "how_to_record",
     "is_installed",
     "is_root",
     "numpy_dtype",

@@ -23,7 +23,7 @@ from reshard.identity.hashes import is_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
-from reshard.storage.location import locate
+from reshard.storage.location import locate, real_text
 from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 
@@ -33,11 +33,15 @@ class Expected(Struct, frozen=True):
     Attributes:
         recorded: an identity of this root, which tells what each tensor must be; None where there is none.
         signer: id of the key that signed it; "" where none did.
+        recorded_in: the file that records it; "" where it was given or signed.
+        is_beside: whether that file lies beside the weights.
     """
 
     root: str
     recorded: WeightsIdentity | None = None
     signer: str = ""
+    recorded_in: str = ""
+    is_beside: bool = False
 
 
 def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey | None) -> Expected:
@@ -64,7 +68,10 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
             "(reshard identify makes them)"
         )
     else:
-        root = recorded.root
+        beside = real_text(folder) == real_text(locate(chosen.path))
+        return Expected(
+            recorded.root, recorded, recorded_in=str(folder / IDENTITY_NAME), is_beside=beside
+        )
     if key is not None and by_root and (signed := read_signed_root(folder, key)) != root:
         raise VerificationError(
             f"the key {key.id[:16]}… has signed the root {signed}, but {root} was given; check which of "
@@ -92,13 +99,26 @@ def verify_identity(
         *reader.warnings,
         *missing_warnings(reader.uri, filled_chunks(reader)),
         *_other_record(reader.version, found.root),
+        *_no_evidence(expected),
     )
     return Verification(
         chosen.path,
         None,
         tuple(_verdicts(found, expected.recorded, is_equal=is_equal)),
         warnings=warnings,
-        identity=IdentityVerdict(found.root, expected.root, expected.signer or None),
+        identity=IdentityVerdict(
+            found.root, expected.root, expected.signer or None, expected.recorded_in or None
+        ),
+    )
+
+
+def _no_evidence(expected: Expected) -> tuple[str, ...]:
+    """What lies beside the weights finds accidents only."""
+    if not expected.is_beside:
+        return ()
+    return (
+        f"{expected.recorded_in} lies beside the weights, and whoever changes them can change it too; give a root that you trust "
+        "(identity), or the key that signed it (key)",
     )
 
 

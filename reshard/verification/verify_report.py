@@ -73,18 +73,23 @@ class IdentityVerdict(Record, frozen=True):
 
     Attributes:
         root: of the weights, computed anew, 64 hex digits.
-        expected: that was given or signed.
+        expected: that was given or signed, or that a file records.
         signer: id of the key that signed ``expected``; None where no key was given.
+        recorded_in: the file that records ``expected``; None where the root was given or signed.
     """
 
     root: str
     expected: str
     signer: str | None = None
+    recorded_in: str | None = None
 
     @property
     def is_difference(self) -> bool:
         """Whether the weights are others."""
         return self.root != self.expected
+
+    def _document(self) -> VerifiedIdentity:
+        return VerifiedIdentity(self.root, self.expected, self.signer, self.recorded_in or UNSET)
 
     def __repr__(self) -> str:
         verdict = f"not {self.expected}" if self.is_difference else "as expected"
@@ -189,9 +194,7 @@ class Verification(Record, frozen=True):
             tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
             leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
             map=UNSET if self.map_from is None else self.map_from,
-            identity=UNSET
-            if self.identity is None
-            else document_of(self.identity, VerifiedIdentity),
+            identity=UNSET if self.identity is None else self.identity._document(),
             receipt=UNSET if self.receipt is None else document_of(self.receipt, VerifiedReceipt),
         )
 

@@ -108,7 +108,7 @@ DOCUMENTS = {
                 replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
             ),
             map=MAP,
-            identity=IdentityReport("0", "computed", "1"),
+            identity=IdentityReport("0", "computed", "1", ("2",)),
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
         )
@@ -122,7 +122,7 @@ DOCUMENTS = {
             rules=Changes(select=("^x$",)),
             rules_from="recorded",
             map_from="recorded",
-            identity=IdentityVerdict("0", "1", "2"),
+            identity=IdentityVerdict("0", "1", "2", "3"),
             receipt=ReceiptVerdict("0", "1", "2", "3", "4"),
         )
     ),

@@ -137,6 +137,25 @@ def test_what_is_made_has_the_recorded_root(run: Path, mode: Any) -> None:
     assert report.identity.root == root_of(run / "v2") == root_of(run / "served")
 
 
+def test_what_was_finished_before_is_checked_by_the_recorded_root(run: Path) -> None:
+    deltas = publish(run, 1)
+    reshard.apply(run / "v0", deltas, run / "served")
+    report = reshard.apply(run / "v0", deltas, run / "served", identity="check")
+    assert report.already_done
+    assert report.identity == reshard.IdentityReport(root_of(run / "v1"), "checked")
+    reshard.apply(run / "v0", deltas, run / "part", drop=["^b$"])
+    with pytest.raises(PlanError, match="with deltas over it cannot be checked"):
+        reshard.apply(run / "v0", deltas, run / "part", identity="check", drop=["^b$"])
+    with_metadata(deltas[0], target_identity="0" * 64)
+    reshard.apply(run / "v0", deltas, run / "other")
+    with pytest.raises(VerificationError) as error:
+        reshard.apply(run / "v0", deltas, run / "other", identity="check")
+    assert str(error.value) == (
+        f"'{run}/other' was finished before, and what it holds has the root {root_of(run / 'v1')}, but the last of the deltas over '{run}/v0' records "
+        f"{'0' * 64}; make it again (overwrite)"
+    )
+
+
 def test_a_recorded_root_of_other_weights(run: Path) -> None:
     (delta,) = publish(run, 1)
     with_metadata(delta, target_identity="0" * 64)

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import ml_dtypes
+import numpy as np
 import pytest
 
 import reshard
@@ -94,6 +97,11 @@ def test_a_source_without_one_is_refused(
     (checkpoint / "identity.json").unlink()
     with pytest.raises(reshard.PlanError, match=f"records no identity that could be {word}"):
         reshard.convert(checkpoint, tmp_path / "t", identity=how)
+    one = tmp_path / "one.safetensors"
+    reshard.convert(checkpoint, one)
+    words = f"^{one} records no identity that could be {word}: only a folder has a place for one; compute the target's \\(identity\\)$"
+    with pytest.raises(reshard.PlanError, match=words):
+        reshard.convert(one, tmp_path / "t", identity=how)
 
 
 def test_an_identity_of_other_tensors_is_an_error(checkpoint: Path, tmp_path: Path) -> None:
@@ -111,11 +119,60 @@ def test_an_identity_of_other_bits_is_not_carried(checkpoint: Path, tmp_path: Pa
     reshard.save(tmp_path / "other", {**tree, "embed": tree["embed"] + 1})
     for name in ("identity.json", "identity.tree"):
         (tmp_path / "other" / name).write_bytes((checkpoint / name).read_bytes())
+    (tmp_path / "other" / "slices.json").unlink()  # its digests would contradict at once
     with pytest.raises(reshard.CorruptError, match="its bytes changed since it was identified"):
         reshard.convert(tmp_path / "other", tmp_path / "t", identity="carry")
     with pytest.raises(reshard.VerificationError, match="the first tensor that differs is 'embed'"):
         reshard.convert(tmp_path / "other", tmp_path / "t", identity="check")
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("more", [{}, {"compression": "keep"}, {"identity": "compute"}])
+def test_an_identity_that_contradicts_recorded_digests_is_refused_by_the_plan(
+    more: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Chunks that travel encoded are not decoded, so that nothing else would find it."""
+    tree = reshard.restore(checkpoint)
+    reshard.save(tmp_path / "other", {**tree, "embed": tree["embed"] + 1}, compression="zstd")
+    for name in ("identity.json", "identity.tree"):
+        (tmp_path / "other" / name).write_bytes((checkpoint / name).read_bytes())
+    words = r"^'embed' in '.*other' records the digest [0-9a-f]{16}, but its identity\.json has [0-9a-f]{16}: one of both is of other"
+    with pytest.raises(reshard.CorruptError, match=words):
+        reshard.plan(tmp_path / "other", tmp_path / "t", **more)
+    with pytest.raises(reshard.CorruptError, match=words):
+        reshard.convert(tmp_path / "other", tmp_path / "t", **more)
+    with pytest.raises(reshard.CorruptError, match=words):
+        _ = reshard.open_checkpoint(tmp_path / "other").identity
+    assert not (tmp_path / "t").exists()
+
+
+def test_recorded_digests_of_every_type_agree_with_the_identity(tmp_path: Path) -> None:
+    bits = np.arange(-8, 8, dtype="int8")
+    tree = {
+        "key": jax.random.key(7),
+        "small": bits.astype(ml_dtypes.int4),
+        "float4": np.arange(16, dtype="uint8").view(ml_dtypes.float4_e2m1fn),
+        "bool": bits > 0,
+        "wide": bits.astype("complex64"),
+    }
+    reshard.save(tmp_path / "a", tree)
+    for source, how in (("a", "compute"), ("b", "check"), ("c", "carry")):
+        target = tmp_path / chr(ord(source) + 1)
+        report = reshard.convert(tmp_path / source, target, identity=how)
+        assert report.identity is not None
+        assert report.identity.root == reshard.identify(tmp_path / "a").root
+
+
+def test_bits_that_do_not_count_contradict_nothing(tmp_path: Path) -> None:
+    """The same int4 with its upper bits set has another digest, and the same root."""
+    bits = np.arange(8, dtype="uint8")
+    for name, extra in (("a", 0), ("b", 0xF0)):
+        reshard.save(tmp_path / name, {"w": (bits | extra).view(ml_dtypes.int4)})
+        reshard.identify(tmp_path / name, write=True)
+    assert root_in(tmp_path / "a") == root_in(tmp_path / "b")
+    (tmp_path / "b" / "identity.json").write_bytes((tmp_path / "a" / "identity.json").read_bytes())
+    found = reshard.open_checkpoint(tmp_path / "b").identity
+    assert found is not None and found.root == root_in(tmp_path / "a")
 
 
 def test_a_target_in_a_bucket_has_it_too(checkpoint: Path, tmp_path: Path, gcs_bucket: Any) -> None:

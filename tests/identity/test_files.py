@@ -272,6 +272,35 @@ def test_the_help_of_both_says_which_to_use(
     assert words in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_root_from_files_is_said_to_be_recorded(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(expected: str) -> str:
+        assert run(["verify", str(checkpoint), "--identity", expected]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    out = tmp_path / "out"
+    root = reshard.identify(checkpoint, out=out).root
+    file, beside = out / "identity.json", checkpoint / "identity.json"
+    warning = (
+        f"{beside} lies beside the weights, and whoever changes them can change it too; give a root that you trust (identity), or the "
+        "key that signed it (key)"
+    )
+    assert "against the root that was given" in said(root)
+    for given in (out, file):
+        words = said(str(given))
+        assert f"against the root that {file} records" in words and "lies beside" not in words
+    (tmp_path / "link").symlink_to(checkpoint)
+    for given in (checkpoint, beside, tmp_path / "link"):
+        words = said(str(given))
+        assert "/identity.json records" in words
+        assert "lies beside the weights, and whoever changes them can change it too" in words
+    found = reshard.verify(checkpoint, identity=checkpoint)
+    assert found.warnings == (warning,)
+    assert found.to_dict()["identity"]["recorded_in"] == str(beside)
+    assert "recorded_in" not in reshard.verify(checkpoint, identity=root).to_dict()["identity"]
+
+
 def test_a_copy_of_the_folder_keeps_its_identity(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "copy")
     assert not reshard.verify(tmp_path / "copy", identity=checkpoint).differences

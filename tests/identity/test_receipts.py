@@ -81,10 +81,29 @@ def test_a_source_without_an_identity_gives_none_and_the_report_says_so(
 ) -> None:
     (checkpoint / "identity.json").unlink()
     report = reshard.convert(checkpoint, tmp_path / "t", identity="compute", **RULES)
-    assert any(w.startswith("no receipt is written, since the source rec") for w in report.warnings)
+    assert report.warnings[-1] == (
+        "no receipt is written, since the source records no identity; record it with reshard identify --write, and convert again from there, if "
+        "somebody must be able to redo the conversion"
+    )
     assert not (tmp_path / "t" / "identity.receipt.json").exists()
     plain = reshard.convert(checkpoint, tmp_path / "u", identity="compute")
     assert not any("receipt" in warning for warning in plain.warnings)
+
+
+def test_one_file_has_no_place_for_an_identity_or_a_receipt(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    one = tmp_path / "one.safetensors"
+    report = reshard.convert(checkpoint, one, identity="compute", **RULES)
+    assert report.identity is not None and report.identity.source is None
+    assert report.warnings == ()
+    more: dict[str, Any] = {"drop": ["n$"], "identity": "compute"}
+    assert reshard.convert(one, tmp_path / "two.safetensors", **more).warnings == ()
+    report = reshard.convert(one, tmp_path / "t", **more)
+    assert report.warnings[-1] == (
+        "no receipt is written, since the source records no identity; only a folder has a place for one: convert it into a folder with "
+        'its identity (identity="compute"), and convert again from there, if somebody must be able to redo the conversion'
+    )
 
 
 def test_a_source_with_other_bytes_gets_no_receipt(checkpoint: Path, tmp_path: Path) -> None:
@@ -92,6 +111,7 @@ def test_a_source_with_other_bytes_gets_no_receipt(checkpoint: Path, tmp_path: P
     reshard.save(tmp_path / "other", {**tree, "embed": tree["embed"] + 1}, compression="zstd")
     for name in ("identity.json", "identity.tree"):
         shutil.copy(checkpoint / name, tmp_path / "other")
+    (tmp_path / "other" / "slices.json").unlink()  # its digests would contradict at once
     for rules in (RULES, {"compression": "keep"}):
         with pytest.raises(reshard.CorruptError, match="its bytes changed since it was identified"):
             reshard.convert(tmp_path / "other", tmp_path / "t", identity="compute", **rules)
@@ -288,16 +308,17 @@ def test_each_of_several_targets_has_its_own(checkpoint: Path, cast: Path, tmp_p
 def test_what_was_finished_before_has_what_it_records(
     checkpoint: Path, cast: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = reshard.convert(checkpoint, cast, identity="compute", **RULES)
+    report = reshard.convert(checkpoint, cast, **RULES)
     assert report.already_done
     assert report.identity is not None
     assert (report.identity.root, report.identity.how) == (root_in(cast), "recorded")
     command = ["convert", str(checkpoint), str(cast), "--rename", "^layers=blocks"]
-    assert run([*command, "--cast", "float=bfloat16", "--identity", "compute"]) == 0
+    assert run([*command, "--cast", "float=bfloat16"]) == 0
     assert f"identity as the target records it: {root_in(cast)}\n" in capsys.readouterr().out
+    computed = reshard.IdentityReport(root_in(cast), "computed")
     (cast / "identity.json").unlink()
     report = reshard.convert(checkpoint, cast, identity="compute", **RULES)
-    assert report.identity is None
+    assert report.identity == computed
     assert report.warnings == (
         f"{str(cast)!r} was finished before, without an identity; record it with reshard identify --write, or make the target again "
         "(overwrite)",

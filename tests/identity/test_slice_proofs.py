@@ -258,6 +258,9 @@ def test_what_cannot_be_proved(tmp_path: Path) -> None:
         match=r"records no identity, so that there is nothing to prove; record it with reshard identify --write$",
     ):
         reshard.open_checkpoint(path).prove_slice("w")
+    reshard.convert(path, tmp_path / "one.safetensors")
+    with pytest.raises(MissingError, match=r"nothing to prove; only a folder has a place for one:"):
+        reshard.open_checkpoint(tmp_path / "one.safetensors").prove_slice("w")
 
 
 def test_the_identity_is_looked_up_in_the_listing_of_the_opening(s3_bucket: Bucket) -> None:

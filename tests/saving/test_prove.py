@@ -173,6 +173,36 @@ def test_another_root_or_no_files(known: Path, tmp_path: Path) -> None:
         reshard.prove(large(), known)
 
 
+def test_two_paths_with_one_name_are_refused(known: Path, tmp_path: Path) -> None:
+    tree = {"a/b": large(), "a": {"b": large()}}
+    words = r"leaves \('a', 'b'\) and \('a/b',\) both have the name 'a/b', so a reader would mix them up; rename one$"
+    with pytest.raises(reshard.TreeError, match=f"^the tree cannot be proved: {words}"):
+        reshard.prove(tree, known)
+    with pytest.raises(reshard.TreeError, match=words):
+        reshard.save(tmp_path / "ckpt", tree)
+
+
+def test_an_empty_tree_is_refused(known: Path) -> None:
+    with pytest.raises(
+        reshard.TreeError, match=r"^the tree is empty \(dict\); expected at least one leaf$"
+    ):
+        reshard.prove({}, known)
+
+
+@pytest.mark.parametrize("root", [5, "zz", "", "0" * 63])
+def test_a_root_that_is_none_is_refused(root: Any, known: Path) -> None:
+    with pytest.raises(reshard.PlanError) as caught:
+        reshard.prove({"w": large()}, known, root=root)
+    assert str(caught.value) == (
+        f"the root is {root!r}; expected a root of 64 hex digits, as reshard identify shows it"
+    )
+
+
+def test_a_root_may_be_written_in_capitals(known: Path) -> None:
+    root = json.loads((known / "identity.json").read_text())["root"]
+    assert reshard.prove({"w": large()}, known, root=root.upper()).root == root
+
+
 def test_devices_hand_over_no_more_than_a_node(
     known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,21 @@ def test_the_result_has_the_root(
     assert file_of(server, target).read_bytes() == file_of(server, "data/known").read_bytes()
 
 
+def test_the_client_and_the_command_show_it(
+    server: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = root_of(server, "data/known")
+    with Client(server.url, TOKENS["bob"][0]) as asked:
+        (report,) = asked.convert("data/known", "data/by_client", identity="check").wait()
+    assert report.identity == reshard.IdentityReport(root, "checked")
+    monkeypatch.setenv("RESHARD_TOKEN", TOKENS["bob"][0])
+    command = ["convert", "data/known", "data/by_command", "--server", server.url]
+    assert run([*command, "--identity", "compute"]) == 0
+    assert f"identity computed from what was written: {root}\n" in capsys.readouterr().out
+    assert run([*command, "--identity", "compute", "--json", "--overwrite"]) == 0
+    assert json.loads(capsys.readouterr().out)["identity"] == {"root": root, "how": "computed"}
+
+
 def test_a_source_without_one_is_the_problem_of_the_conversion(client: httpx.Client) -> None:
     ended = converted(client, source="data/unknown", target="data/none", identity="check")
     assert ended["state"] == "failed"
@@ -140,7 +155,10 @@ def test_verify_takes_a_public_key(client: httpx.Client, signed: Path) -> None:
     assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
     assert "is not signed with this key" in refused.json()["detail"]
     none = client.post("/v1/checkpoints:verify", json={**body, "checkpoint": "data/known"})
-    assert "expected the signature of an identity" in none.json()["detail"]
+    assert none.json()["detail"] == (
+        "data/known/identity.dsse.json does not exist: expected the signature of an identity; sign the checkpoint (reshard sign), or convert "
+        "a signed one with identity carry, so that the signature travels"
+    )
     bad = client.post(
         "/v1/checkpoints:verify", json={**body, "key": "-----BEGIN PUBLIC KEY-----\nx"}
     )
@@ -229,12 +247,38 @@ def test_the_page_shows_what_is_recorded(visitor: httpx.Client, server: Live) ->
     assert "Recorded identity" not in page
 
 
+def test_a_conversion_shows_the_signature_that_it_copied(
+    client: httpx.Client, visitor: httpx.Client, server: Live, signed: Path
+) -> None:
+    ended = converted(client, source="data/signed", target="data/copied")
+    (signer,) = ended["result"][0]["identity"]["signers"]
+    page = visitor.get(f"/conversions/{ended['id']}").text
+    assert f"carried, with a signature of the key <code>{signer}</code>; not verified" in page
+    key = signed.with_name("release.pub.pem").read_text()
+    found = client.post(
+        "/v1/checkpoints:verify", json={"checkpoint": "data/copied", "key": key}
+    ).json()
+    assert (found["equal"], found["identity"]["signer"]) == (True, signer)
+    folder = file_of(server, "data/copied").parent
+    (folder / "identity.dsse.json").write_text("{")
+    ended = converted(client, source="data/copied", target="data/unsigned")
+    (warning,) = ended["result"][0]["warnings"]
+    assert warning.startswith("no signature is carried: data/copied/identity.dsse.json is damaged")
+    assert "signers" not in ended["result"][0]["identity"]
+
+
 def test_the_page_says_where_it_cannot_be_read(visitor: httpx.Client, server: Live) -> None:
     folder = file_of(server, "data/broken").parent
     reshard.save(folder, {"w": np.arange(9)})
     (folder / "identity.json").write_text("{")
     page = shown(visitor, "data/broken")
-    assert "its files cannot be read" in page
+    assert "its files cannot be read: data/broken/identity.json is damaged: " in page
+    assert str(folder) not in page
+    root = reshard.identify(folder, write=True).root
+    (folder / "identity.dsse.json").write_text("{")
+    page = shown(visitor, "data/broken")
+    assert f"<code>{root}</code>; not verified; its signature cannot be read: " in page
+    assert "cannot be read: data/broken/identity.dsse.json is damaged: it is no DSSE" in page
     assert str(folder) not in page
 
 

@@ -129,6 +129,9 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
         json.loads((tmp_path / f).read_text()) for f in ("proof.json", "identity.json")
     )
     assert (proof["root"], proof["slice"]) == (identity["root"], "0:256,0:32")
+    whole = np.arange(256 * 32, dtype=np.float32).reshape(256, 32)
+    found = reshard.SliceProof.from_dict(proof)
+    found.check(whole, tmp_path / "identity.json", root=identity["root"])
 
 
 def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def _identity(found: IdentityReport | None) -> Iterator[Text]:
         yield Text(f"identity {_HOW[found.how]}: {found.root}")
         if found.source is not None:
             yield Text(f"its receipt names the source's: {found.source}")
+        for signer in found.signers:
+            yield Text(f"signed with the key {safe(signer[:64]) or 'unknown'}; not verified")
 
 
 def together_view(reports: Sequence[ConversionReport], read_bytes: int) -> Iterator[Text]:

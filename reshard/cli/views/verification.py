@@ -176,11 +176,17 @@ def _receipt(found: ReceiptVerdict) -> Iterator[Text]:
     )
 
 
+def _expected(found: IdentityVerdict) -> str:
+    if found.recorded_in is not None:
+        return f"the root that {safe(found.recorded_in)} records"
+    return "the root that was signed" if found.signer else "the root that was given"
+
+
 def _verdict(found: Verification, unknown: int, deltas: int) -> Text:
     own = "what they record" if deltas else "its own record"
     against = f"B = {safe(found.b)}" if found.b is not None else own
     if found.identity is not None:
-        against = "the root that was signed" if found.identity.signer else "the root that was given"
+        against = _expected(found.identity)
     if found.receipt is not None:
         against += f" by the receipt that reshard {safe(found.receipt.reshard)} wrote"
     chain = f" with {count_text(deltas, 'delta')}" if deltas else ""

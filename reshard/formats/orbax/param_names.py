@@ -37,7 +37,7 @@ def param_name(path: Sequence[PathKey]) -> str:
 
 def check_leaves(leaves: Sequence[Leaf]) -> None:
     """Raises FormatError for leaves of one item whose names collide, or that are below a stored leaf."""
-    _check_unique(leaves, lambda leaf: leaf.name, "the name")
+    refuse_same_names(leaves)
     _check_unique(
         (leaf for leaf in leaves if has_bytes(leaf)),
         lambda leaf: param_name(leaf.path).removesuffix("/"),
@@ -107,6 +107,11 @@ def _check_inside(param: str, leaf: str, folders: dict[str, str]) -> None:
 
 def _keys(leaf: Leaf) -> tuple[str, ...]:
     return tuple(step.key for step in leaf.path)
+
+
+def refuse_same_names(leaves: Iterable[Leaf]) -> None:
+    """Raises FormatError for leaves at two paths that give one name."""
+    _check_unique(leaves, lambda leaf: leaf.name, "the name")
 
 
 def _check_unique(leaves: Iterable[Leaf], key: Callable[[Leaf], str], what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from reshard.errors import ReshardError
-from reshard.surface.identities import render_identity
+from reshard.surface.identities import how_to_record, render_identity
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.read_mask import MaskedRoute
@@ -90,24 +89,13 @@ def _proof(serving: Services, caller: Caller, query: ProofQuery) -> SliceProofAn
             proof = serving.roots.ask(resolved.checkpoint, made, OPEN_SECONDS)
         except ReshardError as error:
             raise slice_problem(error) from error
-    return SliceProofAnswer(
-        root=proof.root,
-        name=proof.name,
-        dtype=proof.dtype,
-        shape=list(proof.shape),
-        top=proof.top,
-        slice=str(proof.box)[1:-1].replace(" ", ""),
-        proof=base64.b64encode(proof.hashes).decode(),
-    )
+    return SliceProofAnswer(**proof.to_dict())
 
 
 def _recorded(opened: Any, checkpoint: str) -> Any:
     """The identity; ProblemError where the checkpoint records none."""
     if opened.identity is None:
-        raise ProblemError(
-            NOT_FOUND,
-            f"{checkpoint} records no identity; record it with reshard identify --write",
-            "checkpoint",
-            "record it with reshard identify --write",
-        )
+        remedy = how_to_record(opened.path)
+        problem = f"{checkpoint} records no identity; {remedy}"
+        raise ProblemError(NOT_FOUND, problem, "checkpoint", remedy)
     return opened.identity

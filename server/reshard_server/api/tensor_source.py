@@ -153,9 +153,12 @@ def slice_problem(error: ReshardError) -> ProblemError:
 
 
 def _identity(
-    serving: Services, query: TensorQuery, opened: Opened, stream: Opened
+    serving: Services, query: TensorQuery, opened: Opened, stream: Opened | None = None
 ) -> dict[str, str]:
-    """The headers of an identity that the checkpoint records; none where it records none, or this server cannot hash."""
+    """The headers of an identity that the checkpoint records; none where it records none, or this server cannot hash.
+
+    ``stream``: of a slice, which may have a proof.
+    """
     if not is_installed():
         return {}
     with _about("checkpoint"):
@@ -166,10 +169,12 @@ def _identity(
         )
 
 
-def _identity_headers(opened: Opened, stream: Opened, memory: int) -> dict[str, str]:
+def _identity_headers(opened: Opened, stream: Opened | None, memory: int) -> dict[str, str]:
     if opened.identity is None:
         return {}
     headers = {IDENTITY: opened.identity.root}
+    if stream is None:
+        return headers
     if stream.dtype != opened.tensors[stream.name].dtype:
         return headers  # a cast has other bits
     try:
@@ -201,7 +206,8 @@ def _shard(serving: Services, query: TensorQuery, opened: Opened, shard: int) ->
         raise _too_large(error) from error
     name = f"shard-{stream.shard}-of-{stream.shards}.safetensors"
     disposition = f'attachment; filename="{name}"'
-    return TensorSource(stream, {"Content-Disposition": disposition, **_missing(stream)})
+    headers = {"Content-Disposition": disposition, **_missing(stream)}
+    return TensorSource(stream, {**headers, **_identity(serving, query, opened)})
 
 
 def _missing(stream: ByteSource) -> dict[str, str]:

@@ -16,6 +16,7 @@ from reshard import (
     ConversionReport,
     DeltaReport,
     DeltaTensor,
+    IdentityReport,
     MapSummary,
     Progress,
     RequestReport,
@@ -242,6 +243,7 @@ def report_of(document: Mapping[str, Any]) -> ConversionReport:
         missing_chunks=document.get("missing_chunks", {}),  # a server of an older version has none,
         requests=_requests(document.get("requests")),  # and no requests
         map=_map(document.get("map")),
+        identity=_identity(document.get("identity")),
         **{name: document[name] for name in fields},
     )
 
@@ -267,6 +269,13 @@ def _requests(document: Mapping[str, Any] | None) -> RequestReport | None:
         Requests(**{name: document[of][name] for name in names}) for of in ("planned", "actual")
     )
     return RequestReport(planned, actual)
+
+
+def _identity(document: Mapping[str, Any] | None) -> IdentityReport | None:
+    if document is None:
+        return None
+    known = {name: document[name] for name in IdentityReport.__struct_fields__ if name in document}
+    return IdentityReport(**{**known, "signers": tuple(document.get("signers") or ())})
 
 
 def _map(document: Mapping[str, Any] | None) -> MapSummary | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard import Box, TensorIdentity, WeightsIdentity
-from reshard.errors import PlanError, TreeError, VerificationError
+from reshard.errors import TreeError, VerificationError
 from reshard.surface.identities import (
     HASH_BYTES,
     PACKED,
@@ -18,7 +18,6 @@ from reshard.surface.identities import (
     check_aligned,
     check_slice,
     hashed_dtype,
-    is_root,
     numpy_dtype,
     opaque_dtype,
     parse_identity,
@@ -39,16 +38,6 @@ LONGEST_IDENTITY = 256 << 20
 
 _PROOF_BESIDES = 64 << 10
 """Room for what an answer with a proof says besides."""
-
-
-def checked_root(given: str) -> str:
-    """A root in lower case; PlanError for anything else."""
-    root = given.lower() if isinstance(given, str) else ""
-    if not is_root(root):
-        raise PlanError(
-            f"the identity is {given!r}; expected a root of 64 hex digits, as reshard identify shows it"
-        )
-    return root
 
 
 def fetched_identity(transport: Transport, asked: Mapping[str, Any], root: str) -> WeightsIdentity:

@@ -14,9 +14,9 @@ import httpx
 
 from reshard import LayoutMap, WeightsIdentity
 from reshard.errors import PlanError, StorageError
+from reshard.surface.identities import checked_root
 from reshard.surface.words import cast_pairs, full_name
 from reshard_server.client.proofs import (
-    checked_root,
     fetched_identity,
     fetched_proof,
     wanted_slice,
@@ -92,7 +92,7 @@ class Tensors:
     def _read_proved(
         self, asked: Mapping[str, Any], name: str, part: str | None, identity: str
     ) -> np.ndarray[Any, Any]:
-        root = checked_root(identity)
+        root = checked_root("identity", identity)
         if root not in self.known:
             self.known[root] = fetched_identity(self.transport, asked, root)
         wanted = wanted_slice(self.known[root], name, part)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import reshard
+from reshard.errors import MissingError
 from reshard.surface.answers import (
     conversion_plan,
     conversion_plans,
@@ -22,6 +23,7 @@ from reshard.surface.answers import (
     verification,
     versions_document,
 )
+from reshard.surface.identities import NoSignatureError
 from reshard_server.worker.plan_picture import MOST_TENSORS, picture
 from reshard_server.worker.throttle import ProgressThrottle
 
@@ -42,7 +44,13 @@ def _versions(arguments: Document, _: ProgressThrottle) -> Document:
 
 
 def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
-    return verification(reshard.verify(**arguments, progress=progress))
+    try:
+        return verification(reshard.verify(**arguments, progress=progress))
+    except NoSignatureError as error:  # a client can name no other folder
+        raise MissingError(
+            f"{error.problem}; sign the checkpoint (reshard sign), or convert a signed one with identity carry, so that the signature "
+            "travels"
+        ) from None
 
 
 def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:

@@ -87,6 +87,8 @@ class RootNames:
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
+        if isinstance(value, dict):
+            return self._entry(value)
         if not isinstance(value, list):
             return value
         return [self._entry(entry) for entry in value]

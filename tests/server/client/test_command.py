@@ -17,7 +17,7 @@ from reshard_server.client.handle import report_of
 
 import reshard
 from reshard.cli.app import run
-from reshard.conversion.report import ConversionReport, TensorReport
+from reshard.conversion.report import ConversionReport, IdentityReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.surface.answers import conversion_report
 from tests.server.client.weights import WEIGHTS
@@ -186,5 +186,8 @@ def test_a_report_survives_the_way() -> None:
         "a", "b", (2, 3), "float32", "float16", "scatter", 24, "0" * 16, "1" * 16, "proved", cast
     )
     kept = TensorReport(None, "b", (2, 3), None, "float16", None, 12, None, "1" * 16, None)
-    report = ConversionReport("s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False)
+    identity = IdentityReport("0" * 64, "computed", "1" * 64, ("2" * 64, ""))
+    report = ConversionReport(
+        "s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False, identity=identity
+    )
     assert report_of(json.loads(json.dumps(conversion_report(report)))) == report

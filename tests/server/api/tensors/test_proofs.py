@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         reshard.save(folder / "data" / name, weights())
         if name != "unknown":
             reshard.identify(folder / "data" / name, write=True)
+    reshard.convert(folder / "data" / "unknown", folder / "data" / "one.safetensors")
     damaged = folder / "data" / "damaged" / "identity.tree"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     shutil.copytree(folder / "data" / "unknown", folder / "data" / "linked")
@@ -86,6 +87,10 @@ def test_a_proof(part: str, server: Live, client: httpx.Client) -> None:
     assert answer["top"] == by_recursion.top(weights()["w"]).hex()
     sent = client.get(URL, params=query)
     assert answer["slice"] == sent.headers["X-Reshard-Slice"]
+    proof = reshard.SliceProof.from_dict(answer)
+    assert proof.to_dict() == answer
+    elements = np.frombuffer(sent.content, np.float32).reshape(proof.box.shape)
+    proof.check(elements, server.log.parent / "data" / "known", root=root_of(server))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -121,6 +126,18 @@ def test_a_long_proof_is_no_header(server: Live, monkeypatch: pytest.MonkeyPatch
         assert ("X-Reshard-Proof" in headers) == is_sent
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_shard_comes_with_the_recorded_root(
+    method: str, server: Live, client: httpx.Client
+) -> None:
+    for checkpoint, root in (("known", root_of(server)), ("unknown", None)):
+        query = {"checkpoint": f"data/{checkpoint}", "shard": 1, "mesh": "x=2"}
+        found = client.request(method, URL, params=query)
+        assert found.status_code == 200
+        assert found.headers.get("X-Reshard-Identity") == root
+        assert "X-Reshard-Proof" not in found.headers
+
+
 def test_what_is_refused(client: httpx.Client) -> None:
     def refused(path: str, **query: str) -> tuple[int, str, str | None]:
         found = client.get(f"{URL}/{path}", params=query)
@@ -130,6 +147,10 @@ def test_what_is_refused(client: httpx.Client) -> None:
     no_identity = "data/unknown records no identity; record it with reshard identify --write"
     for path, more in (("identity", {}), ("proof", {"name": "w"})):
         assert refused(path, checkpoint="data/unknown", **more) == (404, no_identity, "checkpoint")
+    one = {"checkpoint": "data/one.safetensors", "name": "w"}
+    only = 'only a folder has a place for one: convert it into a folder with its identity (identity="compute")'
+    answer = (404, f"data/one.safetensors records no identity; {only}", "checkpoint")
+    assert refused("proof", **one) == answer
     asked = {"checkpoint": "data/known", "name": "w"}
     assert refused("proof", **asked, slice="0:5,:") == (
         422,

@@ -1,0 +1,146 @@
+"""The identity of a target that an earlier run finished: the one that it records, or computed of what it holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec import Struct
+
+from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.known_identity import identity_of_source, no_deltas_to, nothing_to
+from reshard.conversion.report import IdentityReport
+from reshard.engine.limits import Limits
+from reshard.engine.metadata_budget import left_to_read, open_to_convert
+from reshard.engine.progress import Progress
+from reshard.errors import FormatError, VerificationError
+from reshard.formats.base import Reader
+from reshard.formats.checkpoint_path import CheckpointPath
+from reshard.formats.record_names import IDENTITY_NAME
+from reshard.identity.envelope import recorded_signature
+from reshard.identity.identity_file import read_identity
+from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
+from reshard.planning.rules import rewrites
+from reshard.storage.location import Location, locate
+
+
+class Expected(Struct, frozen=True):
+    """What the weights of a finished target must be by what its source records.
+
+    Attributes:
+        reader: the open source.
+        tensors: those that the source's identity records, by name; None with deltas over the source, which record a root at most.
+        root: that the last of the deltas records; None without deltas.
+        origins: the source tensor of each target tensor; None where a map made them.
+    """
+
+    reader: Reader
+    tensors: Mapping[str, TensorIdentity] | None
+    root: str | None
+    origins: Mapping[str, str] | None
+
+
+def recorded_report(finished: Reader) -> IdentityReport | None:
+    """The identity that a finished target records; None where it records none."""
+    folder = locate(finished.uri).view()
+    found = read_identity(folder)
+    if found is None:
+        return None
+    return IdentityReport(found.root, "recorded", signers=_signers(folder, found.root))
+
+
+def _signers(folder: Location, root: str) -> tuple[str, ...]:
+    """Who signed a root, as the envelope in a folder says; none where it cannot be read or is of another root."""
+    try:
+        found = recorded_signature(folder)
+    except FormatError:
+        return ()
+    return () if found is None or found.root != root else found.signers
+
+
+def finished_identity(
+    chosen: CheckpointPath,
+    options: CheckedOptions,
+    finished: Reader,
+    progress: Callable[[Progress], None] | None,
+) -> IdentityReport | None:
+    """The identity of a finished target, as this run asks for it; for compute and check all of the target is read.
+
+    Raises VerificationError where the target has another root than it records, or with check tensors that are not the source's;
+    PlanError with check where the source records nothing to compare with.
+    """
+    if options.identity == "none":
+        return None
+    if options.identity not in ("compute", "check"):
+        return recorded_report(finished)
+    folder = locate(finished.uri).view()
+    recorded = read_identity(folder)
+    expected = _expected(chosen, options) if options.identity == "check" else None
+    readers = (finished,) if expected is None else (finished, expected.reader)
+    limits = Limits(left_to_read(options.max_memory, *readers), options.workers)
+    found = identity_of(finished, limits, progress, "identifying")
+    if recorded is not None and recorded.root != found.root:
+        raise VerificationError(
+            f"{finished.uri!r} was finished before, and what it holds has the root {found.root}, but its {IDENTITY_NAME} records "
+            f"{recorded.root}: its weights or that file changed since; make it again (overwrite)"
+        )
+    signers = _signers(folder, found.root)
+    if expected is None:
+        return IdentityReport(found.root, "computed", signers=signers)
+    _refuse_other_weights(finished, found, expected)
+    return IdentityReport(found.root, "checked", signers=signers)
+
+
+def _expected(chosen: CheckpointPath, options: CheckedOptions) -> Expected:
+    """What the source records; PlanError where it records nothing that the target could be compared with."""
+    reader = open_to_convert(chosen, options.max_memory)
+    origins = None if options.given_map is not None else _origins(reader, options)
+    if reader.version is not None:
+        if reader.version.root is None or origins != {name: name for name in reader.tensors}:
+            raise no_deltas_to("check", reader)
+        return Expected(reader, None, reader.version.root, origins)
+    found = identity_of_source(reader, chosen.root)
+    if found is None:
+        raise nothing_to("check", reader)
+    return Expected(reader, found.tensors, None, origins)
+
+
+def _origins(reader: Reader, options: CheckedOptions) -> dict[str, str]:
+    """The source tensor of each target tensor, by the rules of the conversion."""
+    kept = rewrites(
+        options.changes,
+        [leaf.name for leaf in reader.leaves],
+        {name: tensor.spec for name, tensor in reader.tensors.items()},
+        {name for name, tensor in reader.tensors.items() if tensor.is_key},
+    )
+    return {each.target: each.source for each in kept if each.source in reader.tensors}
+
+
+def _refuse_other_weights(finished: Reader, found: WeightsIdentity, expected: Expected) -> None:
+    if expected.tensors is None:
+        if found.root != expected.root:
+            raise VerificationError(
+                f"{finished.uri!r} was finished before, and what it holds has the root {found.root}, but the last of the deltas over "
+                f"{expected.reader.uri!r} records {expected.root}; make it again (overwrite)"
+            )
+        return
+    other = next(_others(found, expected.tensors, expected.origins), None)
+    if other is not None:
+        raise VerificationError(
+            f"{finished.uri!r} was finished before, and the identity of the source {expected.reader.uri!r} has no tensor with the dtype, "
+            f"shape and bits of its {other!r}; make it again (overwrite), or compute its root alone (identity) where it was cast or "
+            "computed by a map"
+        )
+
+
+def _others(
+    found: WeightsIdentity, source: Mapping[str, TensorIdentity], origins: Mapping[str, str] | None
+) -> Iterator[str]:
+    """The tensors of a target that are not those of its source, and those that it lacks."""
+    if origins is None:  # a map may take any of them
+        known = {tensor.entry for tensor in source.values()}
+        yield from (name for name, tensor in found.tensors.items() if tensor.entry not in known)
+        return
+    for name in {**origins, **found.tensors}:
+        tensor, of_source = found.tensors.get(name), source.get(origins.get(name, ""))
+        if tensor is None or of_source is None or tensor.entry != of_source.entry:
+            yield name
