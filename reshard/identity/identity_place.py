@@ -48,7 +48,7 @@ def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | No
 
 
 def prepare_place(place: Location) -> None:
-    """Makes the folder, and sees that files can be written there, before hours of reading.
+    """Makes the folder, and sees on a disk that files can be written there, before hours of reading.
 
     Raises FormatError where another program or a newer version wrote files of these names; what is merely damaged is replaced.
     StorageError where nothing can be written.
@@ -62,6 +62,8 @@ def prepare_place(place: Location) -> None:
         except FormatError as error:
             raise FormatError(f"{str(error).rsplit('; ', 1)[0]}; {_REMEDY}") from None
     place.make_folder()
+    if not place.traits.renames:  # a bucket may let write and not delete, so that the probe would stay
+        return
     try:
         (place / PROBE_NAME).write(b"")
     finally:
