@@ -62,7 +62,9 @@ def prepare_place(place: Location) -> None:
         except FormatError as error:
             raise FormatError(f"{str(error).rsplit('; ', 1)[0]}; {_REMEDY}") from None
     place.make_folder()
-    if not place.traits.renames:  # a bucket may let write and not delete, so that the probe would stay
+    if (
+        not place.traits.renames
+    ):  # a bucket may let write and not delete, so that the probe would stay
         return
     try:
         (place / PROBE_NAME).write(b"")

@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from msgspec import Struct, structs
 
-from reshard.errors import LayoutError, PlanError
+from reshard.errors import LayoutError, MissingError, PlanError
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
@@ -155,9 +156,23 @@ def _file(given: Any) -> MapFile:
     if isinstance(given, str) and given in recipe_names():
         return recipe(given)
     if isinstance(given, str | os.PathLike):
-        return load_map(given)
+        try:
+            return load_map(given)
+        except MissingError as error:
+            raise _missing_map(os.fspath(given), error) from None
     raise PlanError(
         f"map is {given!r}; expected the path of a map file, or its content as a mapping or text"
+    )
+
+
+def _missing_map(given: str, error: MissingError) -> MissingError:
+    """The error where no file is there: a word that could be a recipe's name is told which there are."""
+    if "/" in given or given.endswith((".yaml", ".yml", ".json")):
+        return error
+    near = get_close_matches(given[:100], recipe_names(), n=1)
+    said = f"; the nearest recipe is {near[0]!r}" if near else ""
+    return MissingError(
+        f"map {given!r} is no recipe, and no file of that name is here{said}; reshard recipes lists them"
     )
 
 

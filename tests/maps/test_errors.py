@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.errors import LayoutError, PlanError, StorageError
+from reshard.errors import LayoutError, MissingError, PlanError, StorageError
 from reshard.maps.expression import parse_expression
 from reshard.maps.given_map import map_of
 from reshard.maps.shape import parse_shape
@@ -270,3 +270,15 @@ def test_more_pieces_than_a_map_may_make(
     said = r"map\[1\] \(map\): the map makes more than 2,000,000 pieces; write it in several maps"
     with pytest.raises(PlanError, match=said):
         reshard.plan(tmp_path / "a", map={"map": [{"from": "w", "to": "w"}, rule]}, sizes=sizes)
+
+
+def test_a_mistyped_recipe_is_told_the_nearest(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "a", {"w": np.zeros(2, np.float32)})
+    for given, said in (
+        ("maxtext-lama3.1", "map 'maxtext-lama3.1' is no recipe, and no file of that name is here; the nearest recipe is 'maxtext-llama3.1'; reshard recipes lists them"),
+        ("zzzzzz", "map 'zzzzzz' is no recipe, and no file of that name is here; reshard recipes lists them"),
+        ("none.yaml", "map file 'none.yaml' cannot be read: No such file or directory"),
+    ):  # fmt: skip
+        with pytest.raises(MissingError) as refused:
+            reshard.plan(tmp_path / "a", map=given)
+        assert str(refused.value) == said
