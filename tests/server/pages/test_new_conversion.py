@@ -197,6 +197,16 @@ def test_a_stored_layout_takes_the_place_of_a_text_that_was_filled_in(
     assert made(served, ann)["layout"] == "serving@1"
 
 
+@pytest.mark.usefixtures("sharded")
+def test_a_layout_that_was_filled_in_is_not_that_of_what_a_map_makes(
+    served: Served, ann: Browser
+) -> None:
+    ann.go(f"{FORM}?source=data/split")
+    mapped = {"target": "data/out", "map_text": "map: [{from: w, to: turned, shape: a b -> b a}]"}
+    ann.submit(FORM, mapped, do="start")
+    assert made(served, ann)["layout"] is None
+
+
 @pytest.mark.usefixtures("run_of")
 def test_sources_are_offered(
     ann: Browser, signed_in: Callable[[str], Browser], tmp_path: Path

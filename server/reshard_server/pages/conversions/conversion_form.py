@@ -77,10 +77,12 @@ class ConversionForm:
 
 
 def sent_form(fields: Fields) -> ConversionForm:
-    """The form that a browser sent. A stored layout takes the place of the text that the page filled in."""
+    """The form that a browser sent. A stored layout takes the place of the text that the page filled in; that is of the source's tensors,
+    so that it goes where a map makes others, too."""
     values = {name: fields.text(name) for name in TEXTS}
     starter = _same_lines(fields.text("starter"))
-    if values["layout"] and _same_lines(values["layout_text"]) == starter:
+    others = any(values[name] for name in ("layout", "map", "map_text"))
+    if others and _same_lines(values["layout_text"]) == starter:
         values["layout_text"] = ""
     flags = frozenset(name for name in FLAGS if fields.has(name))
     return ConversionForm(values, flags, fields.text("key"), starter=starter)
