@@ -5,7 +5,7 @@ names them ``checkpoint-1000``, torchtitan ``step-1000``, Megatron ``iter_000100
 folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller asks for a step.
 
 A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
-with its ``.metadata``, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
+with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
 these in place, without a mark at the end but the last of these files.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import compress
 
-from reshard.formats.dcp import files as dcp
+from reshard.formats.dcp import finished as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
