@@ -94,6 +94,9 @@ class Safetensors(Format):
     def files_of(self, root: Location) -> tuple[Location, ...] | None:
         return index_files(root)
 
+    def may_be_file(self, name: str) -> bool:
+        return name.endswith(ONE_FILE.ending)
+
     def open(
         self,
         root: Location,
