@@ -244,7 +244,7 @@ def _summary(
         target_plan.dropped,
         (
             *reader.warnings,
-            *layout_warnings(options.layout, list(checkpoint.tensors), moved),
+            *layout_warnings(options.layout, list(checkpoint.tensors), moved, _strings(checkpoint)),
             *target_plan.warnings,
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
@@ -255,6 +255,11 @@ def _summary(
         map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
         identity=planned_identity(known, checkpoint, plan.max_memory, plan.workers),
     )
+
+
+def _strings(checkpoint: TargetCheckpoint) -> list[str]:
+    """The names of the tensors of strings, which no layout cuts."""
+    return [x.name for x in checkpoint.leaves if x.carried is not None and x.carried.shape]
 
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:

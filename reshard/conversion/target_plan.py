@@ -86,7 +86,7 @@ def make_target(
     )
     known = known_format(form.format)
     refuse_others(known, checkpoint, reader)
-    warnings = (*content.warnings, *known.warnings(checkpoint))
+    warnings = (*content.warnings, *known.warnings(checkpoint, reader))
     return TargetPlan(
         checkpoint, content.requests, content.dropped, warnings, traits, content.mapping
     )

@@ -160,7 +160,7 @@ class Format(Protocol):
         """
         ...
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
         """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 

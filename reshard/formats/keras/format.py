@@ -66,7 +66,7 @@ class Keras(Format):
     ) -> TargetTensor:
         return arrange(tensor, source)
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
         return warnings(target)
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

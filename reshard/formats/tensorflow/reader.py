@@ -151,7 +151,9 @@ def _stored(
     entry = described_entry(known, name, dtype, shape)
     layout, digest, partition = None, None, _partition(found)
     if entry is not None:
-        layout, digest, partition = entry.layout, entry.digest, entry.partition
+        layout, digest = entry.layout, entry.digest
+        if layout is not None or entry.partition is not None:  # else slices that were kept
+            partition = entry.partition
     spec = TensorSpec(name, shape, dtype, chunks.grid, layout=layout)
     encoding, fill = read_ahead(chunks.encoding, store), bytes(storage_bytes(dtype))
     return StoredTensor(
