@@ -47,12 +47,25 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     ``any_prefix``: whether any word may be the prefix.
     """
     folder = folder.remembered()
+    named = _named_steps(folder, any_prefix=any_prefix)
+    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
+    return _of_one_prefix(compress(named, whole))
+
+
+def named_steps(folder: Location) -> list[StepName]:
+    """What has the name of a step in a run's folder, committed or not, ascending, by the rules of ``run_steps``."""
+    return _of_one_prefix(_named_steps(folder.remembered()))
+
+
+def _named_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     found = (step_name(name) for name in folder.folders())
     named = [one for one in found if one is not None and (any_prefix or one.is_usual)]
     found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
-    named += [one for one in found if one is not None]
-    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
-    steps = sorted(compress(named, whole))
+    return named + [one for one in found if one is not None]
+
+
+def _of_one_prefix(named: Iterable[StepName]) -> list[StepName]:
+    steps = sorted(named)
     if len({one.prefix for one in steps}) > 1:
         return [one for one in steps if not one.prefix]
     return steps
