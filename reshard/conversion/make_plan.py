@@ -24,6 +24,7 @@ from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
+from reshard.formats.format_options import named_options
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
@@ -178,6 +179,7 @@ def _forms(
     for number, (target, place) in enumerate(zip(targets, places, strict=True)):
         with about_target(error_name(target, targets)):
             form = form_of(reader, target.options, place.traits)
+            named_options(target.target, form.format, target.options.format_options)
             forms.append(form)
             if number not in finished:
                 overwrite = target.options.overwrite

@@ -11,6 +11,9 @@ from reshard.storage.location import Location
 ENDING = ".weights.h5"
 """Keras loads and saves weights by this ending alone."""
 
+ARCHIVE = ".keras"
+"""Of a whole model, a zip with weights in it."""
+
 HDF5_ENDINGS = (".h5", ".hdf5")
 """Of other HDF5 files, which are looked for where no file is named."""
 
