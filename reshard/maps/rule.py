@@ -70,8 +70,8 @@ class MapRule(Struct, frozen=True):
             yield from names_of(side)
         for lengths in (self.pad, self.crop):
             yield from lengths
-        lengths = (*self.pad.values(), *self.crop.values())
-        for expression in (self.multiply, self.divide, self.add, *lengths):
+        arithmetic = (self.multiply, self.divide, self.add)
+        for expression in (*arithmetic, *self.pad.values(), *self.crop.values()):
             yield from () if expression is None else expression.names
 
 
