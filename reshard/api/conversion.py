@@ -97,11 +97,15 @@ def plan_all(
 @takes_options(Target)
 def check_arguments(
     *,
+    target: Path = "",
     max_memory: int | str | None = None,
     workers: int | None = None,
     **options: Unpack[ConvertOptions],
 ) -> Limits:
     """Checks arguments of ``plan`` and ``convert`` without a checkpoint, and raises the errors that ``plan`` would raise.
+
+    Args:
+        target: its name is checked, and not what is there.
 
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
@@ -111,7 +115,7 @@ def check_arguments(
     from reshard.planning.rules import check_rules
 
     limits = limits_of(max_memory, workers)
-    checked = check_target(Target("", **options), limits).options
+    checked = check_target(Target(target, **options), limits).options
     check_rules(checked.changes)
     if checked.to is not None:
         refuse_other_options(known_format(checked.to), checked)

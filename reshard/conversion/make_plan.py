@@ -24,6 +24,7 @@ from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
+from reshard.formats.format_options import named_options
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
@@ -178,6 +179,7 @@ def _forms(
     for number, (target, place) in enumerate(zip(targets, places, strict=True)):
         with about_target(error_name(target, targets)):
             form = form_of(reader, target.options, place.traits)
+            named_options(target.target, form.format, target.options.format_options)
             forms.append(form)
             if number not in finished:
                 overwrite = target.options.overwrite
@@ -244,7 +246,7 @@ def _summary(
         target_plan.dropped,
         (
             *reader.warnings,
-            *layout_warnings(options.layout, list(checkpoint.tensors), moved),
+            *layout_warnings(options.layout, list(checkpoint.tensors), moved, _strings(checkpoint)),
             *target_plan.warnings,
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
@@ -255,6 +257,11 @@ def _summary(
         map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
         identity=planned_identity(known, checkpoint, plan.max_memory, plan.workers),
     )
+
+
+def _strings(checkpoint: TargetCheckpoint) -> list[str]:
+    """The names of the tensors of strings, which no layout cuts."""
+    return [x.name for x in checkpoint.leaves if x.carried is not None and x.carried.shape]
 
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:

@@ -78,6 +78,14 @@ class LeafReport(Struct, frozen=True):
     name: str
     item: str | None
     is_tensor: bool
+    # A server of an older version leaves out what follows.
+    kind: Annotated[
+        str | None,
+        Meta(description="What a value is that is not read, such as 20 strings; null for others."),
+    ] = None
+    shape: Annotated[Shape | None, Meta(description="Of a tensor of strings; null for others.")] = (
+        None
+    )
 
 
 class Inspection(Struct, frozen=True):

@@ -97,7 +97,7 @@ class Recognised(Struct, frozen=True, kw_only=True):
 class Format(Protocol):
     """A format; an entry of ``registry.FORMATS``.
 
-    A class that inherits from this one has ``files_of``, ``warnings`` and ``folders_to_record`` of a format that has none.
+    A class that inherits from this one has ``files_of``, ``may_be_file``, ``warnings`` and ``folders_to_record`` of a format that has none.
     """
 
     about: About
@@ -113,6 +113,10 @@ class Format(Protocol):
         that very name. An index stands for itself and the files beside it.
         """
         return None
+
+    def may_be_file(self, name: str) -> bool:  # noqa: ARG002
+        """Whether a file of that name may be a checkpoint by itself, which ``recognise`` then tells."""
+        return False
 
     def open(
         self,
@@ -156,7 +160,7 @@ class Format(Protocol):
         """
         ...
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
         """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 

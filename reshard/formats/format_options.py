@@ -8,6 +8,10 @@ from typing import Any
 from reshard.errors import PlanError
 from reshard.formats import registry
 from reshard.formats.format import Format
+from reshard.formats.keras.files import ARCHIVE
+from reshard.formats.keras.files import ENDING as WEIGHTS
+from reshard.formats.state_dict.files import ENDINGS
+from reshard.formats.tensorflow.files import prefix_of
 from reshard.options import Option
 
 
@@ -28,6 +32,32 @@ def format_with(option: str) -> Format:
     return next(known for known in registry.FORMATS if option in known.about.options)
 
 
+def _refuse_other_name(path: str, to: str | None) -> None:
+    """Raises PlanError for a target with the name of a file that a format does not write, or that is only a part of one.
+
+    ``to``: the target's format; None where only its source says it.
+    """
+    name = path.rpartition("/")[2]
+    if name.endswith(ARCHIVE):
+        raise PlanError(
+            f"the target {path!r} has the name of an archive of Keras, which is not written; name a file of weights, such as "
+            f"{path.removesuffix(ARCHIVE) + WEIGHTS!r}, or leave the ending out (target)"
+        )
+    ending = next((one for one in reversed(ENDINGS) if name.endswith(one)), "")
+    by_prefix = any(one.about.by_prefix for one in registry.FORMATS if one.about.name == to)
+    # TensorFlow 1 names its checkpoints model.ckpt.
+    if ending and not (ending == ".ckpt" and (by_prefix or to is None)):
+        raise PlanError(
+            f"the target {path!r} has the name of a file of torch.save, which is not written; name a .safetensors file, or a folder without "
+            f"the ending {ending}, in the format that you choose (to)"
+        )
+    if by_prefix and (prefix := prefix_of(name)):
+        raise PlanError(
+            f"the target {path!r} has the name of one file of a TensorFlow checkpoint; name what its files begin with, "
+            f"{path.removesuffix(name) + prefix!r} (target)"
+        )
+
+
 def named_options(
     path: str, to: str | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
@@ -36,8 +66,10 @@ def named_options(
     Args:
         path: "" where options are checked before a target is named.
 
-    Raises PlanError for options that contradict the name, and for a name without the ending that the format needs.
+    Raises PlanError for options that contradict the name, for a name without the ending that the format needs, and for one of files that
+    are not written.
     """
+    _refuse_other_name(path, to)
     for about in (known.about for known in registry.FORMATS):
         one = about.one_file
         if to not in (None, about.name) or one is None:

@@ -185,6 +185,20 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
     return None
 
 
+def single_files(folder: Location) -> list[str]:
+    """The names of files right below a folder that may each be a checkpoint, in order; what is in them is not looked at.
+
+    Links are left out, and so are files of a format of which the folder is a checkpoint as a whole.
+    """
+    names = [e.name for e in folder.entries() if not e.is_folder and not e.is_link]
+    found = set[str]()
+    for known in FORMATS:
+        mine = list(filter(known.may_be_file, names))
+        if mine and known.recognise(folder) is None:
+            found.update(mine)
+    return sorted(found)
+
+
 def is_there(root: Location) -> bool:
     """Whether anything is there, or files whose names begin so and end as those of a checkpoint, finished or not."""
     return root.exists() or files_of(root) is not None or bool(prefix_text(root))

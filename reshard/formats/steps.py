@@ -5,7 +5,7 @@ names them ``checkpoint-1000``, torchtitan ``step-1000``, Megatron ``iter_000100
 folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller asks for a step.
 
 A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
-with its ``.metadata``, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
+with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
 these in place, without a mark at the end but the last of these files.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import compress
 
-from reshard.formats.dcp import files as dcp
+from reshard.formats.dcp import finished as dcp
 from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
@@ -47,12 +47,25 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     ``any_prefix``: whether any word may be the prefix.
     """
     folder = folder.remembered()
+    named = _named_steps(folder, any_prefix=any_prefix)
+    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
+    return _of_one_prefix(compress(named, whole))
+
+
+def named_steps(folder: Location) -> list[StepName]:
+    """What has the name of a step in a run's folder, committed or not, ascending, by the rules of ``run_steps``."""
+    return _of_one_prefix(_named_steps(folder.remembered()))
+
+
+def _named_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     found = (step_name(name) for name in folder.folders())
     named = [one for one in found if one is not None and (any_prefix or one.is_usual)]
     found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
-    named += [one for one in found if one is not None]
-    whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
-    steps = sorted(compress(named, whole))
+    return named + [one for one in found if one is not None]
+
+
+def _of_one_prefix(named: Iterable[StepName]) -> list[StepName]:
+    steps = sorted(named)
     if len({one.prefix for one in steps}) > 1:
         return [one for one in steps if not one.prefix]
     return steps

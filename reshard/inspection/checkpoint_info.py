@@ -109,7 +109,7 @@ class CheckpointInfo(Record, frozen=True):
                 RecordedMesh(m.axis_names, m.shape, cast("AxisTypes", m.axis_types), m.device_ids)
                 for m in numbers
             ),
-            leaves=tuple(LeafReport(leaf.name, leaf.item, leaf.tensor) for leaf in self.leaves),
+            leaves=tuple(map(_leaf_report, self.leaves)),
             warnings=self.warnings,
         )
 
@@ -140,6 +140,12 @@ class CheckpointInfo(Record, frozen=True):
             t.spec.layout.device_mesh for t in self.tensors.values() if t.spec.layout is not None
         )
         return tuple(dict.fromkeys(m for m in found if m is not None))
+
+
+def _leaf_report(leaf: Leaf) -> LeafReport:
+    kind = leaf.kind if leaf.is_object else None
+    shape = leaf.carried.shape if leaf.carried is not None else ()
+    return LeafReport(leaf.name, leaf.item, leaf.tensor, kind, shape or None)
 
 
 def _number(spec: TensorSpec, numbers: Mapping[DeviceMesh, int]) -> int | None:

@@ -16,7 +16,7 @@ from reshard.maps.matching import Matched
 from reshard.maps.pattern import Bound, Joining, Pattern, joined, padding
 from reshard.maps.rule import MAX_SIZE, Lengths, MapRule
 from reshard.maps.shape import Shape, names_of, shape_text
-from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
+from reshard.maps.solve_sizes import ContradictionError, Equation, size_of, solved_sizes
 from reshard.maps.strand import Strand, strands
 from reshard.planning.piece import Arithmetic
 
@@ -52,8 +52,8 @@ def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, in
     if shape is None:
         raise PlanError(f"{rule.label}: a rule without a shape moves tensors as they are")
     _check_ranks(rule, shape, found)
-    solved = _tried(rule, lambda: solved_sizes(list(_equations(shape, found)), sizes))
     in_names = {index for matched in found for index in matched.indices}
+    solved = _solved(rule, list(_equations(shape, found)), sizes, in_names)
     on_left = {name for side in shape.left for name in names_of(side)}
     loops = _loops(rule, in_names | on_left, solved)
     _check_known(rule, shape, solved)
@@ -79,6 +79,22 @@ def _tried(rule: MapRule, make: Callable[[], T]) -> T:
         return make()
     except ValueError as error:
         raise PlanError(f"{rule.label}: {error}") from None
+
+
+def _solved(
+    rule: MapRule, equations: Sequence[Equation], sizes: Mapping[str, int], indices: set[str]
+) -> dict[str, int]:
+    """The sizes that follow; where they contradict, the error names the given ones, which are those of another model."""
+    try:
+        return solved_sizes(equations, sizes)
+    except ContradictionError as error:
+        every = dict.fromkeys(name for each in equations for name in names_of(each.axis))
+        given = [name for name in every if name in sizes and name not in indices]
+        remedy = ""
+        if given:
+            taken = ", ".join(f"{name} = {sizes[name]}" for name in given)
+            remedy = f"; the map takes {taken}: give what this checkpoint has (sizes), as {', '.join(f'{name}=…' for name in given)}"
+        raise PlanError(f"{rule.label}: {error}{remedy}") from None
 
 
 def _check_ranks(rule: MapRule, shape: Shape, found: Sequence[Matched]) -> None:

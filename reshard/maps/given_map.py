@@ -113,9 +113,21 @@ def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | N
             raise PlanError(f"{what} for a map, but no map is given; name one (map)")
         return None
     file = _file(given)
+    _refuse_unused(file, checked)
     every = {**file.sizes, **checked}
     rules = reversed_rules(file, every) if reverse else file.rules
     return GivenMap(file, rules, every, bool(reverse))
+
+
+def _refuse_unused(file: MapFile, sizes: Mapping[str, int]) -> None:
+    """Raises PlanError for a size that no rule names."""
+    known = {*file.sizes, *file.mesh_sizes, *(name for rule in file.rules for name in rule.names())}
+    unused = [name for name in sizes if name not in known]
+    if unused:
+        raise PlanError(
+            f"the size {unused[0]!r} is in no rule of {file.where}, which has {', '.join(sorted(known)) or 'no sizes'}; correct it, or leave it "
+            "out (sizes)"
+        )
 
 
 def map_and_layout(

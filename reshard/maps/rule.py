@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.maps.expression import Expression
-from reshard.maps.shape import Shape
+from reshard.maps.shape import Shape, names_of
 from reshard.maps.template import Template
 
 MAX_SIZE = 1 << 40
@@ -60,6 +60,19 @@ class MapRule(Struct, frozen=True):
     cast: str | None = None
     same_as: Template | None = None
     label: str = "rule"
+
+    def names(self) -> Iterator[str]:
+        """Every name of a size, a dimension or an index in it; some more than once."""
+        templates = (*self.sources, *self.targets, *((self.same_as,) if self.same_as else ()))
+        for template in templates:
+            yield from template.all_names()
+        for side in (*self.shape.left, *self.shape.right) if self.shape is not None else ():
+            yield from names_of(side)
+        for lengths in (self.pad, self.crop):
+            yield from lengths
+        arithmetic = (self.multiply, self.divide, self.add)
+        for expression in (*arithmetic, *self.pad.values(), *self.crop.values()):
+            yield from () if expression is None else expression.names
 
 
 class MapFile(Struct, frozen=True):

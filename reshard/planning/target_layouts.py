@@ -15,7 +15,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
-from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes
+from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes, Rule, named
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.read_layout import parse_layout
@@ -183,13 +183,18 @@ def _split_as(target: TensorSpec, found: TensorLayout | None) -> TensorSplit:
 
 
 def layout_warnings(
-    layout: Layout | None, names: Sequence[str], sources: Iterable[TensorSpec] = ()
+    layout: Layout | None,
+    names: Sequence[str],
+    sources: Iterable[TensorSpec] = (),
+    strings: Sequence[str] = (),
 ) -> Iterator[str]:
     """One sentence for each axis that is left out, rule that matches nothing, and tensor that several rules match.
 
-    ``names`` are the target's; ``sources`` are the tensors that they are made from.
+    ``names`` are the target's; ``sources`` are the tensors that they are made from; ``strings`` are the names of tensors of strings, which
+    are stored whole.
     """
     yield from _replicated(layout, sources)
+    names = [*names, *strings]
     if isinstance(layout, LayoutMap):
         yield from _idle_keys(layout, names)
     elif isinstance(layout, LayoutTree):
@@ -198,6 +203,17 @@ def layout_warnings(
         )
     elif isinstance(layout, LayoutFile):
         yield from _rule_warnings(layout, names)
+        yield from _whole_strings(layout, strings)
+
+
+def _whole_strings(layout: LayoutFile, strings: Sequence[str]) -> Iterator[str]:
+    """A warning that names the tensors of strings that a rule or partition would cut."""
+    rules = layout.all_rules
+    first = {name: rules[found[0]] for name in strings if (found := layout.found.of(name))}
+    cut = [name for name, rule in first.items() if not isinstance(rule, Rule) or any(rule.axes)]
+    if cut:
+        more = f" and {len(cut) - 1:,} more" if cut[1:] else ""
+        yield f"{cut[0]!r} (strings){more} is stored whole, though {named(first[cut[0]])} matches it: strings are never cut"
 
 
 def _idle_keys(layout: LayoutMap, names: Sequence[str]) -> Iterator[str]:

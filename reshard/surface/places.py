@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from reshard.formats.delta.index import version_text
 from reshard.formats.delta.read_delta import version_of_name
-from reshard.formats.registry import committed_format, files_of, is_there, viewed
-from reshard.formats.steps import committed_among, committed_steps, names_in
+from reshard.formats.registry import committed_format, files_of, is_there, single_files, viewed
+from reshard.formats.steps import committed_among, committed_steps, named_steps, names_in
 from reshard.formats.tensorflow.files import prefixes_in
 from reshard.storage.buckets.objects import delete
 from reshard.storage.buckets.store import BucketStore
@@ -26,9 +26,11 @@ __all__ = [
     "held_target",
     "is_there",
     "locate",
+    "named_steps",
     "names_in",
     "prefixes_in",
     "remove_files",
+    "single_files",
     "version_of_name",
     "version_text",
     "viewed",

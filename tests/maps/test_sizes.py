@@ -180,3 +180,39 @@ map:
         "rest": [2, 3, 4],
     }
     assert made_by(text, found, reverse=True).keys() == layers.keys()
+
+
+def test_sizes_of_another_model_are_named(source: Path) -> None:
+    heads = "sizes: {g: 2, d: 4}\nmap:\n- {from: [a, b], to: [q, k], shape: '(g [r d | d]) e, e2 e -> (g r d) e, (g d) e'}"
+    with pytest.raises(PlanError) as caught:
+        reshard.plan(source, map=heads, sizes={"d": 128})
+    assert str(caught.value) == (
+        "map[0] (map:3): axis 0 of 'a' is 8, but its parts alone are 128; the map takes g = 2, d = 128: give what this checkpoint has (sizes), "
+        "as g=…, d=…"
+    )
+
+
+def test_a_size_that_no_rule_has_is_refused(source: Path) -> None:
+    rule = "map:\n- {from: [a, b], to: w, shape: '(r f) e, (r f) e -> (r [f | f]) e'}"
+    with pytest.raises(PlanError) as caught:
+        reshard.plan(source, map=rule, sizes={"r": 2, "foo": 3})
+    assert str(caught.value) == (
+        "the size 'foo' is in no rule of map, which has e, f, r; correct it, or leave it out (sizes)"
+    )
+    with pytest.raises(PlanError, match="is in no rule of map, which has no sizes; correct it"):
+        reshard.plan(source, map="map:\n- {from: a, to: w}", sizes={"foo": 3})
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        ("{from: 'a.{l}', to: 'c.{l}'}", "l"),
+        ("{from: a, to: c, multiply: sqrt(n)}", "n"),
+        ("{from: a, to: c, shape: v -> v, crop: {v: vocab}}", "vocab"),
+        ("{from: a, to: c, shape: v -> v, pad: {v: 64*ceil(n/64)}}", "n"),
+    ],
+)
+def test_sizes_of_every_part_of_a_rule_are_taken(rule: str, name: str) -> None:
+    found = map_of(f"map:\n- {rule}", {name: 2})
+    assert found is not None
+    assert found.sizes == {name: 2}

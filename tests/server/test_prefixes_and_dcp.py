@@ -176,10 +176,15 @@ def test_planned_and_converted(client: httpx.Client, source: str, to: str) -> No
 
 
 def test_a_file_of_keras_that_is_asked_for_by_its_format(client: httpx.Client) -> None:
-    for name, state in (("made/k.weights.h5", "succeeded"), ("made/k", "failed")):
-        ended = converted(client, source="data/tf/ckpt-7", target=f"data/{name}", to="keras")
-        assert ended["state"] == state
-    assert "should have a name that ends in .weights.h5" in ended["error"]["detail"]
+    asked = {"source": "data/tf/ckpt-7", "to": "keras"}
+    assert converted(client, target="data/made/k.weights.h5", **asked)["state"] == "succeeded"
+    refused = client.post("/v1/conversions", json={"target": "data/made/k", **asked})
+    assert (refused.status_code, refused.json()["field"]) == (422, "/target")
+    assert refused.json()["detail"] == (
+        "the target 'data/made/k' should have a name that ends in .weights.h5, by which Keras knows its files; add that ending (target)"
+    )
+    refused = client.post("/v1/conversions", json={"source": "data/tf/ckpt-7", "target": "data/a.pt"})  # fmt: skip
+    assert (refused.status_code, refused.json()["field"]) == (422, "/target")
     found = ask(client, "/v1/checkpoints:verify", checkpoint="data/tf/ckpt-7", other="data/made/k.weights.h5")  # fmt: skip
     assert found["differences"] == 0
 

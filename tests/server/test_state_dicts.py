@@ -56,12 +56,10 @@ def converted(client: httpx.Client, **body: Any) -> Any:
     return json.loads(last.removeprefix("data: "))
 
 
-def test_folders_are_listed(client: httpx.Client) -> None:
-    """Single files are not, as those of other formats."""
+def test_folders_and_files_are_listed(client: httpx.Client) -> None:
     answer = client.get("/v1/checkpoints", params={"root": "data"})
     kinds = {found["path"]: found["kind"] for found in answer.json()["checkpoints"]}
-    assert (kinds[FOLDER], kinds[RUN]) == ("torch", "steps")
-    assert FILE not in kinds
+    assert (kinds[FILE], kinds[FOLDER], kinds[RUN]) == ("torch", "torch", "steps")
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -25,7 +25,13 @@ from reshard.cli.text import (
     sizes_text,
     some_text,
 )
-from reshard.documents.checkpoints import InspectedTensor, Inspection, ItemReport, RecordedMesh
+from reshard.documents.checkpoints import (
+    InspectedTensor,
+    Inspection,
+    ItemReport,
+    LeafReport,
+    RecordedMesh,
+)
 from reshard.geometry.sizes import format_bytes
 
 Rows = Sequence[TensorGroup[InspectedTensor]]
@@ -133,7 +139,7 @@ def _item_line(item: ItemReport) -> Text:
 
 
 def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
-    names = [leaf.name for leaf in info.leaves if not leaf.is_tensor]
+    names = [_named(leaf) for leaf in info.leaves if not leaf.is_tensor]
     if names:
         shown = some_text(names, len(names) if show_all else 8)
         yield Text(f"{count_text(len(names), 'other leaf').replace('leafs', 'leaves')}: {shown}")
@@ -143,6 +149,12 @@ def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
     with_digest = sum(t.digest is not None for t in info.tensors)
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)
+
+
+def _named(leaf: LeafReport) -> str:
+    """The name of a leaf, and what it is where it is not read."""
+    of_shape = f" of shape {list(leaf.shape)}" if leaf.shape else ""
+    return f"{leaf.name} ({leaf.kind}{of_shape})" if leaf.kind else leaf.name
 
 
 def steps_view(

@@ -47,10 +47,14 @@ def is_dcp(root: Location) -> bool:
     return found is not None and found.kind == "file" and _is_mark(root.name)
 
 
-def is_whole(folder: Location) -> bool:
-    """Whether a folder has the metadata that a save writes last; no for any other folder."""
-    names = _names(folder)
-    return (METADATA in names or bool(_of_ranks(names))) and _has_marks(names)
+def has_metadata(folder: Location) -> bool:
+    """Whether a folder has the metadata that a save of all ranks together writes last."""
+    return METADATA in _names(folder)
+
+
+def rank_metadata(folder: Location) -> list[Location]:
+    """The metadata files of ranks that saved by themselves, in order; none for any other folder."""
+    return [folder / name for name in _of_ranks(_names(folder)).values()]
 
 
 def is_replaceable(folder: Location) -> bool:

@@ -14,9 +14,9 @@ from reshard.formats.dcp.files import (
     METADATA,
     is_dcp,
     is_replaceable,
-    is_whole,
     metadata_files,
 )
+from reshard.formats.dcp.finished import is_whole
 from reshard.formats.dcp.form import DcpForm, arrange
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
 from reshard.formats.dcp.reader import PLAIN, open_dcp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Literal
@@ -86,27 +86,33 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
         CorruptError: an archive is damaged, cut short, or holds something else than expected.
         FormatError: it uses what is not read.
     """
+    return dict(each_item(root, wanted))
+
+
+def each_item(
+    root: Location, wanted: Iterable[Wanted]
+) -> Iterator[tuple[ItemPlace, StoredItem | StoredValue]]:
+    """The items at these places, one after the other, by file and offset. Raises as ``read_items``."""
     places = _by_place(root, wanted)
     files = ItemFiles(root, sorted({place.file for place in places}))
     known: dict[bytes, ArchivedTensor] = {}
-    found: dict[ItemPlace, StoredItem | StoredValue] = {}
     ordered = iter(sorted(places, key=lambda place: (place.file, place.offset)))
     with closing(files):
         while batch := list(islice(ordered, _AT_ONCE)):
             for place, window in files.windows(batch, places):
-                _, expected = places[place]
-                archive = open_archive(window.read, place.nbytes, window.where)
-                if expected != "anything":
-                    archive.refuse_big_endian()
-                if expected == "a tensor":
-                    found[place] = _tensor_item(archive, place, window, known)
-                else:
-                    is_read = expected == "a value"
-                    values = _values(archive, window.where) if is_read else Unread("")
-                    found[place] = StoredValue(
-                        values, window.path, _digest(archive), window.version
-                    )
-    return found
+                yield place, _item(place, window, places[place][1], known)
+
+
+def _item(
+    place: ItemPlace, window: Window, expected: Expected, known: dict[bytes, ArchivedTensor]
+) -> StoredItem | StoredValue:
+    archive = open_archive(window.read, place.nbytes, window.where)
+    if expected != "anything":
+        archive.refuse_big_endian()
+    if expected == "a tensor":
+        return _tensor_item(archive, place, window, known)
+    values = _values(archive, window.where) if expected == "a value" else Unread("")
+    return StoredValue(values, window.path, _digest(archive), window.version)
 
 
 def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple[str, Expected]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.errors import ReshardError
-from reshard.formats.dcp.entries import Entries, ValueEntry
+from reshard.formats.dcp.entries import Entries, ItemPlace, ValueEntry
 from reshard.formats.dcp.files import read_metadata_files
+from reshard.formats.dcp.items import StoredValue, Wanted, each_item
 from reshard.formats.dcp.metadata import parse_metadata
 from reshard.formats.dcp.tree import TreeLeaf
+from reshard.formats.limits import MAX_ITEM_PICKLE_BYTES
+from reshard.formats.torch.plain_value import Unread
 from reshard.storage.location import Location
 
 OPENED_LEAF_BYTES = 4000
@@ -35,6 +38,13 @@ _SMALL_VALUE_BYTES = 2 << 10
 _PART_BYTES = 2
 """An archive of up to 2 KiB has few values in it; in a larger one a value takes 2 bytes at least."""
 
+_FEW_PARTS = 1 << 12
+"""Up to so many values, by their sizes, no archive is read: they take 16 MB."""
+
+_MOST_READ_BYTES = 32 << 20
+"""Of archives whose values are counted, each up to the limit of its pickle; those of 2,000 random states take 25 MB. It takes some 15
+seconds at worst. Those beyond are priced by their sizes."""
+
 
 def leaf_count(root: Location) -> int:
     """About how many leaves and pieces it has, not too few; 0 where it cannot be read, which opening it reports."""
@@ -43,16 +53,44 @@ def leaf_count(root: Location) -> int:
         objects = sum(file.data.count(_NEWOBJ) for file in files)
         nbytes = sum(len(file.data) for file in files)
         items = max(objects // _OBJECTS_OF_AN_ITEM, nbytes // _ITEM_BYTES)
-        return items + (_more_values(parse_metadata(files)) if items <= _FEW_ITEMS else 0)
+        return items + (_more_values(root, parse_metadata(files)) if items <= _FEW_ITEMS else 0)
     except ReshardError:
         return 0
 
 
-def _more_values(entries: Entries) -> int:
-    """How many more leaves than one the values may have, by the sizes of their archives."""
+def _more_values(root: Location, entries: Entries) -> int:
+    """How many more leaves than one the values have: by the sizes of their archives where those are few, else counted."""
     values = [entry for entry in entries.entries.values() if isinstance(entry, ValueEntry)]
-    sizes = [value.places[0].nbytes for value in values]
-    return sum(max(0, nbytes - _SMALL_VALUE_BYTES) // _PART_BYTES for nbytes in sizes)
+    places = {value.places[0]: value.name for value in values if _most_parts(value.places[0])}
+    by_size = sum(map(_most_parts, places))
+    if by_size <= _FEW_PARTS:
+        return by_size
+    more, left = 0, _MOST_READ_BYTES
+    read = list[Wanted]()
+    for place, name in places.items():
+        nbytes = min(place.nbytes, MAX_ITEM_PICKLE_BYTES)
+        if nbytes <= left:
+            left -= nbytes
+            read.append((place, f"the value {name!r}", "a value"))
+        else:
+            more += _most_parts(place)
+    return more + _counted(root, read)
+
+
+def _most_parts(place: ItemPlace) -> int:
+    return max(0, min(place.nbytes, MAX_ITEM_PICKLE_BYTES) - _SMALL_VALUE_BYTES) // _PART_BYTES
+
+
+def _counted(root: Location, wanted: Sequence[Wanted]) -> int:
+    """How many parts these values have; what is not looked into has one."""
+    more = 0
+    try:
+        for _, item in each_item(root, wanted):
+            if isinstance(item, StoredValue) and not isinstance(item.values, Unread):
+                more += len(item.values)
+    except ReshardError:
+        return more  # opening it stops there too, or before
+    return more
 
 
 def kept_bytes(leaves: Sequence[TreeLeaf]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from reshard.formats.dcp.files import FORMAT as DCP
-from reshard.formats.dcp.files import METADATA, is_whole
+from reshard.formats.dcp.files import METADATA
+from reshard.formats.dcp.finished import is_whole
 from reshard.formats.dcp.format import Dcp
 from reshard.formats.dcp.megatron import CONFIG, FORMAT, entries_of, is_megatron
 from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count

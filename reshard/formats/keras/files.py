@@ -11,6 +11,12 @@ from reshard.storage.location import Location
 ENDING = ".weights.h5"
 """Keras loads and saves weights by this ending alone."""
 
+ARCHIVE = ".keras"
+"""Of a whole model, a zip with weights in it."""
+
+HDF5_ENDINGS = (".h5", ".hdf5")
+"""Of other HDF5 files, which are looked for where no file is named."""
+
 ONLY_FILE = f"model{ENDING}"
 """The file of a target while it is written; also the one in a ``.keras`` archive."""
 
@@ -46,7 +52,7 @@ def weights_text(folder: Location) -> str:
     Files that a ``.weights.json`` lists are parts of one.
     """
     names = [entry.name for entry in folder.entries() if not entry.is_folder]
-    found = sorted(name for name in names if name.endswith((".h5", ".hdf5")))
+    found = sorted(name for name in names if name.endswith(HDF5_ENDINGS))
     if not found or any(name.endswith(".weights.json") for name in names):
         return ""
     return f"it holds an HDF5 file, so name that: {folder / found[0]}"

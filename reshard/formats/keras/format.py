@@ -11,7 +11,7 @@ from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetT
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised, refuse_surrogates
-from reshard.formats.keras.files import ENDING, is_hdf5, is_keras
+from reshard.formats.keras.files import ENDING, HDF5_ENDINGS, is_hdf5, is_keras, is_shard
 from reshard.formats.keras.form import ONE_FILE, KerasForm, arrange, warnings
 from reshard.formats.keras.reader import FORMAT, OPENED_TENSOR_BYTES, leaf_count, open_keras
 from reshard.formats.slices.record_files import RecordedFolder
@@ -42,6 +42,9 @@ class Keras(Format):
     def recognise(self, root: Location) -> Recognised | None:
         return _RECOGNISED if is_keras(root) else None
 
+    def may_be_file(self, name: str) -> bool:
+        return name.endswith(HDF5_ENDINGS) and not is_shard(name)
+
     def open(
         self,
         root: Location,
@@ -63,7 +66,7 @@ class Keras(Format):
     ) -> TargetTensor:
         return arrange(tensor, source)
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
         return warnings(target)
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

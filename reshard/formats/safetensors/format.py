@@ -94,6 +94,9 @@ class Safetensors(Format):
     def files_of(self, root: Location) -> tuple[Location, ...] | None:
         return index_files(root)
 
+    def may_be_file(self, name: str) -> bool:
+        return name.endswith(ONE_FILE.ending)
+
     def open(
         self,
         root: Location,
@@ -115,7 +118,7 @@ class Safetensors(Format):
     ) -> TargetTensor:
         return arrange(cast("SafetensorsForm", form), tensor, source)
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
         return target_warnings(target, cast("SafetensorsForm", target.form))
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

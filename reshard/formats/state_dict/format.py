@@ -50,6 +50,9 @@ class StateDict(ReadFormat):
     def files_of(self, root: Location) -> tuple[Location, ...] | None:
         return index_and_files(root)
 
+    def may_be_file(self, name: str) -> bool:
+        return name.endswith(ENDINGS)
+
     def open(
         self,
         root: Location,

@@ -87,20 +87,50 @@ def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
     return kept_shards(tensor, source)
 
 
-def warnings(target: TargetCheckpoint) -> Iterator[str]:
-    """Which tensors are stored whole although shards were asked for."""
+def warnings(target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    """Which tensors are stored whole although shards were asked for, or the source has them in slices."""
     whole = [
         name
         for name, tensor in target.tensors.items()
         if tensor.spec.dtype in WHOLE_DTYPES
-        and isinstance(tensor.shards, Grid)
-        and tensor.shards.count > 1
+        and (
+            (isinstance(tensor.shards, Grid) and tensor.shards.count > 1)
+            or _was_cut(name, target, source)
+        )
     ]
     if whole:
         more = f" and {len(whole) - 1:,} more tensors" if whole[1:] else ""
         yield (
             f"{whole[0]!r} ({target.tensors[whole[0]].spec.dtype}){more} is stored whole: TensorFlow cannot put slices of this dtype together"
         )
+    lost = [
+        name
+        for name, tensor in target.tensors.items()
+        if tensor.spec.dtype not in WHOLE_DTYPES and _was_cut(name, target, source)
+    ]
+    if lost:
+        more = f" and {len(lost) - 1:,} more tensors" if lost[1:] else ""
+        yield (
+            f"{lost[0]!r}{more} is stored whole: its slices in the source are not even ones along one dimension, which are kept; say how it is "
+            "to be cut, if it is (layout)"
+        )
+    yield from _string_warnings(target)
+
+
+def _was_cut(name: str, target: TargetCheckpoint, source: Reader) -> bool:
+    """Whether a tensor of a TensorFlow source is in slices there, and in one here though nothing says so."""
+    tensor = target.tensors[name]
+    is_asked = tensor.spec.layout is not None or tensor.partition is not None
+    if is_asked or tensor.packed is None or tensor.packed.count > 1:
+        return False
+    if not isinstance(source.chunks, TensorflowChunks) or not tensor.spec.nbytes:
+        return False
+    origin = target.made.origins.get(name) if target.made is not None else None
+    stored = source.tensors.get(name if origin is None else origin.name)
+    return stored is not None and stored.crcs is not None and len(stored.crcs.boxes) > 1
+
+
+def _string_warnings(target: TargetCheckpoint) -> Iterator[str]:
     strings = [leaf.name for leaf in target.leaves if leaf.carried and leaf.carried.parts[1:]]
     if strings:
         more = f" and {len(strings) - 1:,} more" if strings[1:] else ""

@@ -67,9 +67,9 @@ class Tensorflow(Format):
     ) -> TargetTensor:
         return arrange(tensor, source)
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
         form = cast("TensorflowForm", target.form)
-        yield from warnings(target)
+        yield from warnings(target, source)
         if form.graph is not None:
             from reshard.formats.tensorflow.write.graph import target_graph, target_keys
 

@@ -83,9 +83,32 @@ def read_index(root: Location) -> BundleIndex:
     return BundleIndex(header, found, file.nbytes)
 
 
-def entry_count(root: Location) -> int:
-    """How many tensors and slices there are."""
-    return sum(1 for _ in _entries(root, _file(root)))
+class EntrySizes(Struct, frozen=True):
+    """What an index lists.
+
+    Attributes:
+        tensors: how many there are, the header counted.
+        slices: how many.
+        key_bytes, value_bytes: of the slices' entries together.
+    """
+
+    tensors: int
+    slices: int
+    key_bytes: int
+    value_bytes: int
+
+
+def entry_sizes(root: Location) -> EntrySizes:
+    """How many tensors and slices there are, and how long their entries are; none is parsed."""
+    tensors = slices = key_bytes = value_bytes = 0
+    for key, value in _entries(root, _file(root)):
+        if key.startswith(_SLICE):
+            slices += 1
+            key_bytes += len(key)
+            value_bytes += len(value)
+        else:
+            tensors += 1
+    return EntrySizes(tensors, slices, key_bytes, value_bytes)
 
 
 def _file(root: Location) -> FileStatus:

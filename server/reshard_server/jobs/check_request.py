@@ -30,6 +30,8 @@ from reshard_server.settings import Settings
 _LAYOUT = ("layout", "mesh", "missing_axes")
 CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
 """Members of a target that the library checks one by one."""
+OF_A_NAME = ("to", "files")
+"""Members that the name of the target may contradict."""
 OF_A_MAP = ("sizes", "reverse")
 """Members that make no sense without a map."""
 
@@ -140,6 +142,9 @@ def _check_target(
         check_arguments(**where, max_memory=ceiling, **library_options(members))
     except ReshardError as error:
         raise problem_of(error, field_of(members, place, ceiling)) from error
+    with for_field(f"{place}/target"):
+        named = library_options({name: members[name] for name in OF_A_NAME})
+        check_arguments(target=requested.target, max_memory=ceiling, **named)
     check_limits(serving, request.max_memory, request.workers)
 
 

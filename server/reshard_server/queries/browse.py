@@ -9,6 +9,7 @@ listing ends for any tree, even if folders are added or removed meanwhile::
     data/published         versions of weights: weight_v000001, … (not listed again one by one)
     data/served/1000       …
     data/tf/ckpt-7         the prefix of TensorFlow's files, which are not listed themselves
+    data/m.weights.h5      a file that is a checkpoint, beside which no other file makes one of the folder
 
 In a bucket each folder is listed once for a page; a folder has no time there. Links that lead out of a folder are not followed. Hidden
 folders, and names that no client's path may have, are left out.
@@ -17,7 +18,7 @@ folders, and names that no client's path may have, are left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ from reshard.surface.places import (
     committed_steps,
     files_of,
     names_in,
+    single_files,
     version_of_name,
     viewed,
 )
@@ -58,7 +60,7 @@ class Browsed:
 
 @dataclass(frozen=True, slots=True)
 class _VisitedFolder:
-    """A folder that was looked at, and its checkpoint or steps, if it has any."""
+    """A folder or file that was looked at, and its checkpoint or steps, if it has any."""
 
     key: Key
     found: FoundCheckpoint | None
@@ -86,24 +88,27 @@ def browse(
 
 def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
     """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
-    names = _folders(folder, key)
+    names = _names(folder, key, names_in)
     steps = _steps(folder, key) if names else {}
     versions = [each for each in names if version_of_name(each) is not None] if key else []
     if key and _is_after(key, after):
         yield _VisitedFolder(key, _of_several(folder, name, steps, versions))
     inner = {*steps.values(), *versions}
-    for each in names:
+    files = frozenset(_names(folder, key, single_files))
+    for each in sorted({*names, *files}):
         below = (*key, each)
         if each not in inner and (_is_after(below, after) or _contains(below, after)):
-            yield from _look(folder / each, f"{name}/{each}", below, after)
+            yield from _look(folder / each, f"{name}/{each}", below, after, is_file=each in files)
 
 
-def _look(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
+def _look(
+    folder: Location, name: str, key: Key, after: Key, *, is_file: bool
+) -> Iterator[_VisitedFolder]:
     if len(name.encode()) > LONGEST_PATH:
         return
     kind = _format(folder, key)
     if kind is None:
-        if len(key) < DEEPEST:
+        if len(key) < DEEPEST and not is_file:
             yield from _walk(folder, name, key, after)
     elif _is_after(key, after):
         yield _VisitedFolder(key, _of_checkpoint(folder, name, kind))
@@ -118,11 +123,11 @@ def _contains(key: Key, place: Key) -> bool:
     return place[: len(key)] == key
 
 
-def _folders(folder: Location, key: Key) -> list[str]:
-    """The names of the folders and prefixes to visit; none if the folder cannot be listed."""
+def _names(folder: Location, key: Key, names_of: Callable[[Location], list[str]]) -> list[str]:
+    """The names in a folder that are to be visited; none if it cannot be listed."""
     try:
-        names = names_in(folder)
-    except StorageError as error:
+        names = names_of(folder)
+    except ReshardError as error:
         _pass_on(error, key)
         return []
     return [n for n in names if not n.startswith(".") and may_be_named(n)]

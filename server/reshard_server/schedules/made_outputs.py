@@ -1,7 +1,7 @@
 """Recognises and removes the output of a conversion, on a disk and in a bucket.
 
 A folder is the same one if its inode is, and the digest of the record that the conversion wrote into it. It is renamed to a
-hidden name beside it and then removed, so that nobody reads half of it.
+hidden name beside it and then removed, so that nobody reads half of it. A file is the same one if its inode, its size and its time are.
 
 The files of a prefix cannot be renamed at once. The record beside them is the same file if its inode and its digest are. The index is
 removed first, so that nobody takes the others for a checkpoint, under the lock of the target; the record last, as in a bucket.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 from pathlib import Path
 
 from reshard.errors import StorageError
@@ -72,9 +73,22 @@ def _record_beside(prefix: Path) -> Path:
 def _identity_on_disk(output: Path) -> str | None:
     """That of a folder, or of the prefix of files, of which nothing has the very name."""
     if os.path.lexists(output):
+        if (of_file := _identity_of_file(output)) is not None:
+            return of_file
         record = output / RECORD
         return _identity_of(output, record if record.exists() else output / INDEX)
     return _identity_of(_record_beside(output), _record_beside(output))
+
+
+def _identity_of_file(output: Path) -> str | None:
+    """That of a plain file; None for anything else."""
+    try:
+        found = output.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
 
 def _identity_of(kept: Path, record: Path) -> str | None:
@@ -89,7 +103,7 @@ def _identity_of(kept: Path, record: Path) -> str | None:
 def _remove_on_disk(output: Location, number: str, known: str) -> bool:
     target = Path(output.path)
     hidden = target.with_name(f"{REMOVED_PREFIX}{number[:32]}")
-    remove_tree(hidden)
+    _remove_hidden(hidden)
     if _identity_on_disk(target) != known:
         return False
     if not os.path.lexists(target):
@@ -99,8 +113,15 @@ def _remove_on_disk(output: Location, number: str, known: str) -> bool:
         hidden.rename(target)
         return False
     LOG.info("removing %s, an old output of a schedule", target)
-    remove_tree(hidden)
+    _remove_hidden(hidden)
     return True
+
+
+def _remove_hidden(hidden: Path) -> None:
+    if _identity_of_file(hidden) is None:
+        remove_tree(hidden)
+    else:
+        hidden.unlink(missing_ok=True)
 
 
 def _remove_prefix(output: Location, known: str) -> bool:

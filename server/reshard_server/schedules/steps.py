@@ -10,7 +10,7 @@ once more. Names depend on two options of the manager::
     None, 4                                  0023
     "step", 4                                step_0023
 
-transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``. TensorFlow's ``ckpt-23`` is what the names of its
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which need not be said where no step is a plain number. TensorFlow's ``ckpt-23`` is what the names of its
 files begin with: a step has an index, which is written last.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, committed_among, prefixes_in
+from reshard.surface.places import Location, committed_among, named_steps, prefixes_in
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 
@@ -34,20 +34,21 @@ ASKED_AT_ONCE = 16
 def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
     """The name of the folder or the prefix of each step, in the order of the steps; in a bucket some may not be committed yet.
 
+    Where the schedule says nothing of their names, they are plain numbers; where there are none, names as ``reshard steps`` takes them.
     A directory that does not exist has none yet. Raises StorageError if it cannot be listed.
     """
-    pattern, found = _pattern(when), {}
+    pattern = _pattern(when)
     try:
         names = [entry.name for entry in directory.entries() if entry.is_folder]
         names += prefixes_in(directory)
+        found = {int(m[1]): n for n in names if TEMPORARY not in n and (m := pattern.fullmatch(n))}
+        if not found and when.step_prefix is None and when.step_digits is None:
+            # Of one step with several names the first counts, as for ``reshard steps``.
+            found = {one.step: one.name for one in reversed(named_steps(directory))}
     except StorageError as error:
         if _is_missing(error):
             return {}
         raise
-    for name in names:
-        match = pattern.fullmatch(name)
-        if match and TEMPORARY not in name:
-            found[int(match[1])] = name
     return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
 
 

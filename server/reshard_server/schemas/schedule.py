@@ -44,7 +44,7 @@ class NewSteps(RequestDocument):
         max_length=100,
         pattern=r"^[^/]+$",
         description="As in CheckpointManagerOptions: folders are named PREFIX_STEP, or PREFIX-STEP as transformers (checkpoint), "
-        "torchtitan (step) and TensorFlow (ckpt) do.",
+        "torchtitan (step) and TensorFlow (ckpt) do. Without it, plain numbers; where there are none, names as reshard steps takes them.",
     )
     step_digits: Whole | None = Field(
         None,

@@ -246,7 +246,7 @@ def test_the_memory_of_many_chunks_counts(tmp_path: Path) -> None:
     """Each has a place of 16 bytes, and an edge in the grid."""
     with h5py.File(tmp_path / "x.weights.h5", "w") as file:
         file.create_dataset("w", data=np.zeros(50_000, "u1"), chunks=(1,))
-    found = reshard.plan(tmp_path / "x.weights.h5", tmp_path / "out")
+    found = reshard.plan(tmp_path / "x.weights.h5", tmp_path / "out.weights.h5")
     assert found.metadata_bytes >= 50_000 * 56
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reshard
+from reshard.cli.views.inspection import inspection_view
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Carried, CarriedPart, Extent
 from reshard.formats.tensorflow.bundle import STRING, Entry, entry_bytes, header_bytes
@@ -20,6 +21,8 @@ from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strin
 from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
+from reshard.surface.answers import content_document
+from tests.cli.show import show
 from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
@@ -59,6 +62,30 @@ def test_shards_of_strings_become_whole(tmp_path: Path, tensorflow: Oracle) -> N
     again = reshard.convert(tmp_path / "made", tmp_path / "again")  # from one place
     assert not again.warnings
     assert tensorflow.ask("string_values", prefix=str(tmp_path / "again")) == found
+
+
+def test_a_partition_that_names_strings_is_told_that_they_stay_whole(
+    tmp_path: Path, tensorflow: Oracle
+) -> None:
+    prefix = tensorflow.ask("save_strings", folder=str(tmp_path))
+    whole = reshard.convert(prefix, tmp_path / "whole").target
+    cut: dict[str, Any] = {"partitions": [{"match": "words$", "fixed_shards": 2}]}
+    assert reshard.plan(whole, to="tensorflow", layout=cut).warnings == (
+        "'model/words' (strings) is stored whole, though partitions[0] 'words$' (layout) matches it: strings are never cut",
+    )
+    not_cut = {"mesh": {"x": 2}, "rules": [{"match": "model/.*", "axes": []}]}
+    assert reshard.plan(whole, to="tensorflow", layout=not_cut).warnings == ()
+
+
+def test_inspect_says_what_they_are(tmp_path: Path, tensorflow: Oracle) -> None:
+    prefix = tensorflow.ask("save_strings", folder=str(tmp_path))
+    found = content_document(reshard.inspect(prefix))
+    leaves = {leaf.name: (leaf.kind, leaf.shape) for leaf in found.leaves}
+    assert leaves["model/words"] == ("20 strings", (5, 4))
+    assert leaves["model/blob"] == ("bytes", None)
+    assert leaves["model/text"] == (None, None)
+    text = show(inspection_view(found, show_all=True), width=300)
+    assert "model/words (20 strings of shape [5, 4])" in text
 
 
 def test_slices_of_columns_become_whole(tmp_path: Path, tensorflow: Oracle) -> None:

@@ -96,6 +96,17 @@ def test_what_cannot_be_written_is_refused_before_a_byte_moves(
     assert not s3_bucket.emulator.log.count("put")
 
 
+def test_weights_of_keras_are_written_to_a_disk(s3_bucket: Bucket, tmp_path: Path) -> None:
+    """No folder is an answer, since the format has files only."""
+    source = save_pytree(tmp_path / "saved", tree(1))
+    reshard.convert(source, tmp_path / "m.weights.h5", select=["a"])
+    with pytest.raises(PlanError) as caught:
+        reshard.convert(tmp_path / "m.weights.h5", f"{s3_bucket.url}/x/y.weights.h5")
+    assert str(caught.value) == (
+        "Keras targets are single files, which cannot be checked in a bucket before they appear; write the file to a disk, and copy it from there (target)"
+    )
+
+
 def test_a_run_that_stops_is_invisible_and_resumes(bucket: Bucket, tmp_path: Path) -> None:
     source = save_pytree(tmp_path / "saved", tree(100))
     url = f"{bucket.url}/run/7"

@@ -138,6 +138,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
      "the layout 'serving' is not stored; store it, or give the layout's content"),
     ({**EACH, "targets": [{"target": "data/{step}"}, {"target": "data/1000000"}]}, 422, "/targets/1/target",
      "/targets/0/target and /targets/1/target are both 'data/1000000'; give each target its own path"),
+    (with_target("data/{step}", to="keras"), 422, "/targets/0/target",
+     "the target 'data/1000000' should have a name that ends in .weights.h5"),
     ({**EACH, "keep": 0}, 422, "/keep", "/keep: expected at least 1, found 0"),
     ({**EACH, "max_memory": "900GiB"}, 422, "/max_memory", "max_memory is 966367641600 bytes, above this server's"),
     ({**EACH, "when": {}}, 422, "/when/cron", "/when/cron: it is missing"),

@@ -57,9 +57,9 @@ def test_its_versions(ann: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_schedule_takes_a_map(stored: Served, ann: Browser) -> None:
     ann.go("/new-schedule")
     fields = {
-        "name": "s", "source": "data/run", "target": "data/hf/{step}", "to": "safetensors", "map": "hf", "sizes": "h=4",
+        "name": "s", "source": "data/run", "target": "data/hf/{step}", "to": "safetensors", "map": "hf", "sizes": "a=4",
     }  # fmt: skip
     ann.submit("/new-schedule", fields)
     [target] = stored.ask("GET", "/v1/schedules/s").json()["schedule"]["targets"]
-    assert (target["map"], target["to"], target["sizes"]) == ("hf", "safetensors", {"h": 4})
+    assert (target["map"], target["to"], target["sizes"]) == ("hf", "safetensors", {"a": 4})
     assert "map hf" in ann.text, ann.text

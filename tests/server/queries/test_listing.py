@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as fuzzing
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from reshard_server.queries import browse as browsing
 from reshard_server.queries.browse import browse
 
+import reshard
 from reshard.storage.location import locate
 from tests.server.served import Served
+from tests.state_files import write_state
 
 URL = "/v1/checkpoints"
 
@@ -79,6 +82,35 @@ def test_what_is_there(served: Served) -> None:
     }
     assert list(found) == sorted(found, key=lambda path: path.split("/"))
     assert all(x["modified_at"].startswith("20") for x in listed(served))
+
+
+def test_files_that_are_checkpoints(served: Served, tmp_path: Path) -> None:
+    """By their names and what is in them; not those of a folder that is one checkpoint, nor links, nor half a file."""
+    data = tmp_path / "data"
+    for folder in ("keras", "torch", "model"):
+        (data / folder).mkdir(parents=True)
+    reshard.save(tmp_path / "saved", {"w": np.arange(6.0)})
+    reshard.convert(tmp_path / "saved", data / "keras" / "m.weights.h5")
+    write_state(data / "torch" / "b.pt", {"w": np.arange(6.0)})
+    whole = (data / "torch" / "b.pt").read_bytes()
+    reshard.convert(tmp_path / "saved", data / "model", to="safetensors")
+    for name, content in (("a.bin", b"x" * 100), ("half.pt", whole[:-30]), (".hidden.pt", whole), ("readme.txt", b"x")):  # fmt: skip
+        (data / "torch" / name).write_bytes(content)
+    (data / "torch" / "link.pt").symlink_to("b.pt")
+    (data / "model" / "optimizer.pt").write_bytes(whole)
+    shutil.copy(data / "keras" / "m.weights.h5", data / "z.h5")
+    found = [(one["path"], one["kind"]) for one in listed(served)]
+    wanted = [
+        ("data/keras/m.weights.h5", "keras"),
+        ("data/model", "safetensors"),
+        ("data/torch/b.pt", "torch"),
+        ("data/z.h5", "keras"),
+    ]
+    assert found == wanted
+    assert [x["path"] for x in listed(served, prefix="model")] == ["data/model/optimizer.pt"]
+    one_by_one = [c["path"] for page in pages(served, page_size=1) for c in page["checkpoints"]]
+    assert one_by_one == [path for path, _ in wanted]
+    assert all(one["modified_at"] for one in listed(served))
 
 
 @pytest.mark.usefixtures("data")

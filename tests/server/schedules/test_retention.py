@@ -55,6 +55,15 @@ def test_each_target_by_itself(bench: Bench, run: Path) -> None:
     assert (outputs(bench, "a"), outputs(bench, "b")) == (["2"], ["2"])
 
 
+def test_files_are_removed_too(bench: Bench, run: Path) -> None:
+    """But not one that somebody changed."""
+    bench.put(keep=1, targets=[{"target": "data/out/{step}.weights.h5", "to": "keras"}])
+    convert(bench, run, 1)
+    (bench.data / "out" / "1.weights.h5").write_text("somebody's, in its place")
+    convert(bench, run, 2, 3)
+    assert outputs(bench) == ["1.weights.h5", "3.weights.h5"]
+
+
 def test_without_keep_all_stay(bench: Bench, run: Path) -> None:
     bench.put()
     convert(bench, run, 1, 2, 3)

@@ -12,7 +12,9 @@ import pytest
 from reshard_server.schedules.steps import covered_steps, step_folders
 from reshard_server.schemas.schedule import NewSteps
 
+import reshard
 from reshard.storage.location import locate
+from tests.dcp_files import whole, write_dcp
 
 NAMES = [
     "0", "7", "12", "012", "0012", "00012", "12.orbax-checkpoint-tmp", "13.orbax-checkpoint-tmp-17",
@@ -36,6 +38,40 @@ def test_as_orbax_says(tmp_path: Path, prefix: str | None, digits: int | None) -
     when = NewSteps(directory="data/run", step_prefix=prefix, step_digits=digits)
     assert step_folders(locate(tmp_path), when) == expected
     assert len(expected) > 1 or prefix == "x_step"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["step-7", "step-20", "20.orbax-checkpoint-tmp-1"], {7: "step-7", 20: "step-20"}),
+        (["iter_0000500", "iter_0001000"], {500: "iter_0000500", 1000: "iter_0001000"}),
+        (["checkpoint-7", "runs", "model_3"], {7: "checkpoint-7"}),
+        (["step_3", "step_03", "step_4.orbax-checkpoint-tmp-1"], {3: "step_03"}),
+        (["step-7", "checkpoint-8"], {}),
+        (["step-7", "8"], {8: "8"}),
+        (["0007", "0020"], {7: "0007", 20: "0020"}),
+    ],
+)
+def test_without_a_prefix_as_steps_lists_them(
+    tmp_path: Path, names: list[str], expected: dict[int, str]
+) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "link_5").symlink_to(tmp_path / names[0])
+    found = step_folders(locate(tmp_path), NewSteps(directory="data/run"))
+    assert found == expected
+    assert list(found) == sorted(found)
+    for name in names:  # committed, as reshard steps asks
+        write_dcp(tmp_path / name, {"w": whole(np.arange(3))})
+    assert reshard.steps(tmp_path) == expected
+
+
+def test_files_of_tensorflow_without_a_prefix(tmp_path: Path) -> None:
+    for step in (7, 20):
+        for ending in (".index", ".data-00000-of-00001"):
+            (tmp_path / f"model.ckpt-{step}{ending}").write_bytes(b"")
+    found = step_folders(locate(tmp_path), NewSteps(directory="data/run"))
+    assert found == {7: "model.ckpt-7", 20: "model.ckpt-20"}
 
 
 def test_a_directory_that_is_not_there_has_none(tmp_path: Path) -> None:
