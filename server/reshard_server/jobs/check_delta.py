@@ -8,7 +8,7 @@ from reshard import check_arguments
 from reshard.errors import PlanError, ReshardError
 from reshard.surface.places import version_of_name, version_text
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.stored.kinds import MAP
+from reshard_server.db.stored.kinds import LAYOUT, MAP
 from reshard_server.errors.problems import problem_of
 from reshard_server.jobs.check_request import (
     Checking,
@@ -56,13 +56,17 @@ def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:
                 f"base_version is {request.base_version}, but the target is the version {version_text(version)}, which stands on an earlier one; "
                 "give an earlier base version, or leave it out"
             )
+    ceiling = serving.settings.max_memory
+    with for_field("/layout"):
+        layout = content_of(serving, LAYOUT, request.layout)
+        if layout is not None:
+            check_arguments(layout=layout, max_memory=ceiling)
     with for_field("/map"):
         mapped = content_of(serving, MAP, request.map)
     members: dict[str, Any] = {name: getattr(request, name) for name in CHECKED}
     members = {"map": mapped, **{n: v for n, v in members.items() if v is not None}}
-    ceiling = serving.settings.max_memory
     try:
-        check_arguments(max_memory=ceiling, to="safetensors", **members)
+        check_arguments(layout=layout, max_memory=ceiling, to="safetensors", **members)
     except ReshardError as error:
         raise problem_of(error, field_of(members, "", ceiling)) from error
     check_limits(serving, request.max_memory, request.workers)
