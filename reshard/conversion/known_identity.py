@@ -50,25 +50,32 @@ def known_identity(
         check_installed()
         return KnownIdentity("compute", identity_of_source(reader, source))
     other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
-    if asked is None and other is not None:
-        return KnownIdentity("none")  # first: the source's identity would be read for nothing
-    try:
-        of_source = identity_of_source(reader, source, with_tree=True)
-    except FormatError as error:
-        if asked is None:  # nobody asked for it
-            said = f'{error}, or convert without it (identity="none")'
-            error.args = (said, *error.args[1:])
-        raise
-    if asked is None and of_source is None:
-        return KnownIdentity("none")
-    mode = asked or "carry"
+    if asked is None:
+        # Bits first: the source's identity would be read for nothing.
+        of_source = None if other is not None else _unasked(reader, source)
+        return (
+            KnownIdentity()
+            if of_source is None
+            else _with_signature("carry", plan, of_source, source.view())
+        )
+    of_source = identity_of_source(reader, source, with_tree=True)
     if of_source is None:
-        raise nothing_to(mode, reader)
+        raise nothing_to(asked, reader)
     if other is not None:
         raise PlanError(
-            f"{other!r} gets other bits than its source, so that no identity can be {_DONE[mode]}; compute the target's (identity)"
+            f"{other!r} gets other bits than its source, so that no identity can be {_DONE[asked]}; compute the target's (identity)"
         )
-    return _with_signature(mode, plan, of_source, source.view())
+    return _with_signature(asked, plan, of_source, source.view())
+
+
+def _unasked(reader: Reader, source: Location) -> WeightsIdentity | None:
+    """The identity of a source for which nobody asked, so that an error says how to do without it."""
+    try:
+        return identity_of_source(reader, source, with_tree=True)
+    except FormatError as error:
+        said = f'{error}, or convert without it (identity="none")'
+        error.args = (said, *error.args[1:])
+        raise
 
 
 def _with_signature(
