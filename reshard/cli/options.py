@@ -224,7 +224,8 @@ def sizes(texts: list[str] | None) -> dict[str, int]:
         name, equals, number = text.partition("=")
         if not equals or not name.isidentifier() or not _DIGITS.fullmatch(number):
             raise Misuse(f"--size {text!r}: expected NAME=N, such as heads=32")
-        found[name] = int(number)
+        if found.setdefault(name, int(number)) != int(number):
+            raise Misuse(f"--size gives {name} as {found[name]} and as {int(number)}; give it once")
     return found
 
 

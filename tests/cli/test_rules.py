@@ -233,6 +233,10 @@ def test_dtypes_that_hold_no_probe(tmp_path: Path, capsys: Capture) -> None:
         (["a"], "each PROBES needs an OUT; name both folders of each model"),
         (["a", "b", "--config", "none.json"], "--config 'none.json' cannot be read as JSON: "),
         (["a", "b", "--size", "x"], "--size 'x': expected NAME=N, such as heads=32"),
+        (
+            ["a", "b", "--size", "n=2", "--size", "n=2", "--size", "n=4"],
+            "--size gives n as 2 and as 4; give it once",
+        ),
     ],
 )
 def test_words_that_make_no_sense(words: list[str], said: str, capsys: Capture) -> None:
