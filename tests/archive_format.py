@@ -224,7 +224,7 @@ class Archive(Format):
     def plan(self, target: TargetCheckpoint) -> FileMap:
         return plan_archive(target)
 
-    def warnings(self, target: TargetCheckpoint) -> Iterator[str]:
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
         yield "an archive of tests is nothing that other programs know"
 
 

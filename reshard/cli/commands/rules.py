@@ -159,7 +159,6 @@ def _numbers(file: str) -> dict[str, int]:
 
 CHECK_EXAMPLES = examples(
     "reshard rules check llama.yaml probes out",
-    "reshard rules check llama.yaml probes out --size heads=4",
 )
 
 

@@ -92,9 +92,9 @@ def test_each_call_looks_once(form: Form, gcs_bucket: Bucket, tmp_path: Path) ->
     calls: dict[str, Callable[[], Any]] = {
         "inspect": lambda: reshard.inspect(url),
         "plan": lambda: reshard.plan(url),
-        "plan with a target": lambda: reshard.plan(url, tmp_path / "planned"),
+        "plan with a target": lambda: reshard.plan(url, tmp_path / f"planned{form.ending}"),
         "diff": lambda: reshard.diff(url, local),
-        "convert": lambda: reshard.convert(url, tmp_path / "made", workers=1),
+        "convert": lambda: reshard.convert(url, tmp_path / f"made{form.ending}", workers=1),
     }
     for name, call in calls.items():
         gcs_bucket.emulator.log.clear()
