@@ -64,9 +64,8 @@ def delta_there(asked: Asked, request: Mapping[str, Any], progress: Watcher | No
     """The report of a delta. A signal raises Detached, as with a conversion."""
     with connected(asked) as client:
         (report,) = _awaited(client.delta(**request), progress)
-    return cast(
-        "DeltaReport", report
-    )  # no request of a command asks for a full version in its place
+    # A command never asks for a full version in its place.
+    return cast("DeltaReport", report)
 
 
 def _awaited(handle: JobHandle[R], progress: Watcher | None) -> list[R]:

@@ -178,7 +178,7 @@ def _file(given: Any) -> MapFile:
 
 
 def _missing_map(given: str, error: MissingError) -> MissingError:
-    """The error where no file is there: a word that could be a recipe's name is told which there are."""
+    """The error where there is no such file; it names the nearest recipe, where a recipe may be meant."""
     if "/" in given or given.endswith((".yaml", ".yml", ".json")):
         return error
     near = get_close_matches(given[:100], recipe_names(), n=1)

@@ -117,7 +117,7 @@ def _no_evidence(expected: Expected) -> tuple[str, ...]:
     if not expected.is_beside:
         return ()
     return (
-        f"{expected.recorded_in} lies beside the weights, and whoever changes them can change it too; give a root that you trust "
+        f"{expected.recorded_in} lies beside the weights, so that one who changes them can change it too; give a root that you trust "
         "(identity), or the key that signed it (key)",
     )
 

@@ -134,7 +134,7 @@ def test_another_sha256_json_is_left_alone(
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(
     checkpoint: Path, tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs the tests may write anywhere, so that the store refuses."""
+    """The store refuses: root, who may run the tests, can write to any folder."""
     key = make_key(tmp_path, "release", *ED25519)
     before = sorted(checkpoint.rglob("*"))
 

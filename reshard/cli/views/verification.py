@@ -115,9 +115,8 @@ def _table(
     shown = capped(verdicts, show_all, most)
     if shown:
         digests: tuple[str, ...] = ("digest of A", "digest of B")
-        if (
-            found.b is None
-        ):  # deltas record checksums of several kinds, which the sentences below name
+        if found.b is None:
+            # Deltas record checksums of several kinds, which the sentences below name.
             digests = () if deltas else ("stored", "recorded")
         titles = ("tensor", "status", *digests)
         rows = (_row(verdict)[: len(titles)] for verdict in shown)

@@ -39,6 +39,7 @@ def served(data: Path) -> Iterator[Live]:
         made = WEIGHTS.copy()
         made[step] += 1
         reshard.save(data / "run" / str(step), {"up": made})
+    reshard.convert(data / "run" / "2", data / "wrong", to="safetensors", map=MAP)
     with live(data.parent, requests_per_minute=10**6) as server:
         with Client(server.url, ANN) as client:
             client.convert("data/run/1", FULL, to="safetensors", map=MAP).wait()
@@ -97,7 +98,6 @@ def test_applied(
 def test_a_wrong_base_is_a_difference(
     served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reshard.convert(data / "run" / "2", data / "wrong", to="safetensors", map=MAP)
     base, delta = str(data / "wrong"), str(data.parent / DELTA)
     assert run(["apply", base, delta, str(tmp_path / "here")]) == 3
     assert run(["apply", "data/wrong", DELTA, "data/none", "--server", served.url]) == 3
