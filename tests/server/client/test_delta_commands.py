@@ -77,7 +77,7 @@ def test_a_delta_by_a_stored_map(served: Live, capsys: pytest.CaptureFixture[str
     assert run([*words, "--server", served.url]) == 0
     shown = capsys.readouterr().out
     assert "data/stored/weight_v000002" in shown
-    assert "16" in shown
+    assert "1 tensor of 1 changed" in " ".join(shown.split())
 
 
 def test_applied(
@@ -99,10 +99,9 @@ def test_a_wrong_base_is_a_difference(
     served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, delta = str(data / "wrong"), str(data.parent / DELTA)
-    assert run(["apply", base, delta, str(tmp_path / "here")]) == 3
-    assert run(["apply", "data/wrong", DELTA, "data/none", "--server", served.url]) == 3
-    shown = capsys.readouterr().err
-    assert "error:" in shown
+    for words in ([base, delta, str(tmp_path / "here")], ["data/wrong", DELTA, "data/none", "--server", served.url]):  # fmt: skip
+        assert run(["apply", *words]) == 3
+        assert "so that the base is not the one that the delta was made of" in capsys.readouterr().err  # fmt: skip
     assert not (data / "none").exists()
 
 
