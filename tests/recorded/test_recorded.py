@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,19 @@ def test_each_conversion_is_recorded(recorded: Record) -> None:
 def test_two_records_of_the_same_code_are_equal(recorded: Record, tmp_path: Path) -> None:
     write(tmp_path / "record.json", recorded)
     assert list(differences(read(tmp_path / "record.json"), record(CHOSEN))) == []
+
+
+def test_a_slow_machine_records_the_same(
+    recorded: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count(0, 3600)
+    target = "reshard.storage.buckets.target"
+    monkeypatch.setattr(f"{target}.segments.time", SimpleNamespace(monotonic=lambda: next(hours)))
+    monkeypatch.setattr(f"{target}.lease.now_s", lambda: float(next(hours)))
+    monkeypatch.setattr(f"{target}.transaction._TICK_S", 0.001)
+    name = "stopped: to S3"
+    again = record({name: CONVERSIONS[name]})
+    assert list(differences({name: recorded[name]}, again)) == []
 
 
 def test_a_change_of_the_code_is_told(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
