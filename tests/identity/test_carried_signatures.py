@@ -11,6 +11,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
+from tests.emulators.no_clock import no_clock
 from tests.signing_keys import ED25519, make_key
 
 NAME = "identity.dsse.json"
@@ -126,7 +127,8 @@ def test_in_a_bucket_it_takes_one_request_more(
 ) -> None:
     puts = []
     for name in ("signed", "unsigned"):
-        report = reshard.convert(checkpoint, f"{s3_bucket.url}/{name}", identity="carry")
+        with no_clock():
+            report = reshard.convert(checkpoint, f"{s3_bucket.url}/{name}", identity="carry")
         assert report.requests is not None
         puts.append((report.requests.planned.put, report.requests.actual.put))
         (checkpoint / NAME).unlink(missing_ok=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.emulators.no_clock import no_clock
 from tests.recorded.ways import Recorded, World, new_world
 
 MAX_LINES = 6
@@ -30,15 +28,6 @@ def record(conversions: Mapping[str, Callable[[World], Recorded]]) -> Record:
                 text = f"{type(error).__name__}: {error}".replace(str(world.folder), ".")
                 found[name] = {"failed": text.splitlines()}
     return found
-
-
-@contextlib.contextmanager
-def no_clock() -> Iterator[None]:
-    """Nothing is put into a bucket because time has passed: a slow machine would put, count and delete more objects."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("segments.FLUSH_S", "lease.BEAT_S", "lease.SURE_S"):
-            patch.setattr(f"reshard.storage.buckets.target.{name}", 1e9)
-        yield
 
 
 def write(file: Path, found: Record) -> None:
