@@ -107,6 +107,20 @@ def _compiled(kind: str, pattern: str, counts: Counts | None = None) -> Pattern:
     return compile_pattern(pattern, f"{kind} {shown(pattern)}", PlanError, counts)
 
 
+def kept_names(select: Sequence[str], drop: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that the rules keep, in order; unlike in ``rewrites`` a rule may find none of them."""
+    among = Names(names)
+    chosen, left = (
+        {n for pattern in patterns for n in _compiled(kind, pattern).found(among)}
+        for kind, patterns in (("select", select), ("drop", drop))
+    )
+    return [
+        name
+        for number, name in enumerate(names)
+        if (number in chosen or not select) and number not in left
+    ]
+
+
 def _kept(patterns: Sequence[str], names: Names) -> Names:
     """The names that one of the patterns finds; all names if there is no pattern."""
     return _chosen("select", patterns, names, True) if patterns else names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reshard.formats.safetensors.slices import FileSlice, slices_of
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
 from reshard.identity.envelope import NoSignatureError
 from reshard.identity.hashes import HASH_BYTES, checked_root, is_installed, is_root
@@ -14,11 +15,13 @@ from reshard.identity.identity_file import (
 )
 from reshard.identity.keys import public_text
 from reshard.identity.slice_proof import aligned_slice, check_aligned, check_slice, proof_hashes
+from reshard.planning.rules import kept_names
 from reshard.streaming.tensor_stream import slice_box
 
 __all__ = [
     "HASH_BYTES",
     "PACKED",
+    "FileSlice",
     "NoSignatureError",
     "aligned_slice",
     "check_aligned",
@@ -28,6 +31,7 @@ __all__ = [
     "how_to_record",
     "is_installed",
     "is_root",
+    "kept_names",
     "numpy_dtype",
     "opaque_dtype",
     "parse_identity",
@@ -35,6 +39,7 @@ __all__ = [
     "public_text",
     "render_identity",
     "slice_box",
+    "slices_of",
     "storage_bytes",
     "tree_of_identity",
 ]

@@ -37,9 +37,7 @@ def test_two_records_of_the_same_code_are_equal(recorded: Record, tmp_path: Path
     assert list(differences(read(tmp_path / "record.json"), record(CHOSEN))) == []
 
 
-def test_a_slow_machine_records_the_same(
-    recorded: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_machine_records_the_same(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = itertools.count(0, 3600)
     target = "reshard.storage.buckets.target"
     monkeypatch.setattr(f"{target}.segments.time", SimpleNamespace(monotonic=lambda: next(hours)))

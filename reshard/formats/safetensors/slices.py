@@ -22,9 +22,10 @@ from reshard.formats.contents import Extent, RawPiece
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.safetensors.dtypes import element_shape
-from reshard.formats.safetensors.header import FileHeader, StoredPiece
+from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.geometry.box import Box
 from reshard.geometry.tiling import check_tiling
+from reshard.storage.location import Location
 
 RESHARD_SLICES = "reshard.slices"
 DCP_SLICES = "DCP_SHARDING_INFO"
@@ -47,12 +48,18 @@ class CutTensor(Struct, frozen=True):
     may_go_on: bool = False
 
 
-class _Slice(Struct, frozen=True):
+class FileSlice(Struct, frozen=True):
     """A piece, where it begins in the full tensor, and the full shape where it is recorded."""
 
     piece: StoredPiece
     offset: tuple[int, ...]
     full_shape: tuple[int, ...] | None
+
+    @property
+    def box(self) -> Box:
+        """Where it lies in the full tensor; its offset has as many dimensions as its shape."""
+        stop = [a + n for a, n in zip(self.offset, self.piece.shape, strict=True)]
+        return Box(self.offset, tuple(stop))
 
 
 class _File(Struct, frozen=True):
@@ -64,7 +71,7 @@ class _File(Struct, frozen=True):
     """
 
     path: str
-    slices: Mapping[str, _Slice]
+    slices: Mapping[str, FileSlice]
     number: int | None = None
     count: int | None = None
     conversion: str = ""
@@ -78,7 +85,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     """
     files = [_recorded(header) for header in headers]
     _check_all_there(files)
-    slices: dict[str, list[_Slice]] = defaultdict(list)
+    slices: dict[str, list[FileSlice]] = defaultdict(list)
     whole: dict[str, StoredPiece] = {}
     for header, file in zip(headers, files, strict=True):
         for piece in header.pieces:
@@ -97,6 +104,12 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
 def holds_slices(header: FileHeader) -> bool:
     """Whether a file says that it holds slices of tensors."""
     return RESHARD_SLICES in header.metadata or DCP_SLICES in header.metadata
+
+
+def slices_of(file: Location) -> tuple[FileHeader, Mapping[str, FileSlice]]:
+    """The header of a file, and the slices that it records, by tensor; errors as for ``read_header``."""
+    header = read_header(file)
+    return header, _recorded(header).slices
 
 
 def _refuse_second(piece: StoredPiece, first: StoredPiece | None) -> None:
@@ -130,7 +143,7 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
         raise FormatError(
             f"{where} has the version {document.get('version')!r}; this version of reshard reads version 1"
         )
-    found: dict[str, _Slice] = {}
+    found: dict[str, FileSlice] = {}
     for name, entry in expect(document.get("tensors"), dict, "tensors", where).items():
         what = f"the slice of {name[:200]!r}"
         members = expect(entry, dict, what, where)
@@ -139,7 +152,7 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
         piece = _listed(name, pieces, where)
         offset = element_shape(piece.dtype, offset, f"{where}: the offset of {what}")
         shape = element_shape(piece.dtype, shape, f"{where}: the full shape of {what}")
-        found[name] = _Slice(piece, offset, shape)
+        found[name] = FileSlice(piece, offset, shape)
     number = expect(document.get("shard"), int, "shard", where)
     count = expect(document.get("shards"), int, "shards", where)
     conversion = expect(document.get("conversion", ""), str, "conversion", where)
@@ -148,7 +161,7 @@ def _reshard_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _F
 
 def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
     where = f"{DCP_SLICES} in the header of {header.path}"
-    found: dict[str, _Slice] = {}
+    found: dict[str, FileSlice] = {}
     for name, entry in _document(header, DCP_SLICES, where).items():
         what = f"the entry of {name[:200]!r}"
         members = expect(entry, dict, what, where)
@@ -162,7 +175,7 @@ def _dcp_slices(header: FileHeader, pieces: Mapping[str, StoredPiece]) -> _File:
             if full is None
             else element_shape(piece.dtype, full, f"{where}: global_shape of {what}")
         )
-        found[name] = _Slice(piece, offsets, full)
+        found[name] = FileSlice(piece, offsets, full)
     return _File(header.path, found)
 
 
@@ -176,7 +189,7 @@ def _listed(name: str, pieces: Mapping[str, StoredPiece], where: str) -> StoredP
     return pieces[name]
 
 
-def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
+def _cut(name: str, slices: Sequence[FileSlice]) -> CutTensor:
     full = _full_shape(name, slices)
     pieces = _pieces(name, slices, full)
     files = {piece.box: piece.path for piece in pieces}
@@ -190,7 +203,9 @@ def _cut(name: str, slices: Sequence[_Slice]) -> CutTensor:
     return CutTensor(name, first.dtype, chunks, len(slices), _copies(slices), may_go_on)
 
 
-def _refuse_both(slices: Mapping[str, Sequence[_Slice]], whole: Mapping[str, StoredPiece]) -> None:
+def _refuse_both(
+    slices: Mapping[str, Sequence[FileSlice]], whole: Mapping[str, StoredPiece]
+) -> None:
     for name in slices.keys() & whole.keys():
         first = slices[name][0].piece
         raise CorruptError(
@@ -199,7 +214,7 @@ def _refuse_both(slices: Mapping[str, Sequence[_Slice]], whole: Mapping[str, Sto
         )
 
 
-def _refuse_unlike(name: str, slices: Sequence[_Slice]) -> None:
+def _refuse_unlike(name: str, slices: Sequence[FileSlice]) -> None:
     first = slices[0]
     for other in slices:
         if len(other.offset) != len(other.piece.shape) or other.piece.dtype != first.piece.dtype:
@@ -209,7 +224,7 @@ def _refuse_unlike(name: str, slices: Sequence[_Slice]) -> None:
             )
 
 
-def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
+def _full_shape(name: str, slices: Sequence[FileSlice]) -> tuple[int, ...]:
     """The shape that the files record, or else the one that the slices fill."""
     _refuse_unlike(name, slices)
     shapes = {one.full_shape for one in slices} - {None} or {None}
@@ -225,7 +240,7 @@ def _full_shape(name: str, slices: Sequence[_Slice]) -> tuple[int, ...]:
     return tuple(map(max, *ends)) if len(ends) > 1 else tuple(ends[0])
 
 
-def _pieces(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> list[RawPiece]:
+def _pieces(name: str, slices: Sequence[FileSlice], full: tuple[int, ...]) -> list[RawPiece]:
     """The pieces; of a box that several files hold, replicas, the first is read."""
     pieces: dict[Box, RawPiece] = {}
     for one in slices:
@@ -234,14 +249,12 @@ def _pieces(name: str, slices: Sequence[_Slice], full: tuple[int, ...]) -> list[
                 f"tensor {name!r} has the full shape {list(full)}, but {one.piece.path} holds a slice of it with "
                 f"{len(one.offset)} dimensions"
             )
-        stop = tuple(a + n for a, n in zip(one.offset, one.piece.shape, strict=True))
-        box = Box(one.offset, stop)
-        raw = RawPiece(box, one.piece.path, one.piece.offset, version=one.piece.version)
-        pieces.setdefault(box, raw)
+        raw = RawPiece(one.box, one.piece.path, one.piece.offset, version=one.piece.version)
+        pieces.setdefault(raw.box, raw)
     return list(pieces.values())
 
 
-def _copies(slices: Sequence[_Slice]) -> tuple[tuple[Extent, ...], ...]:
+def _copies(slices: Sequence[FileSlice]) -> tuple[tuple[Extent, ...], ...]:
     places: dict[tuple[int, ...], list[Extent]] = defaultdict(list)
     for one in slices:
         piece = one.piece
@@ -273,10 +286,10 @@ def _check_all_there(files: Sequence[_File]) -> None:
         )
 
 
-def _text(one: _Slice) -> str:
+def _text(one: FileSlice) -> str:
     return f"{one.piece.dtype} {list(one.piece.shape)} at {list(one.offset)}"
 
 
-def _paths(slices: Iterable[_Slice]) -> str:
+def _paths(slices: Iterable[FileSlice]) -> str:
     paths = list(dict.fromkeys(one.piece.path for one in slices))
     return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

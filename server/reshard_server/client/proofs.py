@@ -91,8 +91,12 @@ class WantedSlice:
 
         return put
 
-    def checked(self, taken: bytearray, proof: str) -> Array:
-        """The slice that was asked for; VerificationError where it is not that of the identity."""
+    def checked(self, taken: bytearray | Array, proof: str) -> Array:
+        """The slice that was asked for; VerificationError where it is not that of the identity.
+
+        Args:
+            taken: the bytes of the aligned slice, of which bits that do not count are cleared in place.
+        """
         import numpy as np
 
         if len(taken) != self.nbytes:
@@ -129,10 +133,14 @@ def wanted_slice(known: WeightsIdentity, name: str, part: str | None) -> WantedS
         raise TreeError(
             f"the identity {known.root} has no tensor {name!r}; it has {len(known.tensors)}"
         )
-    box = slice_box(name, tensor.shape, part)
+    return slice_with_proof(tensor, slice_box(name, tensor.shape, part))
+
+
+def slice_with_proof(tensor: TensorIdentity, box: Box) -> WantedSlice:
+    """The smallest slice around a box of a tensor that has a proof; LayoutError for an empty box."""
     tree = tree_of_identity(tensor)
     aligned = aligned_slice(tree, box)
-    check_aligned(name, tree, aligned)
+    check_aligned(tensor.name, tree, aligned)
     return WantedSlice(tensor, box, aligned)
 
 

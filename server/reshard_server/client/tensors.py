@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -14,13 +15,15 @@ import httpx
 
 from reshard import LayoutMap, WeightsIdentity
 from reshard.errors import PlanError, StorageError
-from reshard.surface.identities import checked_root
+from reshard.surface.identities import checked_root, kept_names
 from reshard.surface.words import cast_pairs, full_name
 from reshard_server.client.proofs import (
+    WantedSlice,
     fetched_identity,
     fetched_proof,
     wanted_slice,
 )
+from reshard_server.client.proved_shards import ShardFile
 from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport, UnreachableError
 
@@ -92,11 +95,17 @@ class Tensors:
     def _read_proved(
         self, asked: Mapping[str, Any], name: str, part: str | None, identity: str
     ) -> np.ndarray[Any, Any]:
+        return self._pulled(asked, wanted_slice(self._known(asked, identity), name, part))
+
+    def _known(self, asked: Mapping[str, Any], identity: str) -> WeightsIdentity:
         root = checked_root("identity", identity)
         if root not in self.known:
             self.known[root] = fetched_identity(self.transport, asked, root)
-        wanted = wanted_slice(self.known[root], name, part)
-        query = {**asked, "name": name, "slice": wanted.text}
+        return self.known[root]
+
+    def _pulled(self, asked: Mapping[str, Any], wanted: WantedSlice) -> np.ndarray[Any, Any]:
+        """The slice that is wanted, after its smallest slice with a proof was checked."""
+        query = {**asked, "name": wanted.tensor.name, "slice": wanted.text}
         taken = bytearray()
         headers = self._take(query, wanted.bounded(taken))
         sent = headers.get("X-Reshard-Proof")
@@ -114,8 +123,20 @@ class Tensors:
         select: Sequence[str] = (),
         drop: Sequence[str] = (),
         cast: CastRules = (),
+        identity: str | None = None,
     ) -> Path:
-        """Downloads the slices of one device of a layout, as a safetensors file that appears only when complete."""
+        """Downloads the slices of one device of a layout, as a safetensors file that appears only when complete.
+
+        Args:
+            identity: as for ``read``. Every slice is checked, and that none is missing, before the file appears; a slice that cuts tiles of
+                the identity is pulled a second time for it. Which slices a device holds says the file itself, in ``reshard.slices``.
+
+        Raises VerificationError where the file is not part of that identity.
+        """
+        if identity is not None and cast_pairs(cast):
+            raise PlanError(
+                "a shard that is cast has other bits than the identity; leave out cast, and cast the arrays that you load"
+            )
         query: dict[str, Any] = {
             "checkpoint": checkpoint,
             "shard": shard,
@@ -125,11 +146,14 @@ class Tensors:
             "drop": list(drop),
             "cast": [f"{pattern}={dtype}" for pattern, dtype in cast_pairs(cast)],
         }
+        known = None if identity is None else self._known({"checkpoint": checkpoint}, identity)
         target = Path(file)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
         try:
             with partial.open("xb") as out:
                 self._take({k: v for k, v in query.items() if v not in (None, [])}, out.write)
+            if known is not None:
+                self._check_shard(partial, target, query, known)
             partial.replace(target)
         except OSError as error:
             raise StorageError(
@@ -138,6 +162,19 @@ class Tensors:
         finally:
             partial.unlink(missing_ok=True)
         return target
+
+    def _check_shard(
+        self, partial: Path, target: Path, query: Mapping[str, Any], known: WeightsIdentity
+    ) -> None:
+        asked = {"checkpoint": query["checkpoint"]}
+
+        def proof(wanted: WantedSlice) -> str:
+            about = {**asked, "name": wanted.tensor.name, "slice": wanted.text}
+            return fetched_proof(self.transport, about, wanted)
+
+        names = kept_names(query["select"], query["drop"], list(known.tensors))
+        read = functools.partial(self._pulled, asked)
+        ShardFile(partial, str(target), known, names, proof, read).check()
 
     def _take(self, query: Mapping[str, Any], put: Any) -> httpx.Headers:
         """Passes all bytes to ``put`` in order; resumes an interrupted download."""
