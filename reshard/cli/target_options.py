@@ -131,6 +131,8 @@ def check_words(
     if is_there and given is not None and is_stored_name(given):
         unknown |= {"map", "sizes", "reverse"}  # the server has the map
     known = {k: v for k, v in library_options(options).items() if k not in unknown}
+    if given is not None and not is_stored_name(given):
+        reshard.check_arguments(map=given)  # what a file says is no word of the command line
     with usage():
         for mesh in {None, *meshes}:
             reshard.check_arguments(mesh=mesh, **known)
