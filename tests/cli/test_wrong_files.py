@@ -10,7 +10,6 @@ import pytest
 import reshard
 from reshard.cli.app import run
 
-
 CASES = [
     ("convert", "--layout"),
     ("convert", "--map"),
