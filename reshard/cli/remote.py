@@ -34,8 +34,8 @@ from reshard.surface.places import locate
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
-    from reshard_server.client import Client, ConversionHandle
-    from reshard_server.client.handle import JobHandle
+    from reshard_server.client import Client
+    from reshard_server.client.handle import DeltaHandle, JobHandle
 
     from reshard.cli.progress import Watcher
     from reshard.cli.targets import NamedTarget
@@ -57,22 +57,22 @@ def convert_there(
     """
     with connected(asked) as client:
         handle = client.convert(**request)
-        return _awaited(handle, progress), handle.conversion.read_bytes
+        return _awaited(asked, handle, progress), handle.conversion.read_bytes
 
 
 def delta_there(asked: Asked, request: Mapping[str, Any], progress: Watcher | None) -> DeltaReport:
     """The report of a delta. A signal raises Detached, as with a conversion."""
     with connected(asked) as client:
-        (report,) = _awaited(client.delta(**request), progress)
+        (report,) = _awaited(asked, client.delta(**request), progress)
     # A command never asks for a full version in its place.
     return cast("DeltaReport", report)
 
 
-def _awaited(handle: JobHandle[R], progress: Watcher | None) -> list[R]:
+def _awaited(asked: Asked, handle: JobHandle[R], progress: Watcher | None) -> list[R]:
     try:
         return handle.wait(progress=progress or False)
     except (Stopped, KeyboardInterrupt) as stop:
-        raise _detached(handle, stop) from None
+        raise _detached(asked, handle, stop) from None
 
 
 def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> Inspection:
@@ -216,13 +216,13 @@ def _words_for_options(server: str) -> Iterator[None]:
 
 
 @contextmanager
-def one_conversion(asked: Asked, conversion: str) -> Iterator[ConversionHandle]:
-    """The conversion with this id, for the block; what the server refuses is said with the command that helps."""
+def one_conversion(asked: Asked, conversion: str) -> Iterator[DeltaHandle]:
+    """The conversion or delta with this id, for the block; what the server refuses is said with the command that helps."""
     from reshard_server.client import ServiceError
 
     with connected(asked) as client:
         try:
-            yield client.conversions.get(conversion)
+            yield client.deltas.get(conversion)  # its handle takes both kinds of reports
         except ServiceError as error:
             if error.status == NOT_FOUND:
                 said = (
@@ -253,10 +253,11 @@ def _token(file: Path | None) -> str | None:
     return text
 
 
-def _detached(handle: JobHandle[Any], stop: Stopped | KeyboardInterrupt) -> Detached:
+def _detached(asked: Asked, handle: JobHandle[Any], stop: Stopped | KeyboardInterrupt) -> Detached:
+    named = handle.id if asked.by_variable else f"{handle.id} --server {asked.url}"
     code = stop.exit_code if isinstance(stop, Stopped) else INTERRUPTED
     return Detached(
-        f"detached; conversion {handle.id} continues at the server. Look at it: GET {handle.url}; stop it: POST "
-        f"{handle.url}:cancel",
+        f"detached; conversion {handle.id} continues at the server {asked.url}. Look at it: reshard jobs show {named}; stop it: "
+        f"reshard jobs cancel {named}",
         code,
     )

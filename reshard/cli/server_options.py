@@ -104,13 +104,18 @@ def needed_server(server: str | None, token_file: Path | None) -> Asked:
     return Asked(asked.url, token_file)
 
 
-def refuse_here(given: Mapping[str, Any]) -> None:
+def refuse_here(asked: Asked, given: Mapping[str, Any]) -> None:
     """A usage error for an option that only a command on this host takes."""
     for name, value in given.items():
         if value is not None:
-            raise Misuse(
-                f"{name} is of this host, and --server lets a server do the work; leave one out"
-            )
+            raise Misuse(f"{name} is of this host{lets_a_server(asked, 'leave it out')}")
+
+
+def lets_a_server(asked: Asked, mend: str) -> str:
+    """The rest of a sentence: a server works, and what to do about it. Nobody is blamed for an option that was not given."""
+    if asked.by_variable:
+        return f", but {SERVER_VARIABLE} lets the server {asked.url} do the work; {mend}, or let this host work (--server '')"
+    return f", but --server lets a server do the work; {mend}, or leave --server out"
 
 
 def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def apply(
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
     if in_place:
         if asked is not None:
-            refuse_here({"--in-place": in_place})
+            refuse_here(asked, {"--in-place": in_place})
         refuse_target_options(given)
         limits |= unlisted_option(unlisted)
         _apply_in_place(base, deltas, limits, quiet=quiet, as_json=as_json)

@@ -13,6 +13,7 @@ from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
+    Misuse,
     ShowAll,
     Source,
     Step,
@@ -28,6 +29,7 @@ from reshard.cli.server_options import (
     TokenFile,
     asked_server,
     choice_there,
+    lets_a_server,
     refuse_here,
 )
 from reshard.cli.target_options import (
@@ -115,7 +117,7 @@ def plan(
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
     asked = asked_server(server, token_file)
     if asked is not None:
-        refuse_here({"--hosts": hosts, "--cores": cores, "--nic": nic})
+        refuse_here(asked, {"--hosts": hosts, "--cores": cores, "--nic": nic})
     answer = PlanAnswer(
         show_all, as_json, shares=shares, link=link, machines=machines, server=asked
     )
@@ -158,6 +160,10 @@ def show_plan(
     meshes = [mesh, *(one.mesh for one in goals)]
     check_words(options, meshes, is_there=answer.server is not None)
     if answer.server is not None:
+        if dst is None and not goals:
+            raise Misuse(
+                f"a plan without DST is made on this host{lets_a_server(answer.server, 'give DST')}"
+            )
         goals = goals or targets_of(dst, layout, mesh, None)
         asked = {**choice_there(*choice, "leave"), **limits}
         found = _plan_there(answer.server, src, goals, options, asked, answer)

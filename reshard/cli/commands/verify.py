@@ -169,11 +169,12 @@ def verify(
     options: dict[str, Any] = {**rules, "max_memory": max_memory}
     if asked is not None:
         refuse_here(
+            asked,
             {
                 "--missing-chunks": missing_chunks,
                 "--workers": workers,
                 "--receipt": receipt,
-            }
+            },
         )
         # A server of before deltas does not know the option: it is sent only where it is given.
         choice = {**choice_there(step, item, unlisted), "deltas": delta or None}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import ConversionReport
+from reshard import ConversionReport, DeltaReport
 from reshard.cli.tables import ARROW, Cell, Column, table
 from reshard.cli.text import and_text, count_text, safe
+from reshard.cli.views.delta import delta_view
 from reshard.cli.views.report import report_view, together_view
 from reshard.geometry.sizes import format_bytes
 
@@ -49,7 +50,12 @@ def _row(one: Conversion) -> tuple[Cell, ...]:
 def _from_to(one: Conversion) -> str:
     first, *others = _targets(one)
     more = f" and {len(others):,} more" if others else ""
-    return f"{one.request.source}{ARROW}{first}{more}"
+    return f"{one.request.source}{ARROW}{first}{more}{' (delta)' if _base(one) else ''}"
+
+
+def _base(one: Conversion) -> str | None:
+    """The version before, of a delta; None for a conversion."""
+    return getattr(one.request, "old", None)
 
 
 def _targets(one: Conversion) -> list[str]:
@@ -71,13 +77,15 @@ def _time(moment: datetime) -> str:
 
 
 def job_view(
-    one: Conversion, reports: Sequence[ConversionReport], show_all: bool
+    one: Conversion, reports: Sequence[ConversionReport | DeltaReport], show_all: bool
 ) -> Iterator[RenderableType]:
     """The headline, the times, why it failed, and the reports of a conversion that succeeded."""
     style = _STYLES.get(one.state, "bold")
     yield Text.assemble("conversion ", (one.id, "bold"), ": ", (one.state, style))
     for target in _targets(one):
         yield Text(safe(f"{one.request.source}{ARROW}{target}"))
+    if (base := _base(one)) is not None:
+        yield Text(safe(f"delta from {base}"))
     yield Text("; ".join(_times(one)))
     if one.progress is not None and not one.done:
         now = one.progress
@@ -87,9 +95,13 @@ def job_view(
         yield Text.assemble(("failed: ", "bold red"), safe(str(one.error.get("detail"))))
     said: set[str] = set()
     for report in reports:
-        yield from report_view(report, show_all, said)
-    if len(reports) > 1 and one.read_bytes is not None:
-        yield from together_view(reports, one.read_bytes)
+        if isinstance(report, DeltaReport):
+            yield from delta_view(report, show_all)
+        else:
+            yield from report_view(report, show_all, said)
+    converted = [report for report in reports if not isinstance(report, DeltaReport)]
+    if len(converted) > 1 and one.read_bytes is not None:
+        yield from together_view(converted, one.read_bytes)
 
 
 def _times(one: Conversion) -> Iterator[str]:

@@ -172,10 +172,10 @@ def test_a_signal_detaches_and_says_where_to_look(
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
         assert process.returncode == code
-        where = f"{server.url}/v1/conversions/{found[0].id}"
+        named = f"{found[0].id} --server {server.url}"
         assert said.splitlines()[-1] == (
-            f"detached; conversion {found[0].id} continues at the server. Look at it: GET {where}; stop it: POST "
-            f"{where}:cancel"
+            f"detached; conversion {found[0].id} continues at the server {server.url}. Look at it: reshard jobs show {named}; "
+            f"stop it: reshard jobs cancel {named}"
         )
         assert client.conversions.get(found[0].id).conversion.state == "queued"
 

@@ -80,6 +80,27 @@ def test_a_delta_by_a_stored_map(served: Live, capsys: pytest.CaptureFixture[str
     assert "1 tensor of 1 changed" in " ".join(shown.split())
 
 
+def test_it_is_among_the_jobs(served: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["delta", FULL, "data/run/2", "data/listed/weight_v000002", "--map", "to_hf"]
+    assert run([*words, "--server", served.url, "--quiet"]) == 0
+    assert run(["jobs", "list", "--server", served.url, "--json"]) == 0
+    (found,) = (
+        one
+        for one in json.loads(capsys.readouterr().out)["conversions"]
+        if one["request"]["target"] == words[3]
+    )
+    assert run(["jobs", "list", "--server", served.url]) == 0
+    assert f"{words[3]} (delta)" in " ".join(capsys.readouterr().out.split())
+    assert run(["jobs", "show", found["id"], "--server", served.url]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"data/run/2 → {words[3]} delta from {FULL} created" in shown
+    assert "1 tensor of 1 changed" in shown
+    assert run(["jobs", "show", found["id"], "--server", served.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"][0]["all_tensors"] == 1
+    assert run(["jobs", "retry", found["id"], "--server", served.url]) == 1
+    assert f"reshard jobs show {found['id']} says how it stands" in capsys.readouterr().err
+
+
 def test_applied(
     served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +157,7 @@ def test_in_place_is_of_this_host(
 ) -> None:
     assert run(["apply", FULL, DELTA, "--in-place", "--server", served.url]) == 2
     assert (
-        "error: --in-place is of this host, and --server lets a server do the work; leave one out"
+        "error: --in-place is of this host, but --server lets a server do the work; leave it out, or leave --server out"
         in capsys.readouterr().err
     )
     # The variable does not count then: the folder of this host is meant, and there is none.

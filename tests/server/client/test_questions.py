@@ -165,17 +165,28 @@ REFUSED = [
     (
         "plan data/cut data/new --hosts 2",
         2,
-        "--hosts is of this host, and --server lets a server do the work; leave one out",
+        "--hosts is of this host, but RESHARD_SERVER lets the server {url} do the work; leave it out, or let this host work (--server '')",
     ),
     (
         "verify data/cut --workers 2",
         2,
-        "--workers is of this host, and --server lets a server do the work; leave one out",
+        "--workers is of this host, but RESHARD_SERVER lets the server {url} do the work; leave it out, or let this host work (--server '')",
+    ),
+    (
+        "verify data/cut --workers 2 --server {url}",
+        2,
+        "--workers is of this host, but --server lets a server do the work; leave it out, or leave --server out",
     ),
     (
         "plan data/cut",
         2,
-        "DST is missing: give the folder of the new checkpoint, or name targets with --target LAYOUT=DST",
+        "a plan without DST is made on this host, but RESHARD_SERVER lets the server {url} do the work; give DST, or let this host work "
+        "(--server '')",
+    ),
+    (
+        "plan data/cut --server {url}",
+        2,
+        "a plan without DST is made on this host, but --server lets a server do the work; give DST, or leave --server out",
     ),
     (
         "plan data/cut data/run --mesh x=2",
@@ -196,7 +207,10 @@ REFUSED = [
 
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(("question", "code", "text"), REFUSED)
-def test_what_is_refused(capsys: Capture, question: str, code: int, text: str) -> None:
+def test_what_is_refused(
+    served: Live, capsys: Capture, question: str, code: int, text: str
+) -> None:
+    question, text = (each.replace("{url}", served.url) for each in (question, text))
     assert f"error: {text}" in said(capsys, question.split(), code)
 
 
