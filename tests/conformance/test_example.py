@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
+from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
@@ -16,6 +18,7 @@ from awscrt.checksums import crc32c
 import reshard
 from reshard.engine import task_stream
 from reshard.formats import registry
+from reshard.formats.format import Format
 from tests.conformance.conversions import converted
 from tests.conformance.forms import FORMS, Form
 from tests.conformance.independent import Read
@@ -32,6 +35,16 @@ ARRAYS = {
     "ünï": np.array(True),
     "none": np.zeros((0, 3), "complex64"),
 }
+
+
+def test_the_table_has_the_methods_of_the_protocol() -> None:
+    table = re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    methods = {
+        name: ", ".join([*signature(method).parameters][1:])
+        for name, method in vars(Format).items()
+        if isfunction(method) and not name.startswith("_")
+    }
+    assert dict(table) == methods
 
 
 @pytest.fixture

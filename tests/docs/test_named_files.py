@@ -48,8 +48,8 @@ def test_every_room_is_on_the_map(package: str) -> None:
     assert {room for room in rooms if f"`{room}/`" not in text.partition("## Habits")[0]} == set()
 
 
-def test_files_that_decisions_name_exist() -> None:
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+def test_files_that_pages_name_exist() -> None:
+    pages = sorted((ROOT / "docs").rglob("*.md"))
     named = {(page.name, name) for page in pages for name in FILE.findall(page.read_text("utf-8"))}
     assert len(named) > 15
     assert sorted((page, name) for page, name in named if not _exists(name)) == []

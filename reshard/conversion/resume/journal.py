@@ -163,12 +163,18 @@ def missing_in_bucket(journaled: Journaled, root: Location) -> set[ChunkKey]:
     bad = {
         place.file
         for chunk in journaled()
-        for place, version in zip(chunk.places, _versions(chunk), strict=True)
-        if chunk.stored_bytes is None
-        or not is_stored(FileRange(place.file, place.offset, chunk.stored_bytes, version))
+        for number, place in enumerate(chunk.places)
+        if not _is_there(chunk, number, is_stored)
     }
     return {chunk.key for chunk in journaled() if any(place.file in bad for place in chunk.places)}
 
 
-def _versions(chunk: JournaledChunk) -> tuple[str, ...]:
-    return chunk.stored.versions or ("",) * len(chunk.places)
+def _is_there(chunk: JournaledChunk, number: int, is_stored: Callable[[FileRange], bool]) -> bool:
+    """Whether a chunk is stored at one of its places, as it was put."""
+    versions = chunk.stored.versions
+    # Against a changed record: one of another number of versions is not of this plan.
+    if chunk.stored_bytes is None or len(versions) not in (0, len(chunk.places)):
+        return False
+    place = chunk.places[number]
+    version = versions[number] if versions else ""
+    return is_stored(FileRange(place.file, place.offset, chunk.stored_bytes, version))

@@ -25,7 +25,9 @@ the slices.json at the top of a checkpoint, describes that conversion for ``veri
 the source's tree (SHA-256, 32 hex digits, of a line ``"name" [shape] dtype is_key`` for each tensor, sorted by
 name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and ``cast`` the rules as written, and
 ``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
-only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. Names are the keys below the item joined with ``/``; lines are sorted by name, so that
+only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. ``by``, in place of
+origins, is the content of the map that made the tensors, with the sizes that were given and whether it was reversed; only a file with it has
+version 2, which earlier programs refuse. Names are the keys below the item joined with ``/``; lines are sorted by name, so that
 equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
 
 ``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. Readers take metadata from
