@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -95,7 +94,9 @@ class Value(Struct, frozen=True):
 
 
 def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(found)[:100], known, n=1)
+    from difflib import get_close_matches  # only an error needs it
+
+    near = get_close_matches(str(found)[:100], known, n=1)
     hint = f"did you mean {near[0]!r}? known" if near else "known"
     return f"unknown {kind} {_brief(found)}; {hint}: {', '.join(known)}"
 

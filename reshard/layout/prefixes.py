@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from itertools import islice
 
 from reshard.errors import LayoutError
@@ -105,6 +104,8 @@ def _near(pattern: Search, names: Sequence[str]) -> str:
     some = names[:: 1 + len(names) // _COMPARED]
     parts = {part: None for name in some for part in (*name.split("/"), *_folders(name))}
     begin, wanted, end = text.groups()
+    from difflib import get_close_matches  # only an error needs it
+
     found = get_close_matches(wanted[:100], list(islice(parts, _COMPARED)), n=1, cutoff=0.75)
     if not found:
         return ""
