@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
 from reshard.arguments import (
     DeltaChecksum,
     DeltaEncoding,
-    bytes_of,
-    check_choice,
     check_positive,
     path_of,
     takes_options,
@@ -90,16 +88,13 @@ def delta(
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
+    from reshard.deltas.declared_options import OPTIONS
     from reshard.deltas.delta_request import DeltaRequest
     from reshard.deltas.make_delta import make_delta
-    from reshard.deltas.version_files import FILE_BYTES
     from reshard.formats.choose import choose_checkpoint
 
-    check_choice("encoding", encoding, get_args(DeltaEncoding))
-    check_choice("checksum", checksum, get_args(DeltaChecksum))
-    most = bytes_of("file_bytes", file_bytes)
-    most = FILE_BYTES if most is None else most
-    check_positive("file_bytes", most, "bytes of payloads in one file, such as 1GiB")
+    written = {"encoding": encoding, "checksum": checksum, "file_bytes": file_bytes}
+    form = {name: OPTIONS[name].parse(name, value) for name, value in written.items()}
     _check_version(base_version)
     limits = limits_of(max_memory, workers, old, new, target)
     rules: dict[str, Any] = {"select": select, "drop": drop, "rename": rename, "cast": cast}
@@ -112,11 +107,9 @@ def delta(
         path_of("target", target),
         options.given_map,
         options.changes,
-        encoding,
-        checksum,
-        base_version,
-        most,
-        again,
+        base_version=base_version,
+        again=again,
+        **form,
     )
     return make_delta(request, limits, progress, before_publish)
 

@@ -34,9 +34,9 @@ _OF_EACH = ("layout", "mesh", "target")
 """The options of which ``targets_of`` makes the targets; the other options apply to all targets."""
 
 
-def declared(argument: str) -> Any:
+def declared(argument: str, among: Mapping[str, Option] = OPTIONS) -> Any:
     """The option of an argument, for an annotation."""
-    option = OPTIONS[argument]
+    option = among[argument]
     return typer.Option(
         *_names_of(argument, option),
         parser=size if option.kind == "size" else None,

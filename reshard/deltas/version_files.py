@@ -13,9 +13,6 @@ from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_he
 from reshard.storage.local.spool import Spool
 from reshard.storage.location import Location
 
-FILE_BYTES = 1_000_000_000
-"""Most bytes of payloads in one file: receivers read each file whole into memory."""
-
 
 class PayloadFile(Struct, frozen=True):
     """A file of a delta."""

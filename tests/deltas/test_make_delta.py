@@ -249,7 +249,7 @@ def test_a_tensor_whose_positions_would_wrap_is_refused(tmp_path: Path) -> None:
         ({"checksum": "md5"}, "checksum is 'md5'; expected one of 'xxh3-128', 'blake3', 'adler32'"),
         ({"base_version": 7}, "the base of the version 000007 should be an earlier one, from 0, but is 7; give another base version, or name the target by a later version"),
         ({"base_version": "6"}, "base_version is '6'; expected the number of a version, from 0; leave it out for the default"),
-        ({"file_bytes": 0}, "file_bytes is 0; expected a whole number of at least 1 (bytes of payloads in one file, such as 1GiB), or leave it out for the default"),
+        ({"file_bytes": 0}, "file_bytes is 0; expected a whole number of at least 1 (bytes, such as 1GiB), or leave it out for the default"),
     ],
 )  # fmt: skip
 def test_arguments_that_make_no_sense(tmp_path: Path, options: dict, text: str) -> None:

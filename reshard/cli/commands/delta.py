@@ -19,13 +19,13 @@ from reshard.cli.options import (
     casts,
     examples,
     renames,
-    size,
     sizes,
     source_of,
     unlisted_option,
 )
 from reshard.cli.server_options import DeltaServer, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import check_words, declared
+from reshard.deltas.declared_options import OPTIONS
 from reshard.options import CHANGES
 
 EXAMPLES = examples(
@@ -73,30 +73,6 @@ Layout = Annotated[
         rich_help_panel=CHANGES,
     ),
 ]
-Encoding = Annotated[
-    reshard.DeltaEncoding,
-    typer.Option(
-        metavar="xor|overwrite|xor-shuffled",
-        help="What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes, or "
-        "the XOR with the bytes of 16-bit elements in another order, which is the smallest, and which only reshard reads.",
-    ),
-]
-Checksum = Annotated[
-    reshard.DeltaChecksum,
-    typer.Option(
-        metavar="xxh3-128|blake3|adler32",
-        help="The checksum of each tensor. Only blake3 finds what somebody changed on purpose.",
-    ),
-]
-FileBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--file-bytes",
-        parser=size,
-        metavar="SIZE",
-        help="Most bytes of payloads in one file; receivers read each file whole. Default: 1GB.",
-    ),
-]
 Rules = list[str] | None
 
 
@@ -116,9 +92,9 @@ def delta(
     size: Annotated[Rules, declared("sizes")] = None,
     reverse: Annotated[bool, declared("reverse")] = False,
     base_version: BaseVersion = None,
-    encoding: Encoding = "xor",
-    checksum: Checksum = "xxh3-128",
-    file_bytes: FileBytes = None,
+    encoding: Annotated[reshard.DeltaEncoding, declared("encoding", OPTIONS)] = "xor",
+    checksum: Annotated[reshard.DeltaChecksum, declared("checksum", OPTIONS)] = "xxh3-128",
+    file_bytes: Annotated[int | None, declared("file_bytes", OPTIONS)] = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     server: DeltaServer = None,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from reshard import DeltaChecksum, DeltaEncoding
+from reshard.surface.options import OF_DELTAS
 from reshard_server.schemas.base import (
     CheckpointChoice,
     Flag,
@@ -41,18 +42,9 @@ Deltas = Annotated[
 class DeltaForm(RequestDocument):
     """How the payloads of a delta are written."""
 
-    encoding: DeltaEncoding = Field(
-        "xor",
-        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes; xor-shuffled is "
-        "smaller still, and only reshard reads it.",
-    )
-    checksum: DeltaChecksum = Field(
-        "xxh3-128",
-        description="Of each tensor. Only blake3 finds what somebody changed on purpose.",
-    )
-    file_bytes: Size | None = Field(
-        None, description="Most bytes of payloads in one file; 1 GB by default."
-    )
+    encoding: DeltaEncoding = Field("xor", description=OF_DELTAS["encoding"].description)
+    checksum: DeltaChecksum = Field("xxh3-128", description=OF_DELTAS["checksum"].description)
+    file_bytes: Size | None = Field(None, description=OF_DELTAS["file_bytes"].description)
 
 
 class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions):

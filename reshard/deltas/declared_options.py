@@ -1,0 +1,41 @@
+"""The options of a delta that say how its payloads are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from reshard.arguments import DeltaChecksum, DeltaEncoding
+from reshard.options import OUTPUT, Option
+
+OPTIONS: Mapping[str, Option] = {
+    "encoding": Option(
+        kind="choice",
+        group=OUTPUT,
+        choices=get_args(DeltaEncoding),
+        metavar="|".join(get_args(DeltaEncoding)),
+        help=(
+            "What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes, or "
+            "the XOR with the bytes of 16-bit elements in another order, which is the smallest, and which only reshard reads."
+        ),
+        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes; xor-shuffled is "
+        "smaller still, and only reshard reads it.",
+    ),
+    "checksum": Option(
+        kind="choice",
+        group=OUTPUT,
+        choices=get_args(DeltaChecksum),
+        metavar="|".join(get_args(DeltaChecksum)),
+        help="The checksum of each tensor. Only blake3 finds what somebody changed on purpose.",
+        description="Of each tensor. Only blake3 finds what somebody changed on purpose.",
+    ),
+    "file_bytes": Option(
+        kind="size",
+        group=OUTPUT,
+        example="1GiB",
+        default_bytes=1_000_000_000,  # receivers read each file whole into memory
+        metavar="SIZE",
+        help="Most bytes of payloads in one file; receivers read each file whole. Default: 1GB.",
+        description="Most bytes of payloads in one file; 1 GB by default.",
+    ),
+}

@@ -1,0 +1,32 @@
+"""How a delta is written is declared once: the command, the function and the request have these options, with one default."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_args
+
+import pytest
+from reshard_server.schemas.delta import DeltaForm
+
+import reshard
+from reshard.cli.commands.delta import delta
+from reshard.deltas.declared_options import OPTIONS
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_surface_has_it(name: str) -> None:
+    of_function = inspect.signature(reshard.delta).parameters[name].default
+    assert inspect.signature(delta).parameters[name].default == of_function
+    assert DeltaForm.model_fields[name].default == of_function
+    assert DeltaForm.model_fields[name].description == OPTIONS[name].description
+
+
+def test_the_request_has_no_others() -> None:
+    assert DeltaForm.model_fields.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("encoding", reshard.DeltaEncoding), ("checksum", reshard.DeltaChecksum)]
+)
+def test_the_help_has_the_words(name: str, words: object) -> None:
+    assert OPTIONS[name].metavar == "|".join(get_args(words))
