@@ -2,146 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from reshard.conversion.resume.journal import read_results, record_of
-from reshard.engine.books import Books, DoneUnits, TargetRun
-from reshard.engine.output import TargetOutput
-from reshard.engine.run import run_batches
-from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import PlanError
-from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
 from reshard.geometry.view import View
-from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Request, make_multi_plan
-from reshard.planning.tensor_plan import Fill, Side
-from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, tensor
-from tests.equal import assert_same
-
-MIB = 1 << 20
-ENCODINGS = pytest.mark.parametrize("encoding", [RAW_CRC, ZSTD_CRC], ids=["in pieces", "assembled"])
+from tests.engine.pieces import ENCODINGS, MIB, Conversion, moved
+from tests.engine.stores import RAW, RAW_CRC, ZSTD_CRC
 
 pytestmark = pytest.mark.usefixtures("dirty_buffers")
-
-
-@dataclass
-class Conversion:
-    """Sources on disk, the pieces of targets, and what plain numpy makes of them."""
-
-    root: Path
-    encoding: Encoding
-
-    def __post_init__(self) -> None:
-        self.stores = [Store(self.root / f"source{n}") for n in range(2)]
-        self.requests: list[Request] = []
-        self.expected: dict[str, np.ndarray] = {}
-        self.targets: dict[str, TensorSpec] = {}
-
-    def source(
-        self, name: str, shape: Sequence[int], chunk: Sequence[int], checkpoint: int = 0
-    ) -> np.ndarray:
-        """A source of numbers that all differ."""
-        spec = tensor(name, shape, chunk)
-        seed = len(self.stores[checkpoint].tensors) + 100 * checkpoint
-        values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-        self.stores[checkpoint].add(spec, values, ZSTD, recorded=True)
-        return values
-
-    def target(self, name: str, values: np.ndarray, chunk: Sequence[int]) -> TensorSpec:
-        """A target that must have these values."""
-        self.expected[name] = values
-        self.targets[name] = tensor(name, values.shape, chunk)
-        return self.targets[name]
-
-    def piece(self, piece: Piece, tiles: Sequence[int] | None = None) -> None:
-        """One more piece of a target; ``tiles``: the shape of the tiles of the target that units must not cut."""
-        target = self.targets[piece.target]
-        grid = None if tiles is None else Grid.regular(target.shape, tiles)
-        side = Side(target, str(self.encoding), self.encoding.compressor == "none", 1 << 16)
-        if piece.fill is not None:
-            spec = TensorSpec("", piece.shape, "float32", Grid.whole(piece.shape), piece.shape)
-            source = Side(spec, "raw", True, 0)
-        else:
-            spec = self.stores[piece.checkpoint].tensors[piece.source].spec
-            source = Side(spec, "zstd:1", False, 1 << 16)
-        self.requests.append(Request(piece, source, side, tiles=grid))
-
-    def plan(self, memory: int = 64 * MIB) -> MultiPlan:
-        return make_multi_plan([self.requests], memory, 2)
-
-    def run(self, plan: MultiPlan, journal: Path, *, dies_after: int = 0) -> list[TensorResult]:
-        """Does what the journal does not have; it dies after so many records."""
-        folder, encodings = Folder(), dict.fromkeys(self.targets, self.encoding)
-        output = TargetOutput(folder, encodings, str(self.root / "t"))
-        (alone,) = plan.plans
-        books, done = Books(alone, output), DoneUnits(alone)
-        lines = journal.read_bytes().splitlines() if journal.exists() else []
-        for result in read_results(lines, alone):
-            books.take(result)
-            done.add(result.tensor, result.unit)
-        count = 0
-
-        def record(results) -> None:
-            nonlocal count
-            with journal.open("a") as file:
-                file.write(record_of(results) + "\n")
-            count += 1
-            if count == dies_after:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        target = TargetRun(output, books, done, record)
-        batches = task_batches(plan, self.stores, [target])
-        one_by_one = ((task,) for batch in batches for task in batch)
-        self.read_bytes = run_batches(one_by_one, [target], alone.max_memory, 1)
-        return books.results()
-
-    def killed_and_resumed(self, plan: MultiPlan) -> list[TensorResult]:
-        """Killed after its first record, and again after one more, by SIGKILL; the third run ends."""
-        journal = self.root / "journal"
-        context = multiprocessing.get_context("spawn")
-        for _ in range(2):
-            child = context.Process(target=self.run, args=(plan, journal), kwargs={"dies_after": 1})
-            child.start()
-            child.join(60)
-            assert child.exitcode == -signal.SIGKILL
-        assert len(journal.read_bytes().splitlines()) == 2
-        return self.run(plan, journal)
-
-    def check(self, plan: MultiPlan, results: Sequence[TensorResult]) -> None:
-        """Every target has every bit, and its digest is the one of its bytes."""
-        for tensor_plan, result in zip(plan.plans[0].tensors, results, strict=True):
-            name = tensor_plan.name
-            found = Folder().read(self.root / "t", self.targets[name], self.encoding)
-            assert_same(found, self.expected[name])
-            assert result.target_digest == digest_of(found.tobytes())
-
-
-def moved(
-    source: str,
-    source_box: Box,
-    target: str,
-    target_box: Box,
-    order: Sequence[int] | None = None,
-    **more,
-) -> Piece:
-    order = tuple(range(source_box.rank)) if order is None else tuple(order)
-    return Piece(source, source_box, target, target_box, order, "float32", "float32", **more)
 
 
 @ENCODINGS
@@ -254,73 +128,6 @@ def test_a_piece_outside_of_its_target_is_refused(tmp_path):
         PlanError, match=r"from 'a' in \[6:10, 0:4\], which reaches outside of it: give"
     ):
         made.plan()
-
-
-def unit_boxes(fill: Fill) -> list[Box]:
-    """The boxes of the target that the units of a fill are."""
-    if fill.is_joint:
-        return [box.shift(fill.box.start) for box in fill.units.boxes()]
-    return [box for unit in fill.units.boxes() for box, _ in fill.piece.target_boxes(unit)]
-
-
-def assert_follows(fill: Fill, tiles: Sequence[int]) -> None:
-    """Every unit ends where tiles do, or where its piece does."""
-    spec = fill.target.spec
-    edges = Grid.regular(spec.shape, tiles).cuts
-    for box in unit_boxes(fill):
-        for dim, cuts in enumerate(edges):
-            ends = {*cuts, fill.box.start[dim], fill.box.stop[dim]}
-            assert {box.start[dim], box.stop[dim]} <= ends, (box, cuts)
-
-
-@ENCODINGS
-@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
-@pytest.mark.parametrize(
-    ("source_chunk", "tiles"),
-    [((8, 1024), (64, 256)), ((96, 256), (64, 256)), ((64, 64), (100, 1024)), ((64, 64), (512, 1024))],
-    ids=["rows", "across", "beside", "whole"],
-)  # fmt: skip
-def test_units_follow_tiles_of_the_target(encoding, turned, source_chunk, tiles, tmp_path):
-    """Chunks of source and target end where no tile does, and memory is short: no unit has a part of a tile."""
-    made = Conversion(tmp_path, encoding)
-    values = made.source("w", (1024, 512) if turned else (512, 1024), source_chunk)
-    made.target("t", np.ascontiguousarray(values.T if turned else values), (32, 256))
-    order = (1, 0) if turned else (0, 1)
-    made.piece(moved("w", Box.full(values.shape), "t", Box.full((512, 1024)), order), tiles)
-    plan = made.plan(16 * MIB)
-    (fill,) = plan.plans[0].tensors[0].fills
-    assert_follows(fill, tiles)
-    assert fill.units.count > 1 or source_chunk == (64, 64)
-    if source_chunk == (8, 1024) and not turned:
-        assert plan.amplification == 1.0
-    made.check(plan, made.run(plan, tmp_path / "journal"))
-
-
-@ENCODINGS
-def test_units_of_many_pieces_follow_tiles(encoding, tmp_path):
-    """Two sources are joined within a tile; units end with tiles, or where the sources meet."""
-    made = Conversion(tmp_path, encoding)
-    a, b = made.source("a", (300, 1024), (32, 512)), made.source("b", (340, 1024), (84, 1024))
-    made.target("t", np.concatenate([a, b]), (32, 1024))
-    made.piece(moved("a", Box.full(a.shape), "t", Box((0, 0), (300, 1024))), (128, 1024))
-    made.piece(moved("b", Box.full(b.shape), "t", Box((300, 0), (640, 1024))), (128, 1024))
-    plan = made.plan(16 * MIB)
-    for fill in plan.plans[0].tensors[0].fills:
-        assert fill.units.count > 1 or fill.is_joint
-        assert_follows(fill, (128, 1024))
-    made.check(plan, made.run(plan, tmp_path / "journal"))
-
-
-def test_tiles_of_chunks_cost_nothing(tmp_path):
-    """Where chunks end with tiles, as much is decoded and as much is written as without tiles."""
-    made = Conversion(tmp_path, ZSTD_CRC)
-    made.source("w", (512, 1024), (64, 1024))
-    made.target("t", np.zeros((512, 1024), np.float32), (128, 1024))
-    made.piece(moved("w", Box.full((512, 1024)), "t", Box.full((512, 1024))))
-    without = made.plan(16 * MIB)
-    made.requests.clear()
-    made.piece(moved("w", Box.full((512, 1024)), "t", Box.full((512, 1024))), (128, 1024))
-    assert made.plan(16 * MIB) == without
 
 
 @ENCODINGS

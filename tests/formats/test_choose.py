@@ -16,8 +16,6 @@ from orbax.checkpoint import v1
 import reshard
 from reshard.cli.app import run as command
 from reshard.errors import (
-    FormatError,
-    IncompleteCheckpointError,
     NotACheckpointError,
     PlanError,
     ReshardError,
@@ -25,40 +23,16 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.storage.local.transaction import LocalTransaction
-from tests.orbax_trees import put, save_standard
+from tests.formats.training_runs import save_runs, weights
+from tests.orbax_trees import put
 
 Capture = pytest.CaptureFixture[str]
 
 
-def weights(scale: float = 1.0) -> dict[str, Any]:
-    return {"w": put(np.arange(64, dtype=np.float32).reshape(8, 8) * scale, "data", "model")}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs by CheckpointManager and by v1's Checkpointer, with every way of naming steps."""
     root = tmp_path_factory.mktemp("runs")
-    options = ocp.CheckpointManagerOptions
-    for name, how in {
-        "plain": options(),
-        "padded": options(step_format_fixed_length=8),
-        "prefixed": options(step_prefix="ckpt"),
-        "both": options(step_prefix="my_ckpt", step_format_fixed_length=4),
-    }.items():
-        with ocp.CheckpointManager(root / name, options=how) as manager:
-            for step in (1, 2, 10):
-                manager.save(step, args=ocp.args.StandardSave(weights(step)))
-    with ocp.CheckpointManager(root / "items") as manager:
-        args = ocp.args.Composite(
-            model=ocp.args.StandardSave(weights(5)),
-            ema=ocp.args.PyTreeSave({"w": weights(6)["w"], "key": jax.random.key(7)}),
-            data=ocp.args.JsonSave({"epoch": 2}),
-        )
-        manager.save(5, args=args, custom_metadata={"seed": 1}, metrics={"loss": 0.5})
-    with v1.training.Checkpointer(root / "v1") as checkpointer:
-        for step in (0, 3):
-            checkpointer.save(step, weights(step))
-    v1.save_checkpointables(root / "v1-items", {"model": weights(8), "ema": weights(9)})
+    save_runs(root)
     return root
 
 
@@ -166,76 +140,6 @@ def test_refusals(
         with pytest.raises(error) as caught:
             function(path, **which)
         assert text.format(run=path) in str(caught.value)
-
-
-def test_a_step_that_was_never_committed(tmp_path: Path) -> None:
-    save_standard(tmp_path / "1", weights())
-    (tmp_path / "2.orbax-checkpoint-tmp-77").mkdir()
-    (tmp_path / "3").mkdir()
-    for step, folder in ((2, "2.orbax-checkpoint-tmp-77"), (3, "3")):
-        with pytest.raises(IncompleteCheckpointError) as caught:
-            reshard.inspect(tmp_path, step=step)
-        assert (
-            f"step {step} of {tmp_path} was never committed: {folder!r} contains a save that was not "
-            "finished; choose one of step 1"
-        ) in str(caught.value)
-    assert reshard.inspect(tmp_path, step="latest").uri == f"{tmp_path}/1"
-
-
-def test_a_run_without_steps(tmp_path: Path) -> None:
-    (tmp_path / "2.orbax-checkpoint-tmp-77").mkdir()
-    with pytest.raises(
-        NotACheckpointError, match="contains no committed step; expected the folder"
-    ):
-        reshard.inspect(tmp_path, step="latest")
-    with pytest.raises(IncompleteCheckpointError, match="no other step is there"):
-        reshard.inspect(tmp_path, step=2)
-
-
-def test_many_steps_are_listed_in_short(tmp_path: Path) -> None:
-    first = save_standard(tmp_path / "0", weights())
-    for step in range(1, 30):
-        (tmp_path / str(step)).mkdir()
-        (tmp_path / str(step) / "_METADATA").write_bytes((first / "_METADATA").read_bytes())
-    with pytest.raises(
-        NotACheckpointError, match="30 steps: 0, 1, 2, 3, 4, …, 25, 26, 27, 28, 29; "
-    ):
-        reshard.inspect(tmp_path)
-
-
-def test_folders_of_several_series_are_no_run(tmp_path: Path) -> None:
-    for name in ("model_7", "ema_7", "ema_8"):
-        save_standard(tmp_path / name, weights())
-    assert reshard.steps(tmp_path) == {}
-    with pytest.raises(
-        NotACheckpointError, match="is not a checkpoint of a known format"
-    ) as caught:
-        reshard.inspect(tmp_path)
-    assert "run" not in str(caught.value).replace(str(tmp_path), "")
-    with pytest.raises(NotACheckpointError, match="contains no committed step"):
-        reshard.inspect(tmp_path, step=7)
-    save_standard(tmp_path / "7", weights())
-    assert reshard.inspect(tmp_path, step=7).uri == f"{tmp_path}/7"
-
-
-def test_two_folders_for_one_step(tmp_path: Path) -> None:
-    for name in ("7", "007"):
-        save_standard(tmp_path / name, weights())
-    with pytest.raises(
-        NotACheckpointError, match="has 2 folders for step 7: 007, 7; give the path"
-    ):
-        reshard.inspect(tmp_path, step="latest")
-
-
-def test_an_item_that_leads_out_is_refused(tmp_path: Path) -> None:
-    save_standard(tmp_path / "secret", weights())
-    v1.save_checkpointables(tmp_path / "c", {"model": weights(1), "ema": weights(2)})
-    (tmp_path / "c" / "other").symlink_to(tmp_path / "secret")
-    with pytest.raises(FormatError, match="to a place outside of"):
-        reshard.inspect(tmp_path / "c", item="other")
-    (tmp_path / "9").symlink_to(tmp_path / "secret")
-    with pytest.raises(NotACheckpointError, match="contains no committed step"):
-        reshard.inspect(tmp_path, step=9)
 
 
 @pytest.mark.parametrize("ocdbt", [False, True])

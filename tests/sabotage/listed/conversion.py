@@ -154,7 +154,7 @@ SABOTAGES = (
         "        if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
         "        if False:",
         (
-            "tests/public/parts/test_parts.py::test_a_part_that_records_units_of_another_is_not_committed",
+            "tests/public/parts/test_commit.py::test_a_part_that_records_units_of_another_is_not_committed",
         ),
     ),
     Sabotage(
@@ -164,7 +164,7 @@ SABOTAGES = (
         "        if done < len(own) or not _is_sealed(parts[part], part):",
         "        if done < len(own):",
         (
-            "tests/public/parts/test_parts.py::test_a_part_that_does_not_say_that_it_is_durable_is_not_committed",
+            "tests/public/parts/test_commit.py::test_a_part_that_does_not_say_that_it_is_durable_is_not_committed",
         ),
     ),
 )

@@ -51,7 +51,7 @@ SABOTAGES = (
         "reshard/maps/mapped_checkpoint.py",
         "    return (pair for pair in pairs if known[pair[0]] != known[pair[1]])",
         "    return iter(())",
-        ("tests/public/convert/test_by_map.py::test_tied_tensors_must_be_equal",),
+        ("tests/public/convert/by_map/test_by_map.py::test_tied_tensors_must_be_equal",),
     ),
     Sabotage(
         "map-arithmetic-twice",
@@ -59,7 +59,7 @@ SABOTAGES = (
         "reshard/engine/cast.py",
         "    wide = np.float64 if slab.dtype == np.float64 else np.float32",
         "    wide = np.float64",
-        ("tests/public/convert/test_by_map.py::test_every_form_of_a_target",),
+        ("tests/public/convert/by_map/test_by_map.py::test_every_form_of_a_target",),
     ),
     Sabotage(
         "map-other-mesh",

@@ -107,7 +107,7 @@ SABOTAGES = (
         "reshard/storage/buckets/target/transaction.py",
         "    def check(self) -> None:\n        self._lease.check()\n",
         "    def check(self) -> None:\n",
-        ("tests/storage/buckets/target/test_transaction.py::test_it_removes_nothing[s3_bucket]",),
+        ("tests/storage/buckets/target/test_lost_target.py::test_it_removes_nothing[s3_bucket]",),
     ),
     Sabotage(
         "live-lease-taken",

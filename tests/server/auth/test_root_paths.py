@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from reshard_server.auth import local_root
 from reshard_server.auth.local_root import Lookup, best_lookup, lookup_by_kernel, lookup_by_walk
 from reshard_server.auth.path_rules import may_be_named, parts
 from reshard_server.auth.root_paths import Roots
-from reshard_server.auth.tokens import ANYONE, Caller
+from reshard_server.auth.tokens import ANYONE
 from reshard_server.errors.problems import ProblemError
 from reshard_server.load_settings import load_settings
 
@@ -23,51 +22,7 @@ from reshard.errors import ReshardError
 from reshard.formats import registry
 from reshard.storage.location import locate
 from tests.prefix_format import PREFIX, write_prefix
-
-ANN = Caller("ann", frozenset({"read", "convert"}), frozenset({"data"}), frozenset({"data"}))
-EVE = Caller("eve", frozenset({"read", "convert"}), frozenset({"data", "gone"}), frozenset())
-LOOKUPS = [lookup_by_kernel, lookup_by_walk]
-
-
-def build(folder: Path) -> Path:
-    """A root with links of every kind, and secrets beside and above it."""
-    root = folder / "data"
-    (root / "run" / "1000" / "d").mkdir(parents=True)
-    (root / "run" / "file").write_text("x")
-    (folder / "secret").mkdir()
-    (folder / "secret" / "key").write_text("secret")
-    (folder / "database").mkdir()
-    for name, leads in LINKS.items():
-        (root / name).symlink_to(leads.format(root=root, folder=folder))
-    (root / "run" / "up").symlink_to("..")
-    (root / "run" / "out").symlink_to("../../secret")
-    return root
-
-
-LINKS = {
-    "latest": "run/1000",
-    "to_latest": "latest",
-    "slash": "run/",
-    "dots": "run/./1000/../1000",
-    "odd": "run//1000",
-    "outside": "../secret",
-    "sibling": "../database",
-    "round": "../data/run",
-    "absolute": "{folder}/secret",
-    "inside_absolute": "{root}/run",
-    "etc": "/etc",
-    "proc": "/proc/self/root",
-    "through": "outside/key",
-    "circle": "circle",
-    "pair_a": "pair_b",
-    "pair_b": "pair_a",
-    "dangling": "nothing",
-    "dangling_out": "../nothing",
-    "to_file": "run/file",
-    "through_file": "run/file/..",
-    "file_slash": "run/file/",
-    "itself": ".",
-}
+from tests.server.auth.links import ANN, EVE, LINKS, LOOKUPS, build, refused, roots_of
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +35,6 @@ def roots(request: pytest.FixtureRequest, root: Path) -> Roots:
     return roots_of(
         {"data": root, "hidden": root.parent / "secret", "gone": root / "not"}, request.param
     )
-
-
-def roots_of(folders: dict[str, Path], lookup: Lookup) -> Roots:
-    return Roots.of({name: locate(folder) for name, folder in folders.items()}, lookup)
-
-
-def refused(call: Callable[..., object], *args: object, **more: object) -> ProblemError:
-    with pytest.raises(ProblemError) as raised:
-        call(*args, **more)
-    return raised.value
 
 
 @pytest.mark.parametrize(
@@ -214,58 +159,6 @@ def test_a_targets_own_name_is_not_followed(roots: Roots, root: Path) -> None:
     for text in ("data/outside/new", "data/dangling/new", "data/etc/new", "data/run/file/a/new"):
         assert refused(roots.writable, ANN, text).kind.status == 404
         assert refused(roots.recheck, text, target=True).kind.status == 404
-
-
-STAGING = "has the name of a folder for unfinished output (.NAME.reshard-partial)"
-HELD = "is in the folder for hard links to sources (.reshard-held)"
-REMOVED = "is in a folder that the server is removing (.reshard-removed-…)"
-RESERVED = [
-    (".out.reshard-partial", STAGING), (".reshard-partial", STAGING), (".out.reshard-partial/checkpoint", STAGING), ("a/..reshard-partial/b", STAGING),
-    (".reshard-held", HELD), (".reshard-held/12", HELD), ("run/.reshard-held/12/d", HELD),
-    (".reshard-removed-12", REMOVED), ("run/.reshard-removed-12/d", REMOVED),
-]  # fmt: skip
-
-
-@pytest.fixture(params=LOOKUPS)
-def of_own(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Roots, Path]:
-    """Roots that no other test uses, and the folder of ``data``."""
-    root = build(tmp_path)
-    return roots_of({"data": root, "hidden": root}, request.param), root
-
-
-@pytest.mark.parametrize(("name", "why"), RESERVED)
-def test_folders_of_our_own_are_no_targets(of_own: tuple[Roots, Path], name: str, why: str) -> None:
-    roots, root = of_own
-    (root / name).mkdir(parents=True)
-    for problem, remedy in (
-        (refused(roots.writable, ANN, f"data/{name}"), "choose another target"),
-        (refused(roots.recheck, f"data/{name}", target=True), "choose another target"),
-        (refused(roots.changeable, ANN, f"data/{name}"), "choose another checkpoint"),
-    ):
-        assert (problem.kind.status, problem.remedy) == (422, remedy)
-        assert problem.detail == f"'data/{name}' {why}; {remedy}"
-    assert roots.existing(ANN, f"data/{name}") == locate(root / name)  # it may be read
-    for text in (f"hidden/{name}", f"unknown/{name}"):
-        assert refused(roots.writable, ANN, text).kind.status == 404
-
-
-@pytest.mark.parametrize(("name", "why"), RESERVED)
-def test_no_link_leads_into_them(of_own: tuple[Roots, Path], name: str, why: str) -> None:
-    roots, root = of_own
-    (root / name).mkdir(parents=True)
-    (root / "plain").symlink_to(name)
-    for problem in (
-        refused(roots.writable, ANN, "data/plain/new"),
-        refused(roots.recheck, "data/plain/new", target=True),
-        refused(roots.changeable, ANN, "data/plain"),
-    ):
-        assert problem.kind.status == 422 and why in problem.detail
-
-
-@pytest.mark.parametrize("name", ["x.reshard-partial", "reshard-held", ".reshard-held-2", ".reshard-remove"])  # fmt: skip
-def test_names_that_are_only_like_them(of_own: tuple[Roots, Path], name: str) -> None:
-    roots, root = of_own
-    assert roots.writable(ANN, f"data/{name}") == locate(root / name)
 
 
 def test_folders_that_are_listed(roots: Roots, root: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reshard.storage.buckets.store import BucketStore
 from tests.emulators.buckets import Bucket
 
 
@@ -14,6 +15,11 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
     """An empty bucket on each server in turn."""
     found: Bucket = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> BucketStore:
+    return BucketStore(bucket.scheme, bucket.name)
 
 
 @pytest.fixture

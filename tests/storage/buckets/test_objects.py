@@ -18,11 +18,6 @@ from tests.emulators.faults import BreakUpload, Disconnect, Flip, Refuse
 PART = 5 << 20
 
 
-@pytest.fixture
-def store(bucket: Bucket) -> BucketStore:
-    return BucketStore(bucket.scheme, bucket.name)
-
-
 def read(store: BucketStore, path: str) -> bytes:
     return store.open(path).read(0, 1 << 30)
 

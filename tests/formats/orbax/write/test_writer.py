@@ -12,29 +12,18 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
-from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.contents import Encoding
-from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.file_map import plan_files
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.storage.location import locate
-from tests.formats.orbax.write.markers import write_markers
+from tests.formats.orbax.write.reading import READERS, assert_same
 from tests.orbax_warnings import warnings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
-READERS = {
-    "standard": lambda path, target=None: ocp.StandardCheckpointer().restore(path, target),
-    "pytree": lambda path: ocp.PyTreeCheckpointer().restore(path),
-    "v1": lambda path, target=None: v1.load(path, target) if target else v1.load(path),
-}
 KEY = {
     "value_metadata": {"value_type": "jax.Array", "skip_deserialize": False, "write_shape": [9]},
     "ext_metadata": {"random_key_impl": "threefry2x32"},
@@ -51,12 +40,6 @@ def mesh_of(shape, *axes):
 
 def key_data(*shape):
     return np.asarray(jax.random.key_data(jax.random.split(jax.random.key(7), shape)))
-
-
-def assert_same(found, wanted):
-    assert found.dtype == wanted.dtype
-    assert found.shape == wanted.shape
-    assert np.asarray(found).tobytes() == wanted.tobytes()
 
 
 @pytest.fixture
@@ -198,50 +181,6 @@ def test_a_numpy_array_that_is_split_comes_back_sharded(making, tmp_path):
     assert isinstance(found["whole"], np.ndarray)
 
 
-WRITABLE = [d for d in DTYPES if d not in ("uint2", "uint4", "float8_e4m3")]
-
-
-@pytest.mark.parametrize("dtype", WRITABLE)
-def test_tensorstore_reads_every_dtype(making, tmp_path, dtype):
-    random = np.random.default_rng(0).integers(0, 256, (4, 6, numpy_dtype(dtype).itemsize), "u1")
-    value = random.view(numpy_dtype(dtype))[..., 0]
-    if dtype in ("bool", "int2", "int4", "float4_e2m1fn"):
-        value = (random[..., 0] % 2).astype(numpy_dtype(dtype))
-    path = making.write(tmp_path / "ckpt", [making.Entry(("w",), value, chunk=(3, 4))])
-    assert_same(read_array(path / "w"), value)
-
-
-BLOSC = '{"cname": "lz4", "shuffle": 1}'
-
-
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        Encoding(),
-        Encoding(checksum=True),
-        Encoding("zstd", 3),
-        Encoding("zstd", checksum=True),
-        Encoding("gzip", 1),
-        Encoding("gzip", checksum=True),
-        Encoding("blosc", 5, spec=BLOSC),
-        Encoding("blosc", 5, checksum=True, spec=BLOSC),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (5, 6), (3, 4, 5)], ids=str)
-def test_tensorstore_reads_every_encoding(making, tmp_path, encoding, shape):
-    value = np.arange(np.prod(shape, dtype=int), dtype="i4").reshape(shape)
-    chunk = tuple(min(2, max(1, n)) for n in shape)
-    entry = making.Entry(("w",), value, chunk=chunk, encoding=encoding)
-    assert_same(read_array(making.write(tmp_path / "ckpt", [entry]) / "w"), value)
-
-
-def read_array(path):
-    kvstore = {"driver": "file", "path": str(path)}
-    spec = {"driver": "zarr3", "kvstore": kvstore, "fill_missing_data_reads": False}
-    return ts.open(spec).result().read().result()
-
-
 def test_slice_metadata_is_stored_beside_the_checkpoint(making, state, tmp_path):
     path = making.write(tmp_path / "ckpt", list(state.values()))
     file = read_slices(locate(path))
@@ -307,38 +246,6 @@ def test_more_devices_than_the_mesh_need_a_target(making, tmp_path):
     target = {"w": jax.ShapeDtypeStruct((8,), "float32", sharding=sharding)}
     for reader in ("standard", "v1"):
         assert_same(READERS[reader](path, target)["w"], entry.value)
-
-
-@pytest.mark.parametrize(
-    ("compressor", "encoding"),
-    [
-        ({"id": "zstd", "level": 1}, Encoding("zstd", 1)),
-        (
-            {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1},
-            Encoding("blosc", 5, spec='{"cname": "lz4", "shuffle": -1, "blocksize": 0}'),
-        ),
-        (
-            {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 2},
-            Encoding("blosc", 3, spec='{"cname": "zstd", "shuffle": "bitshuffle"}'),
-        ),
-        (None, Encoding()),
-    ],
-    ids=str,
-)
-def test_chunks_of_zarr2_pass_through_as_they_are(making, tmp_path, compressor, encoding):
-    value = np.arange(35, dtype="f4").reshape(5, 7)
-    metadata = {"shape": [5, 7], "chunks": [2, 4], "dtype": "<f4", "compressor": compressor}
-    kvstore = {"driver": "file", "path": str(tmp_path / "zarr2")}
-    spec = {"driver": "zarr", "kvstore": kvstore, "create": True, "metadata": metadata}
-    ts.open(spec).result().write(value).result()
-    entry = making.Entry(("w",), value, chunk=(2, 4), encoding=encoding)
-    files = plan_files(making.target_of([entry]), OrbaxForm())
-    prepare_files(files, locate(tmp_path / "ckpt"))
-    for index in entry.target.spec.storage.indices():
-        chunk = tmp_path / "zarr2" / ".".join(map(str, index))
-        shutil.copyfile(chunk, tmp_path / "ckpt" / files.places("w", index)[0].file)
-    write_markers(tmp_path / "ckpt", finish_files(files, locate(tmp_path / "ckpt"), {}, ()))
-    assert_same(read_array(tmp_path / "ckpt" / "w"), value)
 
 
 def test_an_old_write_shape_is_replaced(making, tmp_path):

@@ -27,11 +27,6 @@ TARGET = "run/7"
 
 
 @pytest.fixture
-def store(bucket: Bucket) -> BucketStore:
-    return BucketStore(bucket.scheme, bucket.name)
-
-
-@pytest.fixture
 def lease(store: BucketStore) -> Iterator[Lease]:
     taken = take(store, PATH, TARGET)
     yield taken

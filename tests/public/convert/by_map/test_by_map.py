@@ -7,91 +7,22 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 import reshard
 from reshard import Target
 from reshard.engine import task_stream
-from tests.maps.by_numpy import made_by
 from tests.orbax_trees import nested
-
-Array = npt.NDArray[Any]
-Tree = dict[str, Array]
-
-LAYERS, EMBED, HEADS, GROUPS, PAIRS, HIDDEN, WORDS = 5, 12, 6, 2, 4, 20, 30
-MAP = """
-sizes: {two: 2, g: 2}
-drop: ['^opt_state/', '^step$']
-map:
-- {from: params/embed, to: embed.weight, shape: v e -> v e, pad: {v: 32}}
-- {from: params/head, to: head.weight, shape: e v -> v e}
-- under: params/layers/
-  into: layers.{l}.
-  map:
-  - {from: query, to: q.weight, shape: 'e l h (p two) -> (h two p) e', multiply: sqrt(p * two)}
-  - from: [key, value]
-    to: kv.weight
-    shape: 'e l g d, e l g d -> (g [d | d]) e'
-  - {from: wi, to: up.weight, shape: e l f -> f e, cast: bfloat16}
-  - {from: wo, to: down.weight, shape: f l e -> e f, multiply: 2}
-  - {from: norm, to: norm.weight, shape: e l -> e, add: 1}
-"""
-
-
-def training_tree() -> Tree:
-    random = np.random.default_rng(7)
-
-    def numbers(*shape: int) -> Array:
-        return random.standard_normal(shape).astype(np.float32)
-
-    return {
-        "params/embed": numbers(WORDS, EMBED),
-        "params/head": numbers(EMBED, WORDS),
-        "params/layers/query": numbers(EMBED, LAYERS, HEADS, 2 * PAIRS),
-        "params/layers/key": numbers(EMBED, LAYERS, GROUPS, 8),
-        "params/layers/value": numbers(EMBED, LAYERS, GROUPS, 8),
-        "params/layers/wi": numbers(EMBED, LAYERS, HIDDEN),
-        "params/layers/wo": numbers(HIDDEN, LAYERS, EMBED),
-        "params/layers/norm": numbers(EMBED, LAYERS),
-        "opt_state/mu": numbers(WORDS, EMBED),
-        "step": np.array(7, np.int32),
-    }
-
-
-TREE = training_tree()
-KEPT = {name: array for name, array in TREE.items() if name.startswith("params/")}
-EXPECTED = made_by(MAP.replace("drop: ['^opt_state/', '^step$']", ""), KEPT)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trained") / "step"
-    reshard.save(path, nested(TREE))
-    return path
-
-
-@pytest.fixture
-def map_file(tmp_path: Path) -> Path:
-    path = tmp_path / "map.yaml"
-    path.write_text(MAP)
-    return path
-
-
-def read_all(path: Path) -> Tree:
-    if path.is_file():
-        return dict(load_file(path))
-    return {name: np.asarray(value) for name, value in reshard.restore(path).items()}
-
-
-def assert_as_expected(path: Path) -> None:
-    found = read_all(path)
-    assert found.keys() == EXPECTED.keys()
-    for name, array in EXPECTED.items():
-        assert found[name].dtype == array.dtype, name
-        np.testing.assert_array_equal(found[name].view("u1"), array.view("u1"), err_msg=name)
-
+from tests.public.convert.by_map.trained import (
+    EXPECTED,
+    HEADS,
+    KEPT,
+    MAP,
+    WORDS,
+    assert_as_expected,
+    read_all,
+)
 
 FORMS: dict[str, dict[str, Any]] = {
     "shards": {"to": "safetensors", "file_bytes": 4000},
@@ -257,64 +188,6 @@ def test_parts_make_it_together(source: Path, map_file: Path, tmp_path: Path) ->
         )  # fmt: skip
     reshard.commit(tmp_path / "out")
     assert_as_expected(tmp_path / "out")
-
-
-def test_verify_compares_with_what_the_map_makes(
-    source: Path, map_file: Path, tmp_path: Path
-) -> None:
-    save_file(EXPECTED, tmp_path / "out.safetensors")
-    found = reshard.verify(source, tmp_path / "out.safetensors", map=map_file)
-    assert not found.differences
-    assert found.map_from == "given"
-    assert len(found.tensors) == len(EXPECTED)
-
-
-@pytest.mark.parametrize(
-    ("change", "names"),
-    [
-        (
-            lambda t: t.update(
-                {"layers.0.q.weight": t["layers.1.q.weight"], "layers.1.q.weight": t["layers.0.q.weight"]}
-            ),
-            ["layers.0.q.weight", "layers.1.q.weight"],
-        ),
-        (lambda t: t["layers.2.norm.weight"].__setitem__(3, 0.5), ["layers.2.norm.weight"]),
-        (lambda t: t.pop("embed.weight"), ["embed.weight"]),
-        (lambda t: t.update(more=np.zeros(2, np.float32)), ["more"]),
-    ],
-    ids=["layers swapped", "an element", "a tensor is missing", "a tensor too many"],
-)  # fmt: skip
-def test_verify_finds_what_a_script_did_wrong(
-    source: Path, map_file: Path, tmp_path: Path, change: Any, names: list[str]
-) -> None:
-    made = {name: array.copy() for name, array in EXPECTED.items()}
-    change(made)
-    save_file(made, tmp_path / "out.safetensors")
-    found = reshard.verify(source, tmp_path / "out.safetensors", map=map_file)
-    assert sorted(t.name for t in found.tensors if t.is_difference) == names
-
-
-def test_the_map_is_recorded_and_verify_uses_it(
-    source: Path, map_file: Path, tmp_path: Path
-) -> None:
-    reshard.convert(source, tmp_path / "out", map=map_file, cast={"float32": "bfloat16"})
-    found = reshard.verify(source, tmp_path / "out")
-    assert found.map_from == "recorded"
-    assert not found.differences
-    text = (tmp_path / "out" / "slices.json").read_text()
-    assert '"version": 2' in text
-    plain = reshard.convert(source, tmp_path / "plain")
-    assert plain.map is None
-    assert '"version": 1' in (tmp_path / "plain" / "slices.json").read_text()
-
-
-def test_a_recorded_map_that_makes_no_sense_is_no_traceback(source: Path, map_file: Path, tmp_path: Path) -> None:  # fmt: skip
-    reshard.convert(source, tmp_path / "out", map=map_file)
-    other = {**nested(TREE)}
-    reshard.save(tmp_path / "other", other["params"])
-    found = reshard.verify(tmp_path / "other", tmp_path / "out")
-    assert found.differences
-    assert "made of another tree" in " ".join(found.warnings)
 
 
 def test_tied_tensors_must_be_equal(tmp_path: Path) -> None:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from safetensors.numpy import load
 
-import reshard
 from reshard.cli.app import run
-from tests.dcp_files import cut, write_dcp
-from tests.formats.safetensors.build import snapshot_of
-from tests.megatron.saved import SIZES, VOCAB, unpack, weight
-from tests.server.live import Live, live
+from tests.server.live import Live
+from tests.server.prefixes.asking import TABLE, TENSORFLOW, ask, listed
 from tests.server.tokens import TOKENS
 
-TABLE = np.arange(400, dtype=np.float32).reshape(20, 20)
-TREE = {"model": {"table": TABLE, "bias": np.ones(7, np.int32)}}
 NAME = "model/table"
-TENSORFLOW: dict[str, Any] = {
-    "to": "tensorflow",
-    "layout": {"partitions": [{"match": "table$", "fixed_shards": 3}]},
-}
 LAYOUT = {
     "mesh": {"axes": ["x"], "shape": [4]},
     "rules": [{"match": "table", "axes": ["x"]}],
@@ -38,58 +24,6 @@ LAYOUT = {
 }
 SOURCES = {"data/tf/ckpt-7": NAME, "data/torch/step-20": "model.table"}
 FORMATS = {"data/tf/ckpt-7": "tensorflow", "data/torch/step-20": "dcp"}
-ENDINGS = [f".data-{n:05d}-of-00003" for n in range(3)] + [".index", ".slices.json"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Its root ``data`` has two runs and single prefixes. Its root ``other`` is a folder inside a repository of Hugging Face's cache."""
-    folder = tmp_path_factory.mktemp("served")
-    data = folder / "data"
-    reshard.save(data / "orbax", TREE)
-    for name in ("tf/ckpt-7", "tf/ckpt-30", "tf/best", "top", "../secret/ckpt", "hf/ckpt"):
-        reshard.convert(data / "orbax", os.path.normpath(data / name), **TENSORFLOW)
-    (data / "tf" / "ckpt-40.data-00000-of-00001").write_bytes(b"begun")
-    (data / "tf" / "checkpoint").write_text('model_checkpoint_path: "ckpt-30"\n')
-    for step in (10, 20):
-        tree = {"model.table": cut(TABLE, 3), "model.bias": cut(TREE["model"]["bias"], 1)}
-        write_dcp(data / "torch" / f"step-{step}", tree, files=3)
-    (data / "torch" / "step-30").mkdir()
-    (data / "torch" / "step-30" / "__0_0.distcp").write_bytes(b"begun")
-    _link(data / "linked" / "ckpt", folder / "secret" / "ckpt", ".data-00001-of-00003")
-    _link(data / "by-index" / "ckpt", folder / "secret" / "ckpt", ".index")
-    snapshot = snapshot_of(data / "hf", folder / "models--a--b")
-    with live(folder, "--root", f"other={snapshot.parent}", requests_per_minute=10**6) as found:
-        yield found
-
-
-def _link(prefix: Path, secret: Path, ending: str) -> None:
-    """A copy of which one file is a link out of the root."""
-    prefix.parent.mkdir()
-    for one in ENDINGS:
-        there = secret.with_name(secret.name + one)
-        place = prefix.with_name(prefix.name + one)
-        if one == ending:
-            place.symlink_to(there)
-        else:
-            place.write_bytes(there.read_bytes())
-
-
-@pytest.fixture
-def client(server: Live) -> Iterator[httpx.Client]:
-    with server.client("bob") as client:
-        yield client
-
-
-@pytest.fixture
-def data(server: Live) -> Path:
-    return server.log.parent / "data"
-
-
-def ask(client: httpx.Client, path: str, **body: Any) -> Any:
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def converted(client: httpx.Client, **body: Any) -> Any:
@@ -98,12 +32,6 @@ def converted(client: httpx.Client, **body: Any) -> Any:
     with client.stream("GET", f"{made.headers['Location']}/events", timeout=120) as stream:
         last = [line for line in stream.iter_lines() if line][-1]
     return json.loads(last.removeprefix("data: "))
-
-
-def listed(client: httpx.Client, **query: Any) -> dict[str, Any]:
-    answer = client.get("/v1/checkpoints", params={"root": "data", **query})
-    assert answer.status_code == 200, answer.text
-    return {found["path"]: found for found in answer.json()["checkpoints"]}
 
 
 def test_listed_with_their_format(client: httpx.Client) -> None:
@@ -286,103 +214,3 @@ def test_the_commands_with_a_server(
     for command in (["verify", "data/tf/ckpt-7", "data/commands/ckpt-1"], ["inspect", "data/commands/ckpt-1"]):  # fmt: skip
         assert run([*command, *to]) == 0, capsys.readouterr().err
         capsys.readouterr()
-
-
-def test_each_new_step_is_published_as_safetensors(
-    client: httpx.Client, data: Path, tmp_path: Path
-) -> None:
-    """TensorFlow's CheckpointManager with ``max_to_keep``: a step is deleted while it waits; one is not finished yet."""
-    run = data / "trained"
-    run.mkdir()
-    reshard.convert(data / "orbax", tmp_path / "ckpt-1", **TENSORFLOW)
-    (run / "ckpt-9.data-00000-of-00001").write_bytes(b"begun")
-    schedule = {
-        "when": {"directory": "data/trained", "step_prefix": "ckpt", "poll_seconds": 0.2},
-        "targets": [{"target": "data/published/{step}", "to": "safetensors"}],
-        "keep": 2,
-    }
-    assert client.put("/v1/schedules/publish", json=schedule).status_code == 201
-    for step in (1, 2, 3):
-        for ending in ENDINGS[:4]:
-            content = (tmp_path / f"ckpt-1{ending}").read_bytes()
-            (run / f"ckpt-{step}{ending}").write_bytes(content)
-        _until(lambda step=step: _outcome(client, step) == "started")
-        for ending in (".index", *ENDINGS[:3]):
-            (run / f"ckpt-{step}{ending}").unlink()
-    _until(lambda: all(_state(client, step) == "succeeded" for step in (1, 2, 3)))
-    published = data / "published"
-    _until(lambda: {path.name for path in published.iterdir()} == {"2", "3"})
-    for step in (2, 3):
-        assert np.array_equal(reshard.restore(published / str(step))["model"]["table"], TABLE)
-    runs = client.get("/v1/schedules/publish/runs").json()["runs"]
-    assert {run["key"] for run in runs} == {"1", "2", "3"}
-    assert ".reshard-held" not in client.get("/v1/conversions").text
-    _until(lambda: not any((data / ".reshard-held").iterdir()))
-
-
-def test_each_new_step_of_torch_becomes_a_prefix(client: httpx.Client, data: Path) -> None:
-    schedule = {
-        "when": {"directory": "data/torch", "step_prefix": "step", "poll_seconds": 0.2},
-        "targets": [{"target": "data/from-torch/ckpt-{step}", "to": "tensorflow"}],
-        "keep": 1,
-    }
-    assert client.put("/v1/schedules/torch", json=schedule).status_code == 201
-    _until(lambda: all(_state(client, step, "torch") == "succeeded" for step in (10, 20)))
-    made = data / "from-torch"
-    _until(
-        lambda: (
-            {path.name.partition(".")[0] for path in made.iterdir()} == {"checkpoint", "ckpt-20"}
-        )
-    )
-    assert reshard.verify(data / "torch" / "step-20", made / "ckpt-20").differences == 0
-    runs = client.get("/v1/schedules/torch/runs").json()["runs"]
-    assert {run["key"] for run in runs} == {"10", "20"}
-
-
-def test_each_new_step_of_megatron_is_published_by_a_recipe(
-    client: httpx.Client, data: Path, tmp_path: Path
-) -> None:
-    step = unpack(tmp_path) / "0.16.1" / "llama"
-    run = data / "megatron"
-    for number in (5, 10, 15):
-        shutil.copytree(step, run / f"iter_{number:07}")
-    (run / "latest_checkpointed_iteration.txt").write_text("10")
-    (run / "iter_0000015" / ".metadata").unlink()
-    found = listed(client)["data/megatron"]
-    assert (found["kind"], found["steps"]) == ("steps", [5, 10])
-    latest = ask(client, "/v1/checkpoints:inspect", checkpoint="data/megatron", step="latest")
-    assert (latest["uri"], latest["format"]) == ("data/megatron/iter_0000010", "torch_dist")
-    sizes = {"vocab": VOCAB, "g": SIZES["num_query_groups"], "d": SIZES["kv_channels"]}
-    by_recipe = {"map": "megatron-llama3", "sizes": sizes, "select": ["^(embedding|decoder|output_layer)[.]"]}  # fmt: skip
-    schedule = {
-        "when": {"directory": "data/megatron", "step_prefix": "iter", "step_digits": 7, "poll_seconds": 0.2},
-        "targets": [{"target": "data/from-megatron/{step}", "to": "safetensors", **by_recipe}],
-    }  # fmt: skip
-    assert client.put("/v1/schedules/megatron", json=schedule).status_code == 201
-    _until(lambda: all(_state(client, step, "megatron") == "succeeded" for step in (5, 10)))
-    made = reshard.restore(data / "from-megatron" / "10")
-    wanted = weight("output_layer.weight", (32, SIZES["hidden_size"]))[:VOCAB]
-    assert (made["lm_head.weight"] == wanted).all()
-    runs = client.get("/v1/schedules/megatron/runs").json()["runs"]
-    assert {run["key"] for run in runs} == {"5", "10"}
-
-
-def _run(client: httpx.Client, step: int, name: str) -> dict[str, Any]:
-    runs = client.get(f"/v1/schedules/{name}/runs").json()["runs"]
-    found = [run for run in runs if run["key"] == str(step)]
-    return found[0] if found else {}
-
-
-def _outcome(client: httpx.Client, step: int, name: str = "publish") -> str | None:
-    return _run(client, step, name).get("outcome")
-
-
-def _state(client: httpx.Client, step: int, name: str = "publish") -> str | None:
-    return _run(client, step, name).get("state")
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -1,0 +1,28 @@
+"""What checkpoints of TensorFlow and of torch's DCP hold, and questions about them to a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import numpy as np
+
+TABLE = np.arange(400, dtype=np.float32).reshape(20, 20)
+TREE = {"model": {"table": TABLE, "bias": np.ones(7, np.int32)}}
+TENSORFLOW: dict[str, Any] = {
+    "to": "tensorflow",
+    "layout": {"partitions": [{"match": "table$", "fixed_shards": 3}]},
+}
+ENDINGS = [f".data-{n:05d}-of-00003" for n in range(3)] + [".index", ".slices.json"]
+
+
+def ask(client: httpx.Client, path: str, **body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def listed(client: httpx.Client, **query: Any) -> dict[str, Any]:
+    answer = client.get("/v1/checkpoints", params={"root": "data", **query})
+    assert answer.status_code == 200, answer.text
+    return {found["path"]: found for found in answer.json()["checkpoints"]}
