@@ -37,14 +37,13 @@ from reshard.planning.requests import (
     writing_of,
 )
 from reshard.planning.tensor_plan import Fill
+from reshard.storage.base import Traits
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
-from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests, pages_of
-from reshard.storage.target import traits_at
+from reshard.storage.target import traits_at, upload_parts
 
 SAMPLES = 64
 """Chunks of a tensor that are looked at, evenly spread; each stands for as many others."""
@@ -58,7 +57,7 @@ def predict_requests(
     Opening the source and looking at the targets was done already, so that it is counted and not estimated.
     """
     in_buckets = {n: target for n, target in left.items() if traits_at(target.target).by_requests}
-    tensors = source_tensors(planned)
+    tensors = source_tensors(planned, chosen.root.traits.range_bytes)
     parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
     if chosen.root.traits.by_requests:
         parts.append(of_source(planned, left, tensors, chosen.root))
@@ -76,8 +75,9 @@ def predict_requests(
 
 
 def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
-    """Requests that remove one segment of records: Google Cloud deletes objects one by one."""
-    return int(any(target.target.startswith("gs://") for target in targets))
+    """Requests that remove one segment of records; a store that deletes many objects at once removes all segments in one."""
+    found = (traits_at(target.target).requests for target in targets)
+    return int(any(requests.deletes_one_by_one for requests in found))
 
 
 class Tensor(Struct, frozen=True):
@@ -92,19 +92,18 @@ Tensors = Mapping[str, Tensor]
 """By name."""
 
 
-def source_tensors(planned: Planned) -> dict[str, Tensor]:
-    """The facts of each tensor that a plan reads."""
+def source_tensors(planned: Planned, range_bytes: int) -> dict[str, Tensor]:
+    """The facts of each tensor that a plan reads, by name; ``range_bytes`` as for ``source_tensor``."""
     reader = planned.reader
     pieces = (p for one in planned.summary.plans for t in one.plan.tensors for p in t.pieces)
-    ranges = locate(reader.uri).traits.range_bytes or RANGE_BYTES
     return {
-        name: source_tensor(reader, name, ranges)
+        name: source_tensor(reader, name, range_bytes)
         for name in {piece.source for piece in pieces if piece.fill is None}
     }
 
 
 def source_tensor(reader: Reader, name: str, range_bytes: int) -> Tensor:
-    """The facts of one tensor, by some of its chunks; ``range_bytes`` are read in one request."""
+    """The facts of one tensor, by some of its chunks; ``range_bytes`` are read in one request, 0 where reads are no requests."""
     stored, grid = reader.tensors[name], reader.tensors[name].spec.storage
     step = max(1.0, grid.count / SAMPLES)
     places = [grid.index_at(int(step * n)) for n in range(min(grid.count, SAMPLES))]
@@ -113,14 +112,19 @@ def source_tensor(reader: Reader, name: str, range_bytes: int) -> Tensor:
     lengths = [length for extent in inside for length in _lengths(extent)]
     chunks = ChunkReads(
         grid.count,
-        Requests(
-            get=round(step * sum(-(-length // range_bytes) for length in lengths)),
-            received_bytes=round(step * sum(lengths)),
-        ),
+        _ranges_of(lengths, range_bytes, step),
         len(inside) / max(1, len(places)),
         sum(extent.length for extent in found) / max(1, len(found)),
     )
     return Tensor(stored, chunks, inside[0] if inside else None)
+
+
+def _ranges_of(lengths: Sequence[int], range_bytes: int, step: float) -> Requests:
+    """What reading stretches of these lengths takes, each ``step`` times; nothing where reads are no requests."""
+    if not range_bytes:
+        return NONE
+    gets = sum(-(-length // range_bytes) for length in lengths)
+    return Requests(get=round(step * gets), received_bytes=round(step * sum(lengths)))
 
 
 def _lengths(extent: Extent) -> Iterator[int]:
@@ -188,7 +192,7 @@ def _way(tensor: Tensor, target: str, *, is_alone: bool) -> Way:
     is_provable = is_alone and is_whole_object and tensor.stored.encoding.checksum
     if is_provable and is_copied_by_store(some.path, some.version, target, nbytes):
         return "store"
-    return "whole" if nbytes <= WHOLE_BYTES else "parts"
+    return "parts" if upload_parts(traits_at(target), nbytes) else "whole"
 
 
 def of_target(
@@ -196,9 +200,10 @@ def of_target(
 ) -> RequestPlan:
     """What writing target ``number`` takes, which is in a bucket."""
     plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
-    root, scheme = locate(target.target), target.target.partition("://")[0]
+    root = locate(target.target)
+    store = root.traits.requests
     written = list(map(writing_of, plan.tensors))
-    data = _files(written, plan_files(checkpoint), scheme)
+    data = _files(written, plan_files(checkpoint), root.traits)
     shared = _shared(planned.summary.total.reads, number)
     for at, writing in enumerate(written):
         if not writing.shared:
@@ -212,16 +217,16 @@ def of_target(
     )
     files = before + after
     chunks = sum(writing.chunks.count for writing in written)
-    steps = after + of_transaction(scheme, data.put + files.put, chunks, plan.tasks)
+    steps = after + of_transaction(store, data.put + files.put, chunks, plan.tasks)
     steps += _copied_items(checkpoint)
     if target.options.overwrite:
-        steps += deleted(scheme, sum(1 for _ in root.files()))
+        steps += deleted(store, sum(1 for _ in root.files()))
     known = planned.weights[number]
     mode = known.mode
     is_hashed = mode in ("compute", "check")
     passes = (target.options.check == "readback") + is_hashed
     if passes:
-        ranges = sum(w.read_back(RANGE_BYTES) for w in written)
+        ranges = sum(w.read_back(root.traits.range_bytes) for w in written)
         data += requests_of_read_back(data, files, ranges) * passes
     if mode != "none":
         signed = known.signature is not None
@@ -237,22 +242,22 @@ def _shared(reads: Iterable[Read], target: int) -> set[int]:
 
 def _chunks(writing: Writing, tensor: Tensor, target: str, *, is_alone: bool) -> Requests:
     """What chunks take that are files of their own."""
-    scheme = target.partition("://")[0]
+    traits = traits_at(target)
     if not writing.copied:
         return Requests(put=writing.puts, sent_bytes=_encoded_bytes(writing, tensor))
     nbytes = round(tensor.chunks.mean_bytes) or writing.chunk_bytes
     match _way(tensor, target, is_alone=is_alone):
         case "store":
-            return copied(scheme) * writing.puts
+            return copied(traits.requests) * writing.puts
         case "parts":
-            return _uploaded(scheme, nbytes) * writing.puts
+            return _uploaded(traits, nbytes) * writing.puts
         case "whole":
             return Requests(put=1, sent_bytes=nbytes) * writing.puts
 
 
-def _uploaded(scheme: str, nbytes: int) -> Requests:
-    parts = 0 if nbytes <= WHOLE_BYTES else -(-nbytes // part_bytes(nbytes))
-    return uploaded(scheme, nbytes, parts, -(-nbytes // RANGE_BYTES))
+def _uploaded(traits: Traits, nbytes: int) -> Requests:
+    ranges = -(-nbytes // traits.range_bytes)
+    return uploaded(traits.requests, nbytes, upload_parts(traits, nbytes), ranges)
 
 
 def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
@@ -263,14 +268,14 @@ def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
     return round(writing.nbytes * mean_bytes / decoded)
 
 
-def _files(written: Iterable[Writing], target: FileMap, scheme: str) -> Requests:
+def _files(written: Iterable[Writing], target: FileMap, traits: Traits) -> Requests:
     """What files take that chunks share."""
     chunks = (
         (one.target, index) for one in written if one.shared for index in one.chunks.indices()
     )
     files = dict.fromkeys(place.file for chunk in chunks for place in target.places(*chunk))
     sizes = (target.shared_file(file).nbytes for file in files)
-    return sum((_uploaded(scheme, nbytes) for nbytes in sizes), NONE)
+    return sum((_uploaded(traits, nbytes) for nbytes in sizes), NONE)
 
 
 def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
