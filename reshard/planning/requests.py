@@ -3,6 +3,12 @@
 A tensor that is read takes what its chunks take, as often as the units of the plan touch them. A target takes what its chunks
 and files take, its metadata by number and size, and what its transaction does. Both are within 25 % of the requests that are
 made, and 10 % of their bytes (``tests/public/buckets/test_planned_requests.py``).
+
+An example of ``reads``: a tensor of [4096, 4096] float32 is stored in 4 chunks of [1024, 4096], each compressed to 12 MiB, and is
+wanted in 4 units of [4096, 1024]. A request reads 8 MiB, so that a chunk takes 2, and reading each chunk once takes 8 gets and
+48 MiB. Along the rows, 1 unit overlaps 4 chunks: 4 pairs. Along the columns, 4 units overlap 1 chunk: 4 pairs. That makes 4 × 4 =
+16 pairs of a unit and a chunk. Each of the 4 chunks is read 16 / 4 = 4 times, since all of it must be decompressed: 32 gets
+and 192 MiB.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def test_the_chunks_of_a_tensor() -> None:
     assert [written.read_back(nbytes) for nbytes in (8, 24, 100)] == [6, 2, 2]
 
 
+MIB = 1 << 20
 RANGES = Ranges(1000, 3000)
 Shape = tuple[int, ...]
 
@@ -106,6 +107,14 @@ def stored(count: int, nbytes: int, block: int = 1000) -> ChunkReads:
 def test_a_whole_chunk_takes_a_request_for_each_block() -> None:
     found = reads(reading((5000,), (2500,), (5000,)), stored(2, 2500), RANGES)
     assert found == Requests(get=6, received_bytes=5000)
+
+
+def test_the_example_of_the_module_holds() -> None:
+    """A tensor that is stored by rows, compressed, and wanted by columns."""
+    once = Requests(get=8, received_bytes=48 * MIB)
+    by_columns = reading((4096, 4096), (1024, 4096), (4096, 1024), in_parts=False)
+    found = reads(by_columns, ChunkReads(4, once, 1.0, 12 * MIB), Ranges(8 * MIB, 24 * MIB))
+    assert found == Requests(get=32, received_bytes=192 * MIB)
 
 
 def test_units_that_share_a_chunk_read_what_they_need() -> None:
