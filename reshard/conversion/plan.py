@@ -21,6 +21,8 @@ from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.record import Record, counted, origins_text, several, warned
+from reshard.storage.requests import RequestTraits
+from reshard.storage.target import traits_at
 
 
 class PlannedTensor(Record, frozen=True):
@@ -209,9 +211,15 @@ class ConversionPlan(Record, frozen=True):
         from reshard.planning.times import plan_time
 
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
-        joint, target = MultiPlan.alone(self.plan), self.target or ""
-        planned = plan_time(joint, self.source, [target], machines, self.requests, latency_s)
+        ends = _requests_to(self.source), [_requests_to(self.target)]
+        joint = MultiPlan.alone(self.plan)
+        planned = plan_time(joint, *ends, machines, self.requests, latency_s)
         return planned.after(core_seconds([self]))
+
+
+def _requests_to(place: str | None) -> RequestTraits:
+    """What requests to the store of a place do; None is a target without a name."""
+    return traits_at(place).requests
 
 
 def core_seconds(plans: Sequence[ConversionPlan]) -> float:
@@ -270,8 +278,8 @@ class MultiConversionPlan(Record, frozen=True):
         from reshard.planning.times import plan_time
 
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
-        targets = [plan.target or "" for plan in self.plans]
-        planned = plan_time(self.total, self.source, targets, machines, self.requests, latency_s)
+        ends = _requests_to(self.source), [_requests_to(plan.target) for plan in self.plans]
+        planned = plan_time(self.total, *ends, machines, self.requests, latency_s)
         return planned.after(core_seconds(self.plans))
 
     def __repr__(self) -> str:

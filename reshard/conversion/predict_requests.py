@@ -2,6 +2,20 @@
 
 The formulas in ``planning/requests.py`` take facts of the open source, of the file map of a target, and of buckets, which
 are found here.
+
+An example: a tensor of 4 compressed chunks, each stored in 40 MiB, is copied from S3 to Google Cloud as it is.
+
+1. ``source_tensors`` looks at the 4 chunks. A request reads 8 MiB, so that a chunk takes 5. Reading each chunk once takes
+   4 × 5 = 20 gets, which receive 160 MiB.
+2. ``_way_of_copy`` says how each chunk gets there. No store copies it, since the target is in another bucket. 40 MiB are more
+   than the 16 MiB that are put whole, so that it goes in parts.
+3. ``requests_of_source``: one target takes the chunks in parts, and nothing reads them again: 20 gets, as in step 1. The
+   source is listed again at the end: 1 list.
+4. ``_requests_of_chunks``: a chunk is uploaded in 5 parts of 8 MiB between 2 puts, which begin and end the upload. Google Cloud
+   proves no upload in parts, so that the chunk is read back in 5 ranges. The 4 chunks take 8 puts, 20 parts and 20 gets, which
+   send and receive 160 MiB.
+
+Chunks that must be decoded are read by every task that wants elements of them; ``planning/requests.py`` has an example.
 """
 
 from __future__ import annotations
@@ -37,14 +51,13 @@ from reshard.planning.requests import (
     writing_of,
 )
 from reshard.planning.tensor_plan import Fill
+from reshard.storage.base import Traits
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT
-from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests, pages_of
-from reshard.storage.target import traits_at
+from reshard.storage.target import traits_at, upload_parts
 
 SAMPLES = 64
 """Chunks of a tensor that are looked at, evenly spread; each stands for as many others."""
@@ -58,10 +71,10 @@ def predict_requests(
     Opening the source and looking at the targets was done already, so that it is counted and not estimated.
     """
     in_buckets = {n: target for n, target in left.items() if traits_at(target.target).by_requests}
-    tensors = source_tensors(planned)
-    parts = [of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
+    tensors = source_tensors(planned, chosen.root.traits.range_bytes)
+    parts = [requests_of_target(planned, n, target, tensors) for n, target in in_buckets.items()]
     if chosen.root.traits.by_requests:
-        parts.append(of_source(planned, left, tensors, chosen.root))
+        parts.append(requests_of_source(planned, left, tensors, chosen.root))
     looked = so_far() - chosen.before + more
     gets = Requests(get=looked.get, received_bytes=looked.received_bytes)
     parts.append(RequestPlan(looked - gets, gets))
@@ -76,54 +89,59 @@ def predict_requests(
 
 
 def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
-    """Requests that remove one segment of records: Google Cloud deletes objects one by one."""
-    return int(any(target.target.startswith("gs://") for target in targets))
+    """Requests that remove one segment of records; a store that deletes many objects at once removes all segments in one."""
+    found = (traits_at(target.target).requests for target in targets)
+    return int(any(requests.deletes_one_by_one for requests in found))
 
 
-class Tensor(Struct, frozen=True):
-    """A source tensor: how it is stored, its chunks, and where one of them is; None where none is in a file."""
+class SourceTensor(Struct, frozen=True):
+    """A source tensor: how it is stored, its chunks, and where one of them is as an example; None where none is in a file."""
 
     stored: StoredTensor
     chunks: ChunkReads
-    some: Extent | None
+    example: Extent | None
 
 
-Tensors = Mapping[str, Tensor]
+SourceTensors = Mapping[str, SourceTensor]
 """By name."""
 
 
-def source_tensors(planned: Planned) -> dict[str, Tensor]:
-    """The facts of each tensor that a plan reads."""
+def source_tensors(planned: Planned, range_bytes: int) -> dict[str, SourceTensor]:
+    """The facts of each tensor that a plan reads, by name; ``range_bytes`` as for ``source_tensor``."""
     reader = planned.reader
     pieces = (p for one in planned.summary.plans for t in one.plan.tensors for p in t.pieces)
-    ranges = locate(reader.uri).traits.range_bytes or RANGE_BYTES
     return {
-        name: source_tensor(reader, name, ranges)
+        name: source_tensor(reader, name, range_bytes)
         for name in {piece.source for piece in pieces if piece.fill is None}
     }
 
 
-def source_tensor(reader: Reader, name: str, range_bytes: int) -> Tensor:
-    """The facts of one tensor, by some of its chunks; ``range_bytes`` are read in one request."""
+def source_tensor(reader: Reader, name: str, range_bytes: int) -> SourceTensor:
+    """The facts of one tensor, by some of its chunks; ``range_bytes`` are read in one request, 0 where reads are no requests."""
     stored, grid = reader.tensors[name], reader.tensors[name].spec.storage
     step = max(1.0, grid.count / SAMPLES)
     places = [grid.index_at(int(step * n)) for n in range(min(grid.count, SAMPLES))]
     found = [extent for index in places if (extent := reader.locate(name, index)) is not None]
     inside = [extent for extent in found if extent.inline is None]
-    lengths = [length for extent in inside for length in _lengths(extent)]
+    lengths = [length for extent in inside for length in _lengths_read(extent)]
     chunks = ChunkReads(
         grid.count,
-        Requests(
-            get=round(step * sum(-(-length // range_bytes) for length in lengths)),
-            received_bytes=round(step * sum(lengths)),
-        ),
+        _requests_of_ranges(lengths, range_bytes, step),
         len(inside) / max(1, len(places)),
         sum(extent.length for extent in found) / max(1, len(found)),
     )
-    return Tensor(stored, chunks, inside[0] if inside else None)
+    return SourceTensor(stored, chunks, inside[0] if inside else None)
 
 
-def _lengths(extent: Extent) -> Iterator[int]:
+def _requests_of_ranges(lengths: Sequence[int], range_bytes: int, step: float) -> Requests:
+    """What reading stretches of these lengths takes, each ``step`` times; nothing where reads are no requests."""
+    if not range_bytes:
+        return NONE
+    gets = sum(-(-length // range_bytes) for length in lengths)
+    return Requests(get=round(step * gets), received_bytes=round(step * sum(lengths)))
+
+
+def _lengths_read(extent: Extent) -> Iterator[int]:
     """The stretches of files that a chunk is read from."""
     if extent.pieces is None:
         yield extent.length
@@ -132,78 +150,91 @@ def _lengths(extent: Extent) -> Iterator[int]:
         yield from (piece.box.size * extent.pieces.itemsize for piece in extent.pieces.pieces)
 
 
-def of_source(
-    planned: Planned, targets: Mapping[int, CheckedTarget], tensors: Tensors, root: Location
+def requests_of_source(
+    planned: Planned, targets: Mapping[int, CheckedTarget], tensors: SourceTensors, root: Location
 ) -> RequestPlan:
-    """Reading the chunks of a source in a bucket, and listing it again at the end for each target."""
+    """What reading the chunks of a source in a bucket takes, and listing it again at the end for each target."""
     total, data = planned.summary.total, NONE
     for read in total.reads:
         left = list(dict.fromkeys(at.target for at in read.fills if at.target in targets))
         if left:
             asked = [targets[number] for number in left]
-            data += _reads(read, total.fill(read.fills[0]), asked, tensors, root.traits.range_bytes)
+            data += _requests_of_read(
+                read, total.fill(read.fills[0]), asked, tensors, root.traits.range_bytes
+            )
     objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
     again = Requests(list=pages_of(objects), head=int(root.is_file()))
     return RequestPlan(again * len(targets), data=data)
 
 
-def _reads(
-    read: Read, fill: Fill, asked: Sequence[CheckedTarget], tensors: Tensors, block: int
+def _requests_of_read(
+    read: Read, fill: Fill, asked: Sequence[CheckedTarget], tensors: SourceTensors, range_bytes: int
 ) -> Requests:
-    """What one read of a tensor takes, for all targets that share it; chunks that are copied encoded are read again for
-    digests, where something asks for them."""
+    """What one read of a tensor takes, for all targets that share it.
+
+    Chunks that are copied encoded are read once for each target that takes them in parts; if there is none, once for all that
+    take them whole. They are read again for digests, where something asks for them.
+    """
     if fill.strategy != "copy":
         pieces = [n for n, piece in enumerate(fill.pieces) if piece.fill is None]
-        return sum((_decoded(read, fill, number, tensors, block) for number in pieces), NONE)
+        return sum(
+            (_requests_of_decoding(read, fill, number, tensors, range_bytes) for number in pieces),
+            NONE,
+        )
     tensor = tensors[fill.piece.source]
     encoding = tensor.stored.encoding
-    ways = [_way(tensor, one.target, is_alone=len(asked) == 1) for one in asked]
+    ways = [_way_of_copy(tensor, one.target, is_alone=len(asked) == 1) for one in asked]
     is_unseen = bool(tensor.stored.digest) and not encoding.checksum
     again = sum(is_unseen + (one.options.check == "readback") for one in asked)
     return tensor.chunks.once * ((ways.count("parts") or "whole" in ways) + again)
 
 
-def _decoded(read: Read, fill: Fill, number: int, tensors: Tensors, block: int) -> Requests:
+def _requests_of_decoding(
+    read: Read, fill: Fill, number: int, tensors: SourceTensors, range_bytes: int
+) -> Requests:
     """What decoding one piece of a read takes."""
     tensor = tensors[fill.pieces[number].source]
     encoding = tensor.stored.encoding
     reading = reading_of(
         read, fill, number, seekable=is_seekable(encoding), checksum=encoding.checksum
     )
-    return reads(reading, tensor.chunks, Ranges(block, max(block, encoding.read_ahead_bytes)))
+    return reads(
+        reading, tensor.chunks, Ranges(range_bytes, max(range_bytes, encoding.read_ahead_bytes))
+    )
 
 
-Way = Literal["store", "parts", "whole"]
+WayOfCopy = Literal["store", "parts", "whole"]
 
 
-def _way(tensor: Tensor, target: str, *, is_alone: bool) -> Way:
-    """How chunks are copied that are the same on both sides: by the store itself, piece by piece, or through memory.
+def _way_of_copy(tensor: SourceTensor, target: str, *, is_alone: bool) -> WayOfCopy:
+    """How chunks are copied that are the same on both sides: by the store itself, in parts, or whole through memory.
 
     ``is_alone``: whether no other target is filled from the same read.
     """
-    some, nbytes = tensor.some, round(tensor.chunks.mean_bytes)
-    if some is None or traits_at(target).in_place:
+    example, nbytes = tensor.example, round(tensor.chunks.mean_bytes)
+    if example is None or traits_at(target).in_place:
         return "whole"
-    is_whole_object = bool(some.version) and not some.offset
+    is_whole_object = bool(example.version) and not example.offset
     is_provable = is_alone and is_whole_object and tensor.stored.encoding.checksum
-    if is_provable and is_copied_by_store(some.path, some.version, target, nbytes):
+    if is_provable and is_copied_by_store(example.path, example.version, target, nbytes):
         return "store"
-    return "whole" if nbytes <= WHOLE_BYTES else "parts"
+    return "parts" if upload_parts(traits_at(target), nbytes) else "whole"
 
 
-def of_target(
-    planned: Planned, number: int, target: CheckedTarget, tensors: Tensors
+def requests_of_target(
+    planned: Planned, number: int, target: CheckedTarget, tensors: SourceTensors
 ) -> RequestPlan:
     """What writing target ``number`` takes, which is in a bucket."""
     plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
-    root, scheme = locate(target.target), target.target.partition("://")[0]
+    root = locate(target.target)
+    store = root.traits.requests
     written = list(map(writing_of, plan.tensors))
-    data = _files(written, plan_files(checkpoint), scheme)
-    shared = _shared(planned.summary.total.reads, number)
+    data = _requests_of_shared_files(written, plan_files(checkpoint), root.traits)
+    shared = _tensors_of_shared_reads(planned.summary.total.reads, number)
     for at, writing in enumerate(written):
         if not writing.shared:
             tensor = tensors[writing.source]
-            data += _chunks(writing, tensor, target.target, is_alone=at not in shared)
+            data += _requests_of_chunks(writing, tensor, target.target, is_alone=at not in shared)
     before, after = metadata(
         len(written),
         sum(map(len, checkpoint.tensors)),
@@ -212,16 +243,16 @@ def of_target(
     )
     files = before + after
     chunks = sum(writing.chunks.count for writing in written)
-    steps = after + of_transaction(scheme, data.put + files.put, chunks, plan.tasks)
-    steps += _copied_items(checkpoint)
+    steps = after + of_transaction(store, data.put + files.put, chunks, plan.tasks)
+    steps += _requests_of_items(checkpoint)
     if target.options.overwrite:
-        steps += deleted(scheme, sum(1 for _ in root.files()))
+        steps += deleted(store, sum(1 for _ in root.files()))
     known = planned.weights[number]
     mode = known.mode
     is_hashed = mode in ("compute", "check")
     passes = (target.options.check == "readback") + is_hashed
     if passes:
-        ranges = sum(w.read_back(RANGE_BYTES) for w in written)
+        ranges = sum(w.read_back(root.traits.range_bytes) for w in written)
         data += requests_of_read_back(data, files, ranges) * passes
     if mode != "none":
         signed = known.signature is not None
@@ -229,33 +260,35 @@ def of_target(
     return RequestPlan(steps, before, data)
 
 
-def _shared(reads: Iterable[Read], target: int) -> set[int]:
+def _tensors_of_shared_reads(reads: Iterable[Read], target: int) -> set[int]:
     """The tensors of a target whose reads others share."""
     shared = (read.fills for read in reads if len(read.fills) > 1)
     return {at.tensor for fills in shared for at in fills if at.target == target}
 
 
-def _chunks(writing: Writing, tensor: Tensor, target: str, *, is_alone: bool) -> Requests:
+def _requests_of_chunks(
+    writing: Writing, tensor: SourceTensor, target: str, *, is_alone: bool
+) -> Requests:
     """What chunks take that are files of their own."""
-    scheme = target.partition("://")[0]
+    traits = traits_at(target)
     if not writing.copied:
         return Requests(put=writing.puts, sent_bytes=_encoded_bytes(writing, tensor))
     nbytes = round(tensor.chunks.mean_bytes) or writing.chunk_bytes
-    match _way(tensor, target, is_alone=is_alone):
+    match _way_of_copy(tensor, target, is_alone=is_alone):
         case "store":
-            return copied(scheme) * writing.puts
+            return copied(traits.requests) * writing.puts
         case "parts":
-            return _uploaded(scheme, nbytes) * writing.puts
+            return _requests_of_upload(traits, nbytes) * writing.puts
         case "whole":
             return Requests(put=1, sent_bytes=nbytes) * writing.puts
 
 
-def _uploaded(scheme: str, nbytes: int) -> Requests:
-    parts = 0 if nbytes <= WHOLE_BYTES else -(-nbytes // part_bytes(nbytes))
-    return uploaded(scheme, nbytes, parts, -(-nbytes // RANGE_BYTES))
+def _requests_of_upload(traits: Traits, nbytes: int) -> Requests:
+    ranges = -(-nbytes // traits.range_bytes)
+    return uploaded(traits.requests, nbytes, upload_parts(traits, nbytes), ranges)
 
 
-def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
+def _encoded_bytes(writing: Writing, tensor: SourceTensor) -> int:
     """Bytes of a target's chunks as they are stored: what is compressed anew is taken to shrink as it did in the source."""
     mean_bytes, decoded = tensor.chunks.mean_bytes, tensor.stored.spec.chunk_bytes
     if writing.raw or tensor.stored.encoding.compressor == "none" or not mean_bytes:
@@ -263,17 +296,19 @@ def _encoded_bytes(writing: Writing, tensor: Tensor) -> int:
     return round(writing.nbytes * mean_bytes / decoded)
 
 
-def _files(written: Iterable[Writing], target: FileMap, scheme: str) -> Requests:
+def _requests_of_shared_files(
+    written: Iterable[Writing], target: FileMap, traits: Traits
+) -> Requests:
     """What files take that chunks share."""
     chunks = (
         (one.target, index) for one in written if one.shared for index in one.chunks.indices()
     )
     files = dict.fromkeys(place.file for chunk in chunks for place in target.places(*chunk))
     sizes = (target.shared_file(file).nbytes for file in files)
-    return sum((_uploaded(scheme, nbytes) for nbytes in sizes), NONE)
+    return sum((_requests_of_upload(traits, nbytes) for nbytes in sizes), NONE)
 
 
-def _copied_items(checkpoint: TargetCheckpoint) -> Requests:
+def _requests_of_items(checkpoint: TargetCheckpoint) -> Requests:
     """What the files of items that are no trees take."""
     made = NONE
     for source in checkpoint.copied.values():

@@ -3,6 +3,12 @@
 A tensor that is read takes what its chunks take, as often as the units of the plan touch them. A target takes what its chunks
 and files take, its metadata by number and size, and what its transaction does. Both are within 25 % of the requests that are
 made, and 10 % of their bytes (``tests/public/buckets/test_planned_requests.py``).
+
+An example of ``reads``: a tensor of [4096, 4096] float32 is stored in 4 chunks of [1024, 4096], each compressed to 12 MiB, and is
+wanted in 4 units of [4096, 1024]. A request reads 8 MiB, so that a chunk takes 2, and reading each chunk once takes 8 gets and
+48 MiB. Along the rows, 1 unit overlaps 4 chunks: 4 pairs. Along the columns, 4 units overlap 1 chunk: 4 pairs. That makes 4 × 4 =
+16 pairs of a unit and a chunk. Each of the 4 chunks is read 16 / 4 = 4 times, since all of it must be decompressed: 32 gets
+and 192 MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from reshard.geometry.bands import row_bytes
 from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.multi_plan import Read
 from reshard.planning.tensor_plan import Fill, TensorPlan
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, pages_of
+from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, RequestTraits, pages_of
 
 _OF_TRANSACTION = Requests(
     list=6, head=7, get=1, put=6, delete=4, received_bytes=300, sent_bytes=1300
@@ -90,20 +96,20 @@ def writing_of(tensor: TensorPlan) -> Writing:
     )
 
 
-def uploaded(scheme: str, nbytes: int, parts: int, ranges: int) -> Requests:
+def uploaded(store: RequestTraits, nbytes: int, parts: int, ranges: int) -> Requests:
     """What putting a file takes, whole where ``parts`` is 0.
 
-    Google Cloud's uploads in parts are read back in so many ``ranges``, since nothing proves them there.
+    A store that proves no uploads in parts has each read back in so many ``ranges``.
     """
     if not parts:
         return Requests(put=1, sent_bytes=nbytes)
     sent = Requests(put=2, part=parts, sent_bytes=nbytes)
-    return sent if scheme != "gs" else sent + Requests(get=ranges, received_bytes=nbytes)
+    return sent + Requests(get=ranges, received_bytes=nbytes) * int(store.reads_uploads_back)
 
 
-def copied(scheme: str) -> Requests:
-    """What a copy by the store itself takes; on S3 it is an upload of one part."""
-    return Requests(head=2, copy=1, put=2 if scheme == "s3" else 0)
+def copied(store: RequestTraits) -> Requests:
+    """What a copy by the store itself takes."""
+    return Requests(head=2, copy=1, put=store.puts_of_copy)
 
 
 def carried(nbytes: int, *, from_bucket: bool) -> Requests:
@@ -129,16 +135,16 @@ def metadata(
     return Requests(put=tensors, sent_bytes=_ARRAY_BYTES * tensors), after
 
 
-def of_transaction(scheme: str, objects: int, chunks: int, tasks: int) -> Requests:
+def of_transaction(store: RequestTraits, objects: int, chunks: int, tasks: int) -> Requests:
     """What holding and publishing a target takes, with the journal's records of so many chunks and tasks."""
-    one_by_one = Requests(delete=2 if scheme == "gs" else 0)
+    one_by_one = Requests(delete=2 if store.deletes_one_by_one else 0)
     records = Requests(sent_bytes=_RECORD_BYTES * tasks + _CHUNK_RECORD_BYTES * chunks)
     return _OF_TRANSACTION + one_by_one + records + Requests(list=pages_of(objects) - 1)
 
 
-def deleted(scheme: str, objects: int) -> Requests:
+def deleted(store: RequestTraits, objects: int) -> Requests:
     """What deleting so many objects takes."""
-    return Requests(delete=objects if scheme == "gs" else -(-objects // PAGE_OBJECTS))
+    return Requests(delete=objects if store.deletes_one_by_one else -(-objects // PAGE_OBJECTS))
 
 
 def requests_of_read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Requests:

@@ -7,8 +7,7 @@ The constants here add it. docs/how-to/size-a-conversion.md says how good the su
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Fill
 from reshard.planning.time_plan import Hosts, TimePlan
-from reshard.storage.requests import Requests
+from reshard.storage.requests import RequestRates, Requests, RequestTraits
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9
 """System calls that read or write a byte of a file (measured: 0.2 to 0.3 s per GB in each direction)."""
@@ -31,42 +30,10 @@ SECONDS_PER_CAST_BYTE = 1 / 0.4e9
 """A cast of a byte of the source, with the statistics of what it loses (measured: 2.5 to 3.4 s per GB)."""
 
 
-class StoreLimit(Struct, frozen=True):
-    """Requests that a store answers in each second.
-
-    Attributes:
-        reads_per_s: listings, looks at objects, and reads.
-        writes_per_s: puts, parts, copies and deletions.
-        doubling_s: after so many seconds at the limit it doubles, and so on; None where it stays.
-    """
-
-    reads_per_s: float
-    writes_per_s: float
-    doubling_s: float | None = None
-
-
-LIMITS: Mapping[str, StoreLimit] = MappingProxyType(
-    {
-        "s3": StoreLimit(5500, 3500),
-        "gs": StoreLimit(5000, 1000, 1200),
-        "az": StoreLimit(20_000, 20_000),
-    }
-)
-"""By scheme. A target's objects count as one prefix and one bucket: clouds split them only under load.
-
-- S3: at least so many for each partitioned prefix (Amazon S3 User Guide, "Best practices design patterns: optimizing
-  Amazon S3 performance").
-- Google Cloud Storage: of a bucket at first; it grows if the rate is doubled no faster than every 20 minutes ("Request rate
-  and access distribution guidelines").
-- Azure: of a standard account, reads and writes together; here each has all of it ("Scalability and performance targets for
-  standard storage accounts").
-"""
-
-
 def plan_time(
     plan: MultiPlan,
-    source: str,
-    targets: Sequence[str],
+    source: RequestTraits,
+    targets: Sequence[RequestTraits],
     hosts: Hosts,
     requests: RequestPlan | None = None,
     latency_s: float = RequestPlan.LATENCY_S,
@@ -77,13 +44,13 @@ def plan_time(
     do. Bytes of files count uncompressed.
 
     Args:
-        source, targets: paths and URLs; "" for a target without a name.
+        source, targets: what requests to their stores do; those of a disk have no rates.
         requests: to buckets; None where nothing is in one, or where they are not known.
         latency_s: of one request.
     """
-    from_bucket = plan.decoded_bytes if _scheme(source) else 0
+    from_bucket = plan.decoded_bytes if source.rates else 0
     to_buckets = sum(
-        each.written_bytes for each, to in zip(plan.plans, targets, strict=True) if _scheme(to)
+        each.written_bytes for each, to in zip(plan.plans, targets, strict=True) if to.rates
     )
     received, sent = float(from_bucket), float(to_buckets)
     if requests is not None:
@@ -110,8 +77,8 @@ def plan_time(
 
 def _store_seconds(
     requests: RequestPlan | None,
-    source: str,
-    targets: Sequence[str],
+    source: RequestTraits,
+    targets: Sequence[RequestTraits],
     at_once: int,
     latency_s: float,
 ) -> float | None:
@@ -120,22 +87,20 @@ def _store_seconds(
         return None
     waiting_s = replace(requests, workers=at_once).seconds(latency_s, math.inf)
     every = requests.steps + requests.metadata + requests.data
-    sources = filter(None, [_scheme(source)])
-    return max(waiting_s, limited_seconds(every, sources, filter(None, map(_scheme, targets))))
+    return max(waiting_s, limited_seconds(every, _rates([source]), _rates(targets)))
 
 
-def _seconds_per_byte(place: str, carried: float, moved: int) -> float:
+def _rates(places: Iterable[RequestTraits]) -> list[RequestRates]:
+    """Of the places that are asked by requests."""
+    return [place.rates for place in places if place.rates is not None]
+
+
+def _seconds_per_byte(place: RequestTraits, carried: float, moved: int) -> float:
     """What a byte costs a processor, besides codecs. Of what is moved from or to buckets, only what is carried by requests passes
     through this program; the rest is compressed, or is copied by the store."""
-    if not _scheme(place):
+    if place.rates is None:
         return SECONDS_PER_FILE_BYTE
     return min(1.0, carried / moved) * SECONDS_PER_BUCKET_BYTE if moved else 0.0
-
-
-def _scheme(place: str) -> str | None:
-    """The scheme of a URL of a bucket; None for files."""
-    scheme, separator, _ = place.partition("://")
-    return scheme if separator and scheme in LIMITS else None
 
 
 class ProcessorTime(Struct, frozen=True):
@@ -183,18 +148,20 @@ def _largest_share(units: Grid) -> float:
     return math.prod(units.largest) / elements if elements else 1.0
 
 
-def limited_seconds(requests: Requests, sources: Iterable[str], targets: Iterable[str]) -> float:
-    """The least time in which buckets answer so many requests. Reads and writes overlap.
+def limited_seconds(
+    requests: Requests, sources: Sequence[RequestRates], targets: Sequence[RequestRates]
+) -> float:
+    """The least time in which stores answer so many requests. Reads and writes overlap.
 
     Args:
-        sources, targets: the schemes of the buckets; of several the one with the lowest limit counts.
+        sources, targets: what the stores answer; of several the one with the lowest limit counts.
     """
-    writing = [LIMITS[scheme] for scheme in targets]
-    every = [*writing, *(LIMITS[scheme] for scheme in sources)]
     reads = requests.list + requests.head + requests.get
     writes = requests.put + requests.part + requests.copy + requests.delete
-    read_s = (_seconds(reads, limit.reads_per_s, limit.doubling_s) for limit in every)
-    write_s = (_seconds(writes, limit.writes_per_s, limit.doubling_s) for limit in writing)
+    read_s = (
+        _seconds(reads, limit.reads_per_s, limit.doubling_s) for limit in (*sources, *targets)
+    )
+    write_s = (_seconds(writes, limit.writes_per_s, limit.doubling_s) for limit in targets)
     return max((*read_s, *write_s), default=0.0)
 
 

@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from reshard.storage.requests import RequestTraits
+
 FileKind = Literal["file", "folder", "other"]
 """``other`` is what has no bytes to read, such as a named pipe."""
 
@@ -42,6 +44,7 @@ class Traits(Struct, frozen=True):
         has_versions: whether each file has a version, which tells its content from any other.
         has_free_bytes: whether room is limited, and the store tells how much is left.
         by_hosts: whether processes on other hosts may write there too.
+        requests: what its requests do, and how many it answers.
     """
 
     prefix: str = ""
@@ -53,6 +56,7 @@ class Traits(Struct, frozen=True):
     has_versions: bool = False
     has_free_bytes: bool = True
     by_hosts: bool = False
+    requests: RequestTraits = RequestTraits()
 
     def text(self, path: str) -> str:
         """A path as users name it; ``locate`` gives the same location for it in any process."""

@@ -1,8 +1,8 @@
-"""Requests to buckets by kind, with the bytes that they carried: what clouds charge for."""
+"""Requests to buckets by kind, with the bytes that they carried: what clouds charge for; how stores differ in them."""
 
 from __future__ import annotations
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from reshard.documents.shared import BucketRequests, document_of
 from reshard.record import Record
@@ -66,3 +66,33 @@ PAGE_OBJECTS = 1000
 def pages_of(objects: int) -> int:
     """Requests that list so many objects."""
     return max(1, -(-objects // PAGE_OBJECTS))
+
+
+class RequestRates(Struct, frozen=True):
+    """Requests that a store answers in each second.
+
+    Attributes:
+        reads_per_s: listings, looks at objects, and reads.
+        writes_per_s: puts, parts, copies and deletions.
+        doubling_s: after so many seconds at the limit it doubles, and so on; None where it stays.
+    """
+
+    reads_per_s: float
+    writes_per_s: float
+    doubling_s: float | None = None
+
+
+class RequestTraits(Struct, frozen=True):
+    """What requests to a store do, and how many it answers. Plans count and price requests by it.
+
+    Attributes:
+        deletes_one_by_one: whether a request deletes one file; else it deletes up to a thousand.
+        reads_uploads_back: whether a file that was uploaded in parts is read back, since no answer of the store proves it.
+        puts_of_copy: puts beside a copy by the store itself; two where the copy is an upload of one part.
+        rates: None where calls are no requests, as on a disk.
+    """
+
+    deletes_one_by_one: bool = False
+    reads_uploads_back: bool = False
+    puts_of_copy: int = 0
+    rates: RequestRates | None = None

@@ -133,6 +133,15 @@ def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int
     return put_memory_bytes(nbytes, in_parts=in_parts)
 
 
+def upload_parts(traits: Traits, nbytes: int) -> int:
+    """In how many parts a file of ``nbytes`` is uploaded that is written from pieces; 0 where it is put whole, or written in place."""
+    if traits.in_place:
+        return 0
+    from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
+
+    return 0 if nbytes <= WHOLE_BYTES else -(-nbytes // part_bytes(nbytes))
+
+
 class RecordingStore(StoreWrapper, frozen=True):
     """Passes every call on, and records the versions; implements ``base.Store``.
 

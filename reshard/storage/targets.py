@@ -1,4 +1,4 @@
-"""Targets in any store: where they are, whether they may be written, and the transaction that writes one."""
+"""Targets in any store: where they are, whether they may be written, the transaction that writes one, and the removal of a finished one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
+from reshard.storage.local.finished_output import remove_from_disk, stamp_on_disk
 from reshard.storage.local.prefix_files import check_prefix
 from reshard.storage.local.publishing import finish_published
 from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
@@ -78,6 +79,35 @@ def held_target(
     from reshard.storage.buckets.target.held import held_objects
 
     return held_objects(target, unsafe=unsafe, state=state)
+
+
+def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
+    """What tells a finished output from any other that has its name later; None if there is none.
+
+    ``records``: names of files in it, of which the first that is there is looked at, since no two outputs have the same. Files of
+    a prefix have the first one beside them.
+    """
+    if is_local(output):
+        return stamp_on_disk(Path(output.path), records)
+    from reshard.storage.buckets.target.finished_output import stamp_in_bucket
+
+    return stamp_in_bucket(output, records)
+
+
+def remove_finished(output: Location, stamp: str, records: Sequence[str], aside: str) -> bool:
+    """Removes a finished output, so that nobody reads half of it; False if it is gone or something else has its name.
+
+    Args:
+        stamp, records: as ``stamp_of_finished`` gave and took them.
+        aside: a name beside it that it has on a disk while it is removed. What an interrupted removal left there is removed, too.
+
+    Raises TargetBusyError where a run has the place of files of a prefix or of a bucket, StorageError where something stays.
+    """
+    if is_local(output):
+        return remove_from_disk(Path(output.path), stamp, records, aside)
+    from reshard.storage.buckets.target.finished_output import remove_from_bucket
+
+    return remove_from_bucket(output, stamp, records)
 
 
 def root_text(target: Location, file: str = "") -> str:

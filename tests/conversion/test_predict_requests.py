@@ -46,7 +46,7 @@ def test_tensors_of_many_chunks_are_estimated_from_some(
     assert found.chunks.count == MANY
     assert (found.chunks.once.get, found.chunks.once.received_bytes) == (2 * MANY, nbytes)
     assert (found.chunks.share, found.chunks.mean_bytes) == (1, 44)
-    assert found.some is not None
+    assert found.example is not None
 
 
 def test_chunks_that_are_missing_take_nothing(source: Path) -> None:

@@ -20,20 +20,30 @@ from reshard.planning.requests import (
     writing_of,
 )
 from reshard.planning.tensor_plan import TensorPlan
-from reshard.storage.requests import NONE, Requests, pages_of
+from reshard.storage.requests import NONE, Requests, RequestTraits, pages_of
 from tests.planning.timed_plans import move
+
+MANY = RequestTraits(puts_of_copy=2)
+"""As S3 does."""
+
+ONE_BY_ONE = RequestTraits(deletes_one_by_one=True, reads_uploads_back=True)
+"""As Google Cloud does."""
 
 
 def test_large_files_are_uploaded_in_parts() -> None:
-    assert uploaded("s3", 100, 0, 1) == uploaded("gs", 100, 0, 1) == Requests(put=1, sent_bytes=100)
+    assert (
+        uploaded(MANY, 100, 0, 1)
+        == uploaded(ONE_BY_ONE, 100, 0, 1)
+        == Requests(put=1, sent_bytes=100)
+    )
     parts = Requests(put=2, part=3, sent_bytes=100)
-    assert uploaded("s3", 100, 3, 2) == parts
-    assert uploaded("gs", 100, 3, 2) == parts + Requests(get=2, received_bytes=100)
+    assert uploaded(MANY, 100, 3, 2) == parts
+    assert uploaded(ONE_BY_ONE, 100, 3, 2) == parts + Requests(get=2, received_bytes=100)
 
 
 def test_what_is_copied() -> None:
-    assert copied("gs") == Requests(head=2, copy=1)
-    assert copied("s3") == Requests(head=2, copy=1, put=2)
+    assert copied(ONE_BY_ONE) == Requests(head=2, copy=1)
+    assert copied(MANY) == Requests(head=2, copy=1, put=2)
     once = Requests(head=1, get=1, put=1, received_bytes=7, sent_bytes=7)
     assert carried(7, from_bucket=False) == once
     assert carried(7, from_bucket=True) == once + Requests(get=1, received_bytes=7)
@@ -47,11 +57,11 @@ def test_a_target_is_read_back_file_by_file() -> None:
 
 
 def test_clouds_delete_differently() -> None:
-    assert (deleted("gs", 1500).delete, deleted("s3", 1500).delete) == (1500, 2)
-    small = of_transaction("s3", 10, 0, 0)
-    assert of_transaction("gs", 10, 0, 0) - small == Requests(delete=2)
-    assert of_transaction("s3", 2500, 0, 0) - small == Requests(list=2)
-    assert of_transaction("s3", 10, 5, 2) - small == Requests(sent_bytes=5 * 60 + 2 * 110)
+    assert (deleted(ONE_BY_ONE, 1500).delete, deleted(MANY, 1500).delete) == (1500, 2)
+    small = of_transaction(MANY, 10, 0, 0)
+    assert of_transaction(ONE_BY_ONE, 10, 0, 0) - small == Requests(delete=2)
+    assert of_transaction(MANY, 2500, 0, 0) - small == Requests(list=2)
+    assert of_transaction(MANY, 10, 5, 2) - small == Requests(sent_bytes=5 * 60 + 2 * 110)
     assert [pages_of(count) for count in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
 
 
@@ -74,6 +84,7 @@ def test_the_chunks_of_a_tensor() -> None:
     assert [written.read_back(nbytes) for nbytes in (8, 24, 100)] == [6, 2, 2]
 
 
+MIB = 1 << 20
 RANGES = Ranges(1000, 3000)
 Shape = tuple[int, ...]
 
@@ -96,6 +107,14 @@ def stored(count: int, nbytes: int, block: int = 1000) -> ChunkReads:
 def test_a_whole_chunk_takes_a_request_for_each_block() -> None:
     found = reads(reading((5000,), (2500,), (5000,)), stored(2, 2500), RANGES)
     assert found == Requests(get=6, received_bytes=5000)
+
+
+def test_the_example_of_the_module_holds() -> None:
+    """A tensor that is stored by rows, compressed, and wanted by columns."""
+    once = Requests(get=8, received_bytes=48 * MIB)
+    by_columns = reading((4096, 4096), (1024, 4096), (4096, 1024), in_parts=False)
+    found = reads(by_columns, ChunkReads(4, once, 1.0, 12 * MIB), Ranges(8 * MIB, 24 * MIB))
+    assert found == Requests(get=32, received_bytes=192 * MIB)
 
 
 def test_units_that_share_a_chunk_read_what_they_need() -> None:

@@ -15,11 +15,13 @@ from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.planning.times import plan_time
-from reshard.storage.requests import Requests
+from reshard.storage.buckets.clouds import REQUESTS
+from reshard.storage.requests import Requests, RequestTraits
 from tests.planning.timed_plans import GB, move, plan
 
-FILES = ("ckpt", ["served"])
-S3 = ("s3://bucket/ckpt", ["s3://bucket/served"])
+DISK = RequestTraits()
+FILES = (DISK, [DISK])
+S3 = (REQUESTS["s3"], [REQUESTS["s3"]])
 
 
 def test_processors_share_the_work_of_files() -> None:
@@ -98,9 +100,9 @@ def test_of_several_targets_those_in_buckets_are_sent() -> None:
     plans = Plan((TensorPlan((here,)),), 1 << 30, 4), Plan((TensorPlan((there,)),), 1 << 30, 4)
     shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], [here], here.units),))
     sent = RequestPlan(data=Requests(put=5, sent_bytes=5 * GB))
-    targets = ["served", "gs://bucket/served"]
-    assert plan_time(shared, "ckpt", targets, Hosts(1, 4, 1e9), sent).network_s == pytest.approx(5)
-    assert plan_time(shared, "ckpt", targets, Hosts(4, 4, 1e9), sent).network_s == pytest.approx(2)
+    ends = DISK, [DISK, REQUESTS["gs"]]
+    assert plan_time(shared, *ends, Hosts(1, 4, 1e9), sent).network_s == pytest.approx(5)
+    assert plan_time(shared, *ends, Hosts(4, 4, 1e9), sent).network_s == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_of_equal_ones_the_first_is_named() -> None:
 )
 def test_more_hosts_are_never_slower(
     prices: list[tuple[float, int, int]],
-    places: tuple[str, list[str]],
+    places: tuple[RequestTraits, list[RequestTraits]],
     hosts: int,
     more: int,
     requests: int,

@@ -7,14 +7,14 @@ import pytest
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.times import (
-    LIMITS,
     SECONDS_PER_CAST_BYTE,
     limited_seconds,
     processor_time,
 )
-from reshard.storage.buckets.urls import SCHEMES
-from reshard.storage.requests import Requests
+from reshard.storage.requests import RequestRates, Requests
 from tests.planning.timed_plans import GB, move, plan
+
+S3, GS, AZ = RequestRates(5500, 3500), RequestRates(5000, 1000, 1200), RequestRates(20_000, 20_000)
 
 
 def test_bytes_in_and_out_are_added_to_the_price() -> None:
@@ -54,23 +54,19 @@ def test_nothing_takes_no_time() -> None:
     assert (found.total_s, found.longest_task_s) == (0, 0)
 
 
-def test_every_cloud_has_a_limit() -> None:
-    assert set(LIMITS) == set(SCHEMES)
-
-
 def test_reads_and_writes_have_limits_of_their_own() -> None:
     reads = Requests(list=500, head=5000, get=49_500)
-    assert limited_seconds(reads, ["s3"], []) == pytest.approx(55_000 / 5500)
+    assert limited_seconds(reads, [S3], []) == pytest.approx(55_000 / 5500)
     writes = Requests(put=3000, part=4000, copy=1000, delete=2500)
-    assert limited_seconds(writes, [], ["s3"]) == pytest.approx(10_500 / 3500)
-    assert limited_seconds(reads + writes, ["s3"], ["s3"]) == pytest.approx(10)
+    assert limited_seconds(writes, [], [S3]) == pytest.approx(10_500 / 3500)
+    assert limited_seconds(reads + writes, [S3], [S3]) == pytest.approx(10)
 
 
 def test_the_slower_of_two_clouds_counts() -> None:
     writes = Requests(put=7000)
-    assert limited_seconds(writes, ["gs"], ["s3"]) == pytest.approx(2)
-    assert limited_seconds(writes, [], ["s3", "gs"]) == pytest.approx(7)
-    assert limited_seconds(Requests(get=11_000), ["az"], ["s3"]) == pytest.approx(2)
+    assert limited_seconds(writes, [GS], [S3]) == pytest.approx(2)
+    assert limited_seconds(writes, [], [S3, GS]) == pytest.approx(7)
+    assert limited_seconds(Requests(get=11_000), [AZ], [S3]) == pytest.approx(2)
     assert limited_seconds(Requests(), [], []) == 0
 
 
@@ -82,4 +78,4 @@ def test_google_doubles_its_limit_every_twenty_minutes() -> None:
         (3_600_000, 2400),
         (4_400_000, 2600),
     ):
-        assert limited_seconds(Requests(put=puts), [], ["gs"]) == pytest.approx(seconds)
+        assert limited_seconds(Requests(put=puts), [], [GS]) == pytest.approx(seconds)

@@ -12,6 +12,7 @@ from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
+from reshard.storage.buckets.clouds import REQUESTS
 from reshard.storage.buckets.errors import bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, version_of
@@ -139,6 +140,7 @@ def _traits(scheme: Scheme, bucket: str) -> Traits:
         has_folders=False,
         has_versions=True,
         has_free_bytes=False,
+        requests=REQUESTS[scheme],
     )
 
 

@@ -42,9 +42,8 @@ def test_every_kind_is_counted(bucket: Bucket) -> None:
     objects.put_parts(store, "parts", [b"y" * (7 * MIB)] * 3, 8 * MIB)
     objects.delete(store, ["a", "parts"])
     found = counts.so_far() - before
-    is_gcs = (
-        bucket.scheme == "gs"
-    )  # reads what was uploaded in parts, and deletes objects one by one
+    cloud, is_gcs = store.traits.requests, bucket.scheme == "gs"
+    assert (cloud.reads_uploads_back, cloud.deletes_one_by_one) == (is_gcs, is_gcs)
     assert found == Requests(
         list=3, head=2, get=1 + 3 * is_gcs, put=1 + 2, part=3, delete=1 + is_gcs,
         received_bytes=90 + is_gcs * 21 * MIB, sent_bytes=1000 + 21 * MIB,

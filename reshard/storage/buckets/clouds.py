@@ -1,0 +1,31 @@
+"""What the requests of each cloud do, and how many it answers in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from reshard.storage.buckets.urls import Scheme
+from reshard.storage.requests import RequestRates, RequestTraits
+
+REQUESTS: Mapping[Scheme, RequestTraits] = MappingProxyType(
+    {
+        "s3": RequestTraits(puts_of_copy=2, rates=RequestRates(5500, 3500)),
+        "gs": RequestTraits(
+            deletes_one_by_one=True,
+            reads_uploads_back=True,
+            rates=RequestRates(5000, 1000, 1200),
+        ),
+        "az": RequestTraits(rates=RequestRates(20_000, 20_000)),
+    }
+)
+"""By scheme. Rates are those that the clouds publish. A target's objects count as one prefix and one bucket: clouds split them
+only under load.
+
+- S3: at least so many for each partitioned prefix (Amazon S3 User Guide, "Best practices design patterns: optimizing
+  Amazon S3 performance").
+- Google Cloud Storage: of a bucket at first; it grows if the rate is doubled no faster than every 20 minutes ("Request rate
+  and access distribution guidelines").
+- Azure: of a standard account, reads and writes together; here each has all of it ("Scalability and performance targets for
+  standard storage accounts").
+"""
