@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshard import TensorIdentity, WeightsIdentity
 from reshard.errors import CorruptError, VerificationError
-from reshard.surface.identities import FileSlice, hashed_dtype, slices_of
+from reshard.surface.identities import FileSlice, hashed_dtype, slices_of, storage_bytes
 from reshard.surface.places import locate
 from reshard_server.client.proofs import WantedSlice, slice_with_proof
 
@@ -18,7 +19,33 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+MOST_HEADER_BYTES = 100 << 20
+"""A little more than what the format allows."""
+
 _ASK = "find out who changed the checkpoint, or whether client and server have different versions"
+
+
+def bounded(
+    put: Callable[[bytes], object], known: WeightsIdentity, names: Iterable[str]
+) -> Callable[[bytes], None]:
+    """Passes on the bytes of a shard; VerificationError as soon as they are more than all of its tensors and a header have."""
+    most = MOST_HEADER_BYTES + sum(_nbytes(known.tensors[name]) for name in names)
+    taken = 0
+
+    def put_some(piece: bytes) -> None:
+        nonlocal taken
+        taken += len(piece)
+        if taken > most:
+            raise VerificationError(
+                f"the server sent more than {most:,} bytes for a shard, though its tensors have fewer; {_ASK}"
+            )
+        put(piece)
+
+    return put_some
+
+
+def _nbytes(tensor: TensorIdentity) -> int:
+    return math.prod(tensor.shape) * storage_bytes(hashed_dtype(tensor))
 
 
 @dataclass(frozen=True)

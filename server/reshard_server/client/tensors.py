@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from reshard_server.client.proofs import (
     fetched_proof,
     wanted_slice,
 )
-from reshard_server.client.proved_shards import ShardFile
+from reshard_server.client.proved_shards import ShardFile, bounded
 from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport, UnreachableError
 
@@ -147,13 +147,15 @@ class Tensors:
             "cast": [f"{pattern}={dtype}" for pattern, dtype in cast_pairs(cast)],
         }
         known = None if identity is None else self._known({"checkpoint": checkpoint}, identity)
+        names = kept_names(select, drop, list(known.tensors)) if known is not None else []
         target = Path(file)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
         try:
             with partial.open("xb") as out:
-                self._take({k: v for k, v in query.items() if v not in (None, [])}, out.write)
+                put = out.write if known is None else bounded(out.write, known, names)
+                self._take({k: v for k, v in query.items() if v not in (None, [])}, put)
             if known is not None:
-                self._check_shard(partial, target, query, known)
+                self._check_shard(partial, target, checkpoint, known, names)
             partial.replace(target)
         except OSError as error:
             raise StorageError(
@@ -164,15 +166,19 @@ class Tensors:
         return target
 
     def _check_shard(
-        self, partial: Path, target: Path, query: Mapping[str, Any], known: WeightsIdentity
+        self,
+        partial: Path,
+        target: Path,
+        checkpoint: str,
+        known: WeightsIdentity,
+        names: Collection[str],
     ) -> None:
-        asked = {"checkpoint": query["checkpoint"]}
+        asked = {"checkpoint": checkpoint}
 
         def proof(wanted: WantedSlice) -> str:
             about = {**asked, "name": wanted.tensor.name, "slice": wanted.text}
             return fetched_proof(self.transport, about, wanted)
 
-        names = kept_names(query["select"], query["drop"], list(known.tensors))
         read = functools.partial(self._pulled, asked)
         ShardFile(partial, str(target), known, names, proof, read).check()
 
