@@ -25,13 +25,13 @@ class Earlier(Struct, frozen=True):
     """What an unfinished run left.
 
     Attributes:
-        identity: what that run was, in its own words.
+        made_by: what that run was, in its own words.
         is_trusted: whether every chunk that its records name is stored, unless somebody removed it. False if the host
             was restarted since, or is another one: then each chunk must be read and checked first.
         recorded_ns: when the last record was written, by the clock of the file system; None where files have versions.
     """
 
-    identity: Mapping[str, Any]
+    made_by: Mapping[str, Any]
     is_trusted: bool
     recorded_ns: int | None = None
 
@@ -54,7 +54,7 @@ class Records(Protocol):
     """What is done of a target, one text after the other: those of an earlier run, and those of this one."""
 
     def left_by(self) -> Mapping[str, Any] | None:
-        """The identity of the run whose records are here, whether or not it can be resumed; None for no run.
+        """The run whose records are here, in its own words, whether or not it can be resumed; None for no run.
 
         Raises ResumeError where another version of this program wrote them.
         """
@@ -75,11 +75,11 @@ class Records(Protocol):
         """The records of the run that is resumed, up to the first that was damaged or not written whole."""
         ...
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, made_by: Mapping[str, Any]) -> None:
         """Removes what earlier runs left, and begins with no file and no record."""
         ...
 
-    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+    def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
         """Keeps the files of the run that is resumed, with these records, which take the place of its own durably."""
         ...
 

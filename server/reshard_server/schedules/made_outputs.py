@@ -38,8 +38,8 @@ INDEX = "model.safetensors.index.json"
 """The record of a delta, which has no other and writes it last."""
 
 
-def identity(output: Location) -> str | None:
-    """Identifies a converted checkpoint; None if there is none."""
+def output_stamp(output: Location) -> str | None:
+    """Changes when something else takes the place of a converted checkpoint; None if there is none."""
     if isinstance(output.store, BucketStore):
         return _identity_in_bucket(output)
     return _identity_on_disk(Path(output.path))
@@ -59,7 +59,7 @@ def remove(output: Location, number: str, known: str) -> bool:
 
     Args:
         number: distinguishes it from other outputs.
-        known: its identity.
+        known: its stamp.
     """
     if isinstance(output.store, BucketStore):
         return _remove_from_bucket(output.store, output, known)
