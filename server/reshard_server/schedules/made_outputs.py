@@ -41,8 +41,8 @@ INDEX = "model.safetensors.index.json"
 def output_stamp(output: Location) -> str | None:
     """Changes when something else takes the place of a converted checkpoint; None if there is none."""
     if isinstance(output.store, BucketStore):
-        return _identity_in_bucket(output)
-    return _identity_on_disk(Path(output.path))
+        return _stamp_in_bucket(output)
+    return _stamp_on_disk(Path(output.path))
 
 
 def is_full_version(output: Location) -> bool:
@@ -70,17 +70,17 @@ def _record_beside(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.{RECORD}")
 
 
-def _identity_on_disk(output: Path) -> str | None:
+def _stamp_on_disk(output: Path) -> str | None:
     """That of a folder, or of the prefix of files, of which nothing has the very name."""
     if os.path.lexists(output):
-        if (of_file := _identity_of_file(output)) is not None:
+        if (of_file := _stamp_of_file(output)) is not None:
             return of_file
         record = output / RECORD
-        return _identity_of(output, record if record.exists() else output / INDEX)
-    return _identity_of(_record_beside(output), _record_beside(output))
+        return _stamp_of(output, record if record.exists() else output / INDEX)
+    return _stamp_of(_record_beside(output), _record_beside(output))
 
 
-def _identity_of_file(output: Path) -> str | None:
+def _stamp_of_file(output: Path) -> str | None:
     """That of a plain file; None for anything else."""
     try:
         found = output.lstat()
@@ -91,7 +91,7 @@ def _identity_of_file(output: Path) -> str | None:
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
 
-def _identity_of(kept: Path, record: Path) -> str | None:
+def _stamp_of(kept: Path, record: Path) -> str | None:
     try:
         inode = kept.lstat().st_ino
         content = record.read_bytes()
@@ -104,12 +104,12 @@ def _remove_on_disk(output: Location, number: str, known: str) -> bool:
     target = Path(output.path)
     hidden = target.with_name(f"{REMOVED_PREFIX}{number[:32]}")
     _remove_hidden(hidden)
-    if _identity_on_disk(target) != known:
+    if _stamp_on_disk(target) != known:
         return False
     if not os.path.lexists(target):
         return _remove_prefix(output, known)
     target.rename(hidden)
-    if _identity_on_disk(hidden) != known:  # another folder took its name at this moment
+    if _stamp_on_disk(hidden) != known:  # another folder took its name at this moment
         hidden.rename(target)
         return False
     LOG.info("removing %s, an old output of a schedule", target)
@@ -118,7 +118,7 @@ def _remove_on_disk(output: Location, number: str, known: str) -> bool:
 
 
 def _remove_hidden(hidden: Path) -> None:
-    if _identity_of_file(hidden) is None:
+    if _stamp_of_file(hidden) is None:
         remove_tree(hidden)
     else:
         hidden.unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def _remove_hidden(hidden: Path) -> None:
 def _remove_prefix(output: Location, known: str) -> bool:
     prefix = Path(output.path)
     with held_target(output, FILES_OF_PREFIX) as held:
-        is_same = _identity_on_disk(prefix) == known
+        is_same = _stamp_on_disk(prefix) == known
         if is_same:
             LOG.info("removing %s, an old output of a schedule", output)
             remove_files(prefix, _record_beside(prefix).name)
@@ -135,7 +135,7 @@ def _remove_prefix(output: Location, known: str) -> bool:
     return is_same
 
 
-def _identity_in_bucket(output: Location) -> str | None:
+def _stamp_in_bucket(output: Location) -> str | None:
     """The record's version, in one request."""
     found = _record_in(output).status()
     return found.version if found is not None and found.kind == "file" else None
@@ -143,13 +143,13 @@ def _identity_in_bucket(output: Location) -> str | None:
 
 def _remove_from_bucket(store: BucketStore, output: Location, known: str) -> bool:
     with held_target(output) as held:
-        if _identity_in_bucket(output) != known:
+        if _stamp_in_bucket(output) != known:
             return False
         LOG.info("removing %s, an old output of a schedule", output)
         record = _record_in(output).name
         held.adopt()  # unfinished from now on: without its marker
         delete(store, [f"{output.path}/{name}" for name in held.files() if name != record])
         held.abort()
-    if _identity_in_bucket(output) == known:
+    if _stamp_in_bucket(output) == known:
         raise StorageError(f"cannot remove {output}: its last objects could not be deleted")
     return True
