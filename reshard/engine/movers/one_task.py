@@ -236,7 +236,7 @@ def _transfer(
                 sink = PieceSink(
                     unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
                 )
-            fillings.append(Filling(unit, sink, output.target, [NOTHING] * len(unit.pieces)))
+            fillings.append(Filling(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:
                 _pass_bands(task, read, memory, [Taker.of(take, fillings) for take in read.takes])
@@ -308,7 +308,7 @@ def move_whole(
 
 def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, sums: Sums) -> Result:
     (target,), (piece,) = unit.chunks, unit.pieces
-    with about_target(output.target), about_tensor(unit.name, source=read.name):
+    with about_target(output.name), about_tensor(unit.name, source=read.name):
         encoded = store_chunk(unit, target, memory, output)
     target = encoded.target
     elements: Array = encoded.data.view(source_element_type(piece)).reshape(target.box.shape)
