@@ -2,6 +2,17 @@
 
 What is written for the target lies below ``root``, where no reader takes it for a checkpoint. Records say what is done, so
 that a later run can resume: they are texts, of whose content a store knows nothing.
+
+The order of the calls; what is in brackets is left out where it is not needed::
+
+    a new run       begin                                              } [open_elsewhere]  append…  [close_elsewhere]  close
+    a resumed run   earlier  adopt  records  files  remove…  rewrite   }
+    commit          mark  [written]  [staged]  commit  abort
+    abort           abort
+
+A run commits once it has closed its records. ``abort`` after ``commit`` removes what is temporary; the target stays. A run that
+does neither leaves its work for a later run to resume. Where ``commit`` raised, ``is_committed`` says whether the target has
+appeared. ``take_back`` comes before the ``abort`` that removes a finished target.
 """
 
 from __future__ import annotations
