@@ -14,7 +14,7 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.parts.request import Scope
 from reshard.conversion.report import ConversionReport, PartReport
 from reshard.conversion.resume.conversion_key import ConversionKey
-from reshard.engine.progress import Progress, Stage
+from reshard.engine.progress import Progress, Stage, Tell
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import TimePlan
@@ -79,9 +79,6 @@ def start_run(
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return Run(chosen, targets, scope, executor, total, before_publish, time.monotonic())
-
-
-Tell = Callable[[Progress], None]
 
 
 class TotalProgress:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.location import Location
 
-Check = Callable[[Location], None]
+CheckReplaced = Callable[[Location], None]
 """Raises where what is at a target must not be replaced."""
 
 Prove = Callable[[Mapping[str, str]], None]
@@ -169,7 +169,7 @@ class Transaction(Records, TargetFiles, Protocol):
         ...
 
     def commit(
-        self, *, overwrite: bool, check: Check | None = None, prove: Prove | None = None
+        self, *, overwrite: bool, check: CheckReplaced | None = None, prove: Prove | None = None
     ) -> None:
         """Makes what was written the target, all of it durable, in one step.
 

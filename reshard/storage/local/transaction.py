@@ -46,7 +46,7 @@ from reshard.storage.local.staging import (
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 
 PARTS_REQUEST = "parts/request"
 """What all parts of a conversion share; ``storage.parts`` writes it."""
@@ -181,7 +181,7 @@ class LocalTransaction:
         self,
         *,
         overwrite: bool,
-        check: Check | None = None,
+        check: CheckReplaced | None = None,
         prove: Prove | None = None,  # noqa: ARG002  files on a disk have no versions
     ) -> None:
         publish(self._staging, overwrite=overwrite, check=check, last=self._marks)

@@ -40,7 +40,7 @@ from reshard.storage.commit_markers import (
 )
 from reshard.storage.host import this_kernel
 from reshard.storage.location import Location
-from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 
 _TICK_S = 0.5
 
@@ -164,7 +164,7 @@ class ObjectTransaction:
         self,
         *,
         overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
-        check: Check | None = None,  # noqa: ARG002
+        check: CheckReplaced | None = None,  # noqa: ARG002
         prove: Prove | None = None,
     ) -> None:
         self.check()
