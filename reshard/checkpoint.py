@@ -25,7 +25,7 @@ from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore_checkpoint
-from reshard.storage.location import Location, identity, locate
+from reshard.storage.location import Location, locate, stamp
 from reshard.streaming.shard_stream import ShardStream, shard_parts
 from reshard.streaming.tensor_stream import TensorStream, slice_box
 
@@ -53,9 +53,9 @@ class OpenedCheckpoint:
     def __init__(self, chosen: CheckpointPath) -> None:
         self.path = chosen.path
         self._root = locate(self.path)
-        self._listed = chosen.root  # a bucket is not listed once more for the identity
+        self._listed = chosen.root  # a bucket is not listed once more for the stamp
         # Taken before reading, so that later changes are noticed.
-        self._identity = _identity(self._root)
+        self._stamp = _stamp(self._root)
         self._reader: Reader = open_reader(chosen)
 
     @property
@@ -250,24 +250,24 @@ class OpenedCheckpoint:
         return stored
 
     def _check_unchanged(self) -> None:
-        found = _identity(self._root)
+        found = _stamp(self._root)
         if found is None:
             raise StorageError(
                 f"{self.path} is not there any more; it must stay until everything is restored"
             )
-        if found != self._identity:
+        if found != self._stamp:
             raise StorageError(
                 f"{self.path} is not the checkpoint that was opened: another was put in its place, or it was "
                 "changed; open it again"
             )
 
 
-def _identity(root: Location) -> tuple[object, ...] | None:
+def _stamp(root: Location) -> tuple[object, ...] | None:
     """Changes when another checkpoint takes the place of a local one; None where nothing is there."""
     if root.traits.has_versions:
-        return identity(root)
+        return stamp(root)
     files = files_of(root)
-    return identity(root) if files is None else tuple(map(identity, files))
+    return stamp(root) if files is None else tuple(map(stamp, files))
 
 
 def _cast(stored: StoredTensor, asked: DTypeLike) -> Rewrite:

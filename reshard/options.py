@@ -2,7 +2,7 @@
 
 A room lists its options by name: ``conversion/declared_options.py`` those of every target, ``formats/NAME/options.py`` those of
 one format. What checks an option, and what shows it to people, derives from there: the command line, the HTTP
-model, the form of the page, and the identity of a conversion. Types, defaults and the documentation of the Python
+model, the form of the page, and the key of a conversion. Types, defaults and the documentation of the Python
 arguments are in ``conversion/options.py``, where type checkers find them.
 """
 

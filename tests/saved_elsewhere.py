@@ -9,7 +9,13 @@ import numpy as np
 
 import reshard
 from reshard.checksums.crc import CRC32C
-from reshard.formats.tensorflow.bundle import NUMBERS, STRING, Entry, entry_bytes, header_bytes
+from reshard.formats.tensorflow.bundle import (
+    NUMBERS,
+    STRING,
+    BundleEntry,
+    entry_bytes,
+    header_bytes,
+)
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, stored_strings
 from reshard.formats.tensorflow.write.table import table_bytes
@@ -73,17 +79,17 @@ def of_strings(folder: Path) -> Path:
     index, data = {b"": header_bytes(1)}, bytearray()
     for name, array in (("rows", ROWS), ("bias", BIAS)):
         found = array.tobytes()
-        entry = Entry(
+        entry = BundleEntry(
             NUMBERS[array.dtype.name], array.shape, 0, len(data), len(found), CRC32C.of(found)
         )
         index[name.encode()] = entry_bytes(entry)
         data += found
     slices = (((0, 2), (0, 1)), ((0, 2), (1, 2)))
-    index[b"words"] = entry_bytes(Entry(STRING, (2, 3), slices=slices))
+    index[b"words"] = entry_bytes(BundleEntry(STRING, (2, 3), slices=slices))
     for extents, words in zip(slices, ([b"a", b"d"], [b"b", b"", b"e", b"ff"]), strict=True):
         stored, crc = stored_strings(Strings(np.array([len(w) for w in words]), b"".join(words)))
         shape = tuple(length for _, length in extents)
-        entry = Entry(STRING, shape, 0, len(data), len(stored), crc)
+        entry = BundleEntry(STRING, shape, 0, len(data), len(stored), crc)
         index[slice_key(b"words", extents)] = entry_bytes(entry)
         data += stored
     folder.mkdir(parents=True, exist_ok=True)

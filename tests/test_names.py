@@ -1,4 +1,4 @@
-"""One name, one meaning: functions of two modules do not share a name, and modules that a text of the code names exist."""
+"""One name, one meaning: functions, classes and type aliases of two modules do not share a name, and modules that a text of the code names exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -25,6 +25,9 @@ SURFACES = ("__init__", "__main__", "api", "cli", "demo", "rules", "surface")
 
 COUNTED = ("delete", "put", "put_parts")
 """A request to a bucket, and the same request counted."""
+
+SHOWN = (*SURFACES, "documents")
+"""Rooms that show classes of others: an option of a command, and the document of a report, have the report's name."""
 
 LOCATE = "locate"
 """Of a path, and of a checkpoint: the first is called everywhere, and the second is public."""
@@ -52,14 +55,38 @@ def public_functions(root: Path) -> dict[str, set[str]]:
     return found
 
 
-def shared(functions: dict[str, set[str]]) -> dict[str, list[str]]:
-    """The names that functions of two modules have, where neither only shows what the other does.
+def public_types(root: Path) -> dict[str, set[str]]:
+    """The modules, below ``root``, of each public class and type alias at the top of one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            name = type_of(node)
+            if name and not name.startswith("_"):
+                found[name].add(path.relative_to(root).with_suffix("").as_posix())
+    return found
+
+
+def type_of(node: ast.stmt) -> str:
+    """The class or type alias that a statement defines; "" for none. What a call makes is a value, or a type variable."""
+    match node:
+        case ast.ClassDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if not isinstance(
+            value, ast.Call
+        ):
+            return name if name[0].isupper() and not name.isupper() else ""
+        case _:
+            return ""
+
+
+def shared(names: dict[str, set[str]], surfaces: Sequence[str] = SURFACES) -> dict[str, list[str]]:
+    """The names that two modules give to functions, or to types, where neither only shows what the other does.
 
     Two formats do the same, each for its files, and the registry asks them.
     """
     found = {}
-    for name, all_modules in functions.items():
-        inside = sorted(m for m in all_modules if m.split("/")[0] not in SURFACES)
+    for name, all_modules in names.items():
+        inside = sorted(m for m in all_modules if m.split("/")[0] not in surfaces)
         pairs = combinations(inside, 2)
         if not all(
             is_of_a_format(a) and is_of_a_format(b) and room(a) != room(b) for a, b in pairs
@@ -80,6 +107,10 @@ def test_no_two_modules_have_a_function_of_one_name() -> None:
     found = shared(public_functions(LIBRARY))
     assert {name: modules for name, modules in found.items() if name not in COUNTED} == {}
     assert {*COUNTED} <= {*found}
+
+
+def test_no_two_modules_have_a_class_or_a_type_alias_of_one_name() -> None:
+    assert shared(public_types(LIBRARY), SHOWN) == {}
 
 
 def test_functions_inside_have_no_public_name() -> None:
@@ -103,6 +134,20 @@ def test_the_check_of_names_finds_what_it_looks_for(tmp_path: Path) -> None:
     assert shared(public_functions(tmp_path)) == {"look": ["engine/code", "planning/code"]}
     (tmp_path / "formats" / "zarr" / "other.py").write_text("def leaves(): ...\n")
     assert [*shared(public_functions(tmp_path))] == ["look", "leaves"]
+
+
+def test_the_check_of_types_finds_what_it_looks_for(tmp_path: Path) -> None:
+    for folder in ("engine", "planning", "documents"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "code.py").write_text("class Plan: ...\n")
+    aliases = 'Sizes = tuple[int, ...]\nMAX = 1\n_Own = int\nT = TypeVar("T")\n'
+    (tmp_path / "engine" / "other.py").write_text(aliases)
+    (tmp_path / "planning" / "other.py").write_text(f"class Sizes: ...\n{aliases[24:]}")
+    found = shared(public_types(tmp_path), SHOWN)
+    assert found == {
+        "Plan": ["engine/code", "planning/code"],
+        "Sizes": ["engine/other", "planning/other"],
+    }
 
 
 def texts(source: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from reshard.checksums.sums import Sums
-from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.resume.conversion_key import ConversionKey, plan_digest
 from reshard.conversion.resume.journal import read_results, record_of
 from reshard.engine.task import Result, StoredChunk
 from reshard.formats.base import TargetCheckpoint
@@ -47,8 +47,8 @@ def main() -> None:
         before = time.process_time()
         plan_digest(plan, target)
         digested = time.process_time()
-        identity = to_builtins(Identity("source", "files", {}))
-        journal = new_journal(path, JournalHeader(identity, "host", "boot", 1))
+        made_by = to_builtins(ConversionKey("source", "files", {}))
+        journal = new_journal(path, JournalHeader(made_by, "host", "boot", 1))
         for start in range(0, TASKS, BATCH):
             batch = [_result(n) for n in range(start, min(start + BATCH, TASKS))]
             journal.append(record_of(batch))

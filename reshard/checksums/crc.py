@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-Checksum = Callable[[Any, int], int]
+_Update = Callable[[Any, int], int]
 
 FOLD = 16
 """Values folded into one per step: more take more cache, fewer need more numpy calls (measured)."""
@@ -197,7 +197,7 @@ def _dtype(crc: Crc) -> np.dtype[Any]:
 
 
 @lru_cache(maxsize=3)
-def _checksum(name: str) -> Checksum:
+def _checksum(name: str) -> _Update:
     # awscrt's has no vector instructions on x86: 2.8 GiB/s in one thread, zlib's 3.9 (measured).
     if name == CRC32.name:
         return zlib.crc32

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from reshard.checksums.crc import SHORT_RUN_BYTES
 
-Way = Literal["one", "wide", "short", "each"]
+SummingWay = Literal["one", "wide", "short", "each"]
 """How runs are summed; ``reshard.checksums.tensor_digest`` describes each."""
 
 SCRATCH_BYTES = 256 << 10
@@ -49,7 +49,7 @@ class Runs(Struct, frozen=True):
     run_bytes: int
     counts: tuple[int, ...]
     strides: tuple[int, ...]
-    way: Way
+    way: SummingWay
 
     @property
     def total(self) -> int:
@@ -115,11 +115,11 @@ def span_of(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...]) -
     return run_bytes + sum((n - 1) * s for n, s in zip(counts, strides, strict=True))
 
 
-def _cheapest(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> Way:
+def _cheapest(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> SummingWay:
     if not counts:
         return "one"
     share = span_of(run_bytes, counts, strides) / math.prod(counts)
-    prices: dict[Way, float] = {"each": _each_ns(run_bytes)}
+    prices: dict[SummingWay, float] = {"each": _each_ns(run_bytes)}
     if run_bytes <= SHORT_RUN_BYTES:
         prices["short"] = _short_ns(run_bytes)
     if run_bytes <= SCRATCH_BYTES // 4:

@@ -44,7 +44,7 @@ from reshard.checksums.runs import (
     COPIED_RUN_BYTES,
     SCRATCH_BYTES,
     Runs,
-    Way,
+    SummingWay,
     row_major,
     runs_in_memory,
     runs_of,
@@ -128,7 +128,7 @@ def _linear_of_scattered(crc: Crc, piece: Array, shape: tuple[int, ...]) -> int:
     return total
 
 
-def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Way) -> int:
+def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: SummingWay) -> int:
     """Linear part of ``(*counts, run_bytes)`` bytes whose runs are at ``strides``."""
     if way == "one" or not strides:
         return crc.linear(rows)
@@ -147,7 +147,7 @@ def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Wa
     return total
 
 
-def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: Way) -> int:
+def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: SummingWay) -> int:
     """How many entries of the first axis are summed together, at least 1."""
     if way == "wide":
         inner = span_of(shape[-1], shape[1:-1], strides[1:])
@@ -155,7 +155,9 @@ def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: Way) ->
     return max(1, _VALUES_AT_ONCE // math.prod(shape[1:-1]))
 
 
-def _linear_at_once(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Way) -> int:
+def _linear_at_once(
+    crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: SummingWay
+) -> int:
     if way == "wide":
         return crc.linear(_scratch.spread(rows, strides))
     values = _values(crc, rows, way)
@@ -164,7 +166,7 @@ def _linear_at_once(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...],
     return fold(crc, values, strides[0])
 
 
-def _values(crc: Crc, rows: NDArray[np.uint8], way: Way) -> Array:
+def _values(crc: Crc, rows: NDArray[np.uint8], way: SummingWay) -> Array:
     """Linear part of every run: an array of shape ``counts``."""
     *counts, run_bytes = rows.shape
     if len(counts) > 1 and rows.nbytes > _BATCH_BYTES and not rows.flags.c_contiguous:

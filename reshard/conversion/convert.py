@@ -33,8 +33,8 @@ from reshard.conversion.parts.request import WHOLE, Scope, refuse_overwriting
 from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_over
 from reshard.conversion.report import ConversionReport, MultiReport, PartReport
 from reshard.conversion.resume.cleanup import removed_once_published
+from reshard.conversion.resume.conversion_key import key_of_conversion, source_state
 from reshard.conversion.resume.finished_target import clean_published, open_result
-from reshard.conversion.resume.identity import identify_conversion, source_state
 from reshard.conversion.run import Run, start_run
 from reshard.conversion.target_job import OpenTarget, check_space, check_space_left, target_jobs
 from reshard.conversion.target_plan import Planned
@@ -126,7 +126,7 @@ def run_conversion(run: Run) -> None:
     _find_finished(run)
     if run.is_unfinished:
         planned = _open_and_plan(run)
-        jobs = target_jobs(planned, run.chosen, run.targets, run.identities, run.finished)
+        jobs = target_jobs(planned, run.chosen, run.targets, run.keys, run.finished)
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
         with locked_targets(run, planned, jobs) as targets:
@@ -155,8 +155,8 @@ def _note_source(run: Run) -> None:
     """Notes the state of the source before anything of it is read: what is read is at least as new."""
     chosen = run.chosen
     state = source_state(chosen.root, chosen.deltas)
-    run.identities = [
-        identify_conversion(
+    run.keys = [
+        key_of_conversion(
             run.source,
             target.options,
             state,
@@ -171,14 +171,14 @@ def _note_source(run: Run) -> None:
 def _find_finished(run: Run) -> bool:
     """Reports the targets that are already finished results of this conversion; whether it found any."""
     before = len(run.finished)
-    for number, (target, identity) in enumerate(zip(run.targets, run.identities, strict=True)):
+    for number, (target, key) in enumerate(zip(run.targets, run.keys, strict=True)):
         if number in run.finished or target.options.overwrite:
             continue
-        if (result := open_result(target.target, identity)) is not None:
+        if (result := open_result(target.target, key)) is not None:
             if run.scope.is_commit:  # an earlier commit was interrupted after it published
                 remove_parts(locate(target.target), target.options.state)
             if run.scope.part is None:  # a part leaves what it finds to the commit
-                clean_published(target, identity)
+                clean_published(target, key)
             report_finished(run, number, result)
     return len(run.finished) > before
 
@@ -242,7 +242,7 @@ def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> Non
         limits = (plan.max_memory, plan.workers)
         unfinished.enter_context(opened(run.executor, *limits, plan.processes))
         if isinstance(run.executor, HostsExecutor) and targets:
-            check_hosts(run.executor, run.source, run.identities[0].files, targets)
+            check_hosts(run.executor, run.source, run.keys[0].files, targets)
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, plan.processes)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.proof import check_equal, check_sources, read_back
 from reshard.conversion.report import IdentityReport
-from reshard.conversion.resume.identity import source_state
+from reshard.conversion.resume.conversion_key import source_state
 from reshard.conversion.resume.journal import missing_in_bucket
 from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_identity import finish_identity
@@ -77,7 +77,7 @@ def publish_target(target: OpenTarget) -> None:
 
 
 def _refuse_changed_source(job: TargetJob) -> None:
-    if source_state(locate(job.identity.source), job.deltas) != job.identity.files:
+    if source_state(locate(job.key.source), job.deltas) != job.key.files:
         raise SourceChangedError(
             f"the source {job.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"

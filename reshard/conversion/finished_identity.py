@@ -23,7 +23,7 @@ from reshard.planning.rules import rewrites
 from reshard.storage.location import Location, locate
 
 
-class Expected(Struct, frozen=True):
+class ExpectedBySource(Struct, frozen=True):
     """What the weights of a finished target must be by what its source records.
 
     Attributes:
@@ -90,18 +90,18 @@ def finished_identity(
     return IdentityReport(found.root, "checked", signers=signers)
 
 
-def _expected(chosen: CheckpointPath, options: CheckedOptions) -> Expected:
+def _expected(chosen: CheckpointPath, options: CheckedOptions) -> ExpectedBySource:
     """What the source records; PlanError where it records nothing that the target could be compared with."""
     reader = open_to_convert(chosen, options.max_memory)
     origins = None if options.given_map is not None else _origins(reader, options)
     if reader.version is not None:
         if reader.version.root is None or origins != {name: name for name in reader.tensors}:
             raise no_deltas_to("check", reader)
-        return Expected(reader, None, reader.version.root, origins)
+        return ExpectedBySource(reader, None, reader.version.root, origins)
     found = identity_of_source(reader, chosen.root)
     if found is None:
         raise nothing_to("check", reader)
-    return Expected(reader, found.tensors, None, origins)
+    return ExpectedBySource(reader, found.tensors, None, origins)
 
 
 def _origins(reader: Reader, options: CheckedOptions) -> dict[str, str]:
@@ -115,7 +115,9 @@ def _origins(reader: Reader, options: CheckedOptions) -> dict[str, str]:
     return {each.target: each.source for each in kept if each.source in reader.tensors}
 
 
-def _refuse_other_weights(finished: Reader, found: WeightsIdentity, expected: Expected) -> None:
+def _refuse_other_weights(
+    finished: Reader, found: WeightsIdentity, expected: ExpectedBySource
+) -> None:
     if expected.tensors is None:
         if found.root != expected.root:
             raise VerificationError(

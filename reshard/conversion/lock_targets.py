@@ -38,7 +38,7 @@ def locked_targets(
                 agree(run.scope, job, run.chosen)
                 target = _lock(run, job, output, locks)
                 if run.scope.is_whole and (result := _published_meanwhile(job)) is not None:
-                    abort_own(target.transaction, job.identity)
+                    abort_own(target.transaction, job.key)
                     report_finished(run, job.number, result)
                     continue
             if run.scope.agreed is not None:  # before anything may be removed that they did
@@ -68,7 +68,7 @@ def _lock(run: Run, job: TargetJob, output: TargetOutput, locks: ExitStack) -> O
 
 def _published_meanwhile(job: TargetJob) -> Reader | None:
     """The target, where another run of this conversion published it while this one planned."""
-    return None if job.options.overwrite else open_result(str(job.place), job.identity)
+    return None if job.options.overwrite else open_result(str(job.place), job.key)
 
 
 @contextmanager

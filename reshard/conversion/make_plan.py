@@ -203,12 +203,12 @@ def _multi_plan(
 
     On several hosts each has the memory and the workers of the plan.
     """
-    requests = [target.requests for target in targets]
+    demands = [target.demands for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     max_memory, workers = options[0].max_memory, options[0].workers
 
     def plan_with(processes: int) -> MultiPlan:
-        return make_multi_plan(requests, max_memory, workers, metadata, processes)
+        return make_multi_plan(demands, max_memory, workers, metadata, processes)
 
     is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
     if is_of_caller or _needs_library(reader, targets):
@@ -266,7 +266,7 @@ def _strings(checkpoint: TargetCheckpoint) -> list[str]:
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
     """The tensors of which chunks are not stored, among those that the target takes; CorruptError where they are refused."""
-    pieces = (request.piece for request in target.requests)
+    pieces = (demand.piece for demand in target.demands)
     names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
     return check_missing(reader, names, options.missing_chunks)
 

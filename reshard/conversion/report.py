@@ -10,10 +10,9 @@ from msgspec import UNSET, field, structs
 from reshard.conversion.map_summary import MapSummary
 from reshard.documents import reports as documents
 from reshard.documents.reports import IdentityOutcome, TimeComparison
-from reshard.documents.shared import Change, RequestComparison, document_of
+from reshard.documents.shared import Change, RequestComparison, Strategy, document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.tensor_plan import Strategy
 from reshard.planning.time_plan import TimePlan
 from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import Requests

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.parts.request import Scope
 from reshard.conversion.report import ConversionReport, PartReport
-from reshard.conversion.resume.identity import Identity
-from reshard.engine.progress import Progress, Stage
+from reshard.conversion.resume.conversion_key import ConversionKey
+from reshard.engine.progress import Progress, Stage, Tell
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.time_plan import TimePlan
@@ -28,7 +28,7 @@ class Run(Struct):
         chosen, targets: with absolute paths: a worker of the executor may have another working directory,
             and that of the caller may change meanwhile.
         scope: all of the conversion, a part of it, or the commit of its parts.
-        identities: of each target.
+        keys: of the conversion to each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
         requests: to buckets, as planned; None where there is nothing in one.
         time: as planned, where several hosts convert.
@@ -41,7 +41,7 @@ class Run(Struct):
     progress: TotalProgress
     before_publish: Callable[[str], None] | None
     started: float
-    identities: Sequence[Identity] = ()
+    keys: Sequence[ConversionKey] = ()
     reports: dict[int, ConversionReport] = field(default_factory=dict)
     part_reports: dict[int, PartReport] = field(default_factory=dict)
     read_bytes: int = 0
@@ -79,9 +79,6 @@ def start_run(
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
     return Run(chosen, targets, scope, executor, total, before_publish, time.monotonic())
-
-
-Tell = Callable[[Progress], None]
 
 
 class TotalProgress:

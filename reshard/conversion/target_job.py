@@ -12,7 +12,7 @@ from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.make_plan import error_name, space_left
 from reshard.conversion.plan import ConversionPlan
 from reshard.conversion.proof import check_read_back, check_unseen_memory
-from reshard.conversion.resume.identity import Identity, plan_digest
+from reshard.conversion.resume.conversion_key import ConversionKey, plan_digest
 from reshard.conversion.resume.journal import (
     JournaledChunk,
     journaled_chunks,
@@ -47,7 +47,7 @@ class TargetJob(Struct, frozen=True):
         number: its place among the targets of the call.
         name: what errors call it; None where it is the only one.
         restart: whether to start over, whatever an unfinished run has left.
-        identity: of this conversion, with its plan.
+        key: of this conversion, with its plan.
         reader: the open source.
         checkpoint: what will be written.
         by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
@@ -61,7 +61,7 @@ class TargetJob(Struct, frozen=True):
     place: Location
     options: CheckedOptions
     restart: bool
-    identity: Identity
+    key: ConversionKey
     reader: Reader
     checkpoint: TargetCheckpoint
     summary: ConversionPlan
@@ -89,13 +89,13 @@ def target_jobs(
     planned: Planned,
     source: CheckpointPath,
     targets: Sequence[CheckedTarget],
-    identities: Sequence[Identity],
+    keys: Sequence[ConversionKey],
     finished: Container[int],
 ) -> list[TargetJob]:
     """A job for each target that is not ``finished``."""
     return [
-        _target_job(planned, source, number, error_name(target, targets), target, identity)
-        for number, (target, identity) in enumerate(zip(targets, identities, strict=True))
+        _target_job(planned, source, number, error_name(target, targets), target, key)
+        for number, (target, key) in enumerate(zip(targets, keys, strict=True))
         if number not in finished
     ]
 
@@ -106,18 +106,18 @@ def _target_job(
     number: int,
     name: str | None,
     target: CheckedTarget,
-    identity: Identity,
+    key: ConversionKey,
 ) -> TargetJob:
-    """With the plan in the identity, and the identity in what will be written."""
+    """With the plan in the key, and the key's name of the output in what will be written."""
     summary = planned.summary.plans[number]
-    checkpoint = replace(planned.checkpoints[number], conversion=identity.output)
+    checkpoint = replace(planned.checkpoints[number], conversion=key.output)
     return TargetJob(
         number,
         name,
         locate(target.target),
         target.options,
         target.restart,
-        replace(identity, plan=plan_digest(summary.plan, checkpoint)),
+        replace(key, plan=plan_digest(summary.plan, checkpoint)),
         planned.reader,
         checkpoint,
         summary,

@@ -20,13 +20,13 @@ from reshard.formats.format_options import format_with
 from reshard.formats.registry import known_format, target_format
 from reshard.layout.changes import refuse_unstored
 from reshard.maps.mapped import Mapped
-from reshard.planning.planner import Request
+from reshard.planning.planner import Demand
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
 
 
 class TargetPlan(Struct, frozen=True):
-    """What is to be written, and a request to the planner per tensor.
+    """What is to be written, and what the planner is asked for.
 
     Attributes:
         traits: of the place where it will be.
@@ -36,7 +36,7 @@ class TargetPlan(Struct, frozen=True):
     """
 
     checkpoint: TargetCheckpoint
-    requests: tuple[Request, ...]
+    demands: tuple[Demand, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK
@@ -88,7 +88,7 @@ def make_target(
     refuse_others(known, checkpoint, reader)
     warnings = (*content.warnings, *known.warnings(checkpoint, reader))
     return TargetPlan(
-        checkpoint, content.requests, content.dropped, warnings, traits, content.mapping
+        checkpoint, content.demands, content.dropped, warnings, traits, content.mapping
     )
 
 

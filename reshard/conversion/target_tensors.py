@@ -14,7 +14,7 @@ from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import COPY_BYTES, Request
+from reshard.planning.planner import COPY_BYTES, Demand
 from reshard.planning.target_layouts import Layout, TensorSplit, split
 from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Traits
@@ -55,16 +55,16 @@ def _partition(
     return partition, parts.slices if is_split else Grid.whole(stored.spec.shape)
 
 
-def request_of(
+def demand_of(
     piece: Piece, stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits
-) -> Request:
+) -> Demand:
     """What the planner is asked for a piece of a tensor; ``stored`` is its source."""
     source, target = stored.spec, tensor.spec
     in_order = tensor.packed if traits.by_one_task else None
     put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
     if put_bytes is None:
         put_bytes = form.put_bytes(target.chunk_bytes)
-    return Request(
+    return Demand(
         piece,
         Side(
             source,

@@ -144,7 +144,7 @@ def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:
         check_recorded(spec.name, f"{digest_of_bytes(wanted.memory.data):016x}", stored.digest)
 
 
-class Filling:
+class WindowFilling:
     """The bytes of a window in the making; elements come in any order, from any thread."""
 
     def __init__(self, window: Window, memory: Bytes) -> None:
@@ -183,7 +183,7 @@ class Filling:
 
 def _make(reader: Reader, wanted: Sequence[_Wanted], limits: Limits) -> None:
     """Makes the windows through the engine."""
-    fillings = {one.window.spec.name: Filling(one.window, one.memory) for one in wanted}
+    fillings = {one.window.spec.name: WindowFilling(one.window, one.memory) for one in wanted}
     tensors = [replace(one.made, spec=one.window.spec) for one in wanted]
     is_all = all(one.window.is_whole for one in wanted)
     keeping = Keeping(

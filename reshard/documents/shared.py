@@ -10,6 +10,17 @@ from msgspec import Meta, Struct, structs
 Shape = tuple[int, ...]
 Axes = tuple[str | tuple[str, ...] | None, ...]
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
+"""How pieces are moved.
+
+copy: identical chunks are copied as they are, encoded.
+whole: each target chunk is one small source chunk: decoded, encoded and written in one go.
+scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
+  raw target chunks.
+weave: as scatter, but adjacent source chunks are decoded in lock step, so that whole target rows are written.
+block: target chunks are assembled in memory and written whole; for compressed targets, and if pieces would be too
+  short. A block that exceeds the memory is cut, and then source chunks may be decoded more than once.
+"""
+
 Digest = Annotated[str, Meta(description="CRC-64/NVME, 16 hex digits.")]
 
 MissingNumbers = Annotated[

@@ -32,7 +32,7 @@ class TaskOutput(Struct, frozen=True):
     Attributes:
         root: text of the folder below which chunk files are written, a local path or a URL; the staging folder where there is one.
         put: stores whole chunks where the target is not made of plain files.
-        target: named in errors where a run has several targets; None where it has one.
+        name: of the target in errors, where a run has several; None where it has one.
         uploads: writes the files that chunks share where the store does not write in place.
         elsewhere: for tasks that do not run in this process; None for those that do.
         is_attempt: whether ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
@@ -41,7 +41,7 @@ class TaskOutput(Struct, frozen=True):
 
     root: str
     put: Put | None = None
-    target: str | None = None
+    name: str | None = None
     uploads: Uploads | None = None
     elsewhere: Elsewhere | None = None
     is_attempt: bool = False
@@ -65,8 +65,7 @@ class TargetOutput(Struct, frozen=True):
         files: what it is made of.
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
-        name: of the target in errors, where a run has several; None where it has one.
-        uploads, elsewhere, keep: as in TaskOutput.
+        name, uploads, elsewhere, keep: as in TaskOutput.
     """
 
     files: FileMap

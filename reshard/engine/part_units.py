@@ -17,7 +17,7 @@ ALL = Part(1, 1)
 """The only part of a conversion that is not cut."""
 
 
-class Range(Struct, frozen=True):
+class WeightRange(Struct, frozen=True):
     """The range of weights that one part takes of something that has ``weight`` and begins at ``first``.
 
     All of it is ``total``; part ``number`` of ``count``, from 1, goes from ``total * (number - 1) / count`` on.
@@ -44,7 +44,7 @@ def _ceil(above: int, step: int, most: int) -> int:
     return min(max(0, -(-above // step)), most)
 
 
-def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[Range]:
+def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[WeightRange]:
     """What is of a part in each of several things that follow one another.
 
     >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
@@ -55,4 +55,4 @@ def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[Range]:
     total = sum(heavier)
     starts = itertools.accumulate(heavier, initial=0)
     for first, weight in zip(starts, heavier, strict=False):
-        yield Range(first, weight, total, part.number, part.count)
+        yield WeightRange(first, weight, total, part.number, part.count)

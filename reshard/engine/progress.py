@@ -38,6 +38,10 @@ class Progress(Record, frozen=True):
     hosts: Mapping[str, int] = {}
 
 
+Tell = Callable[[Progress], None]
+"""Is called with the progress of a run, after each piece of work."""
+
+
 def tell_files(
     sizes: Mapping[str, int], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:

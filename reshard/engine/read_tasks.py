@@ -10,7 +10,7 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.books import TargetRun
 from reshard.engine.output import TargetOutput
-from reshard.engine.part_units import Range
+from reshard.engine.part_units import WeightRange
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, StoredTensor
@@ -123,7 +123,7 @@ class ReadTasks:
         """The task that fills a unit of its one fill."""
         return self._task(list(self._wanted(unit)))
 
-    def tasks(self, of: Range) -> Iterator[tuple[int, Task]]:
+    def tasks(self, of: WeightRange) -> Iterator[tuple[int, Task]]:
         """A task for each unit of a range that any target lacks, each with its weight: about how many bytes it decodes."""
         if not self._fills:
             return

@@ -7,21 +7,19 @@ holds a million at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from reshard.checksums.sums import Sums
+from reshard.checksums.sums import Count, Sums
 from reshard.checksums.tensor_digest import PieceCrcs
+from reshard.documents.shared import Strategy
 from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid, Index
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Strategy
-
-Count = Annotated[int, Meta(ge=0)]
 
 if TYPE_CHECKING:
     import numpy as np

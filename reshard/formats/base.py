@@ -32,7 +32,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
 
-Record = Literal["checked", "unchecked", "ignored"]
+RecordUse = Literal["checked", "unchecked", "ignored"]
 """How opening uses a checkpoint's slices.json: refuse contradictions, use the parts that fit, or use only whether
 names begin with items."""
 

@@ -39,7 +39,7 @@ class RawPiece(Struct, frozen=True):
     version: str = ""
 
 
-class Pieces(Struct, frozen=True):
+class GatheredChunk(Struct, frozen=True):
     """A chunk that is gathered from raw pieces.
 
     Attributes:
@@ -127,7 +127,7 @@ class Extent(Struct, frozen=True):
     offset: int
     length: int
     inline: bytes | None = None
-    pieces: Pieces | None = None
+    pieces: GatheredChunk | None = None
     version: str = ""
     layers: tuple[Layer, ...] = ()
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
-from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Item, Leaf, StoredTensor
 from reshard.geometry.grid import Grid
 from reshard.options import Option
@@ -121,7 +121,7 @@ class Format(Protocol):
     def open(
         self,
         root: Location,
-        record: Record = "checked",
+        record: RecordUse = "checked",
         uri: str = "",
         unlisted: Unlisted = "leave",
     ) -> Reader:

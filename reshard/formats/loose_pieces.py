@@ -27,7 +27,7 @@ from itertools import count, pairwise
 
 from msgspec import Struct
 
-from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index
 from reshard.geometry.row_major import span
@@ -81,7 +81,9 @@ class GatheredChunks(Struct, frozen=True):
                 offset = piece.offset + start * self.itemsize
                 return Extent(piece.path, offset, nbytes, version=piece.version)
         first = pieces[0]
-        return Extent(first.path, first.offset, nbytes, pieces=Pieces(box, self.itemsize, pieces))
+        return Extent(
+            first.path, first.offset, nbytes, pieces=GatheredChunk(box, self.itemsize, pieces)
+        )
 
     def _part(self, index: Index) -> Index:
         if self.grid is self.parts:

@@ -16,7 +16,7 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader, Record, TargetCheckpoint
+from reshard.formats.base import Reader, RecordUse, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.dcp.format import DCP
@@ -64,7 +64,7 @@ class FoundCheckpoint(Struct, frozen=True):
     unlisted: Unlisted = "leave"
     deltas: tuple[Location, ...] = ()
 
-    def open(self, record: Record = "checked") -> Reader:
+    def open(self, record: RecordUse = "checked") -> Reader:
         """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
         base = self.format.open(self.root, record, self.uri, self.unlisted)
         if not self.deltas:
@@ -81,7 +81,7 @@ class FoundCheckpoint(Struct, frozen=True):
         return leaves, leaves * each + self.root.traits.memory_bytes
 
 
-def open_reader(source: CheckpointPath | str, record: Record = "checked") -> Reader:
+def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> Reader:
     """Open a checkpoint with the reader of its format.
 
     Args:

@@ -19,7 +19,7 @@ from reshard.errors import LayoutError
 from reshard.geometry.box import Box
 
 
-class _Piece(Struct, frozen=True):
+class _FilledBox(Struct, frozen=True):
     """The overlap of a box with a part of the tensor, its number of elements, and the part's box."""
 
     start: tuple[int, ...]
@@ -32,7 +32,7 @@ class _Region(Struct, frozen=True):
     """A region of the tensor, and the pieces of boxes in it."""
 
     region: Box
-    pieces: Sequence[_Piece]
+    pieces: Sequence[_FilledBox]
 
     @property
     def surplus(self) -> int:
@@ -67,7 +67,7 @@ def tiling_fault(region: Box, boxes: Sequence[Box]) -> Box | tuple[Box, Box] | N
     filled = [box for box in boxes if box.size]
     if not region.size or _is_grid(region, filled):
         return None
-    pieces = [_Piece(box.start, box.stop, box.size, box) for box in filled]
+    pieces = [_FilledBox(box.start, box.stop, box.size, box) for box in filled]
     return _fault_of_regions(_Region(region, pieces))
 
 
@@ -144,8 +144,8 @@ def _halve(part: _Region) -> tuple[_Region, _Region] | None:
             above.append(piece)
         else:
             first, second = _halves(piece.start, piece.stop, dim, cut)
-            below.append(_Piece(first.start, first.stop, first.size, piece.whole))
-            above.append(_Piece(second.start, second.stop, second.size, piece.whole))
+            below.append(_FilledBox(first.start, first.stop, first.size, piece.whole))
+            above.append(_FilledBox(second.start, second.stop, second.size, piece.whole))
     return _Region(low, below), _Region(high, above)
 
 

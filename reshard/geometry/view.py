@@ -20,8 +20,8 @@ from reshard.errors import LayoutError
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 
-Range = tuple[int, int]
-_Ranges = tuple[Range, ...]
+_Range = tuple[int, int]
+_Ranges = tuple[_Range, ...]
 
 
 class View(Struct, frozen=True):
@@ -131,12 +131,12 @@ class View(Struct, frozen=True):
         ]
         return map(_paired, itertools.product(*along))
 
-    def _by_dimension(self, box: Box) -> Iterator[list[Range]]:
+    def _by_dimension(self, box: Box) -> Iterator[list[_Range]]:
         ranges = iter(zip(box.start, box.stop, strict=True))
         return (list(itertools.islice(ranges, len(sizes))) for sizes in self.sizes)
 
 
-def _paired(along: Sequence[tuple[Range, _Ranges]]) -> tuple[Box, Box]:
+def _paired(along: Sequence[tuple[_Range, _Ranges]]) -> tuple[Box, Box]:
     """The box of the tensor and the one of its view, from what each dimension has of both."""
     outer = [whole for whole, _ in along]
     inner = [part for _, parts in along for part in parts]
@@ -153,7 +153,7 @@ def _flat(index: Sequence[int], sizes: Sequence[int]) -> int:
     return flat
 
 
-def _split(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[Range, _Ranges]]:
+def _split(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[_Range, _Ranges]]:
     """``start:stop`` of a dimension in as few boxes of its view as there are."""
     if len(sizes) == 1:
         yield (start, stop), ((start, stop),)
@@ -174,14 +174,14 @@ def _split(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[Range,
 
 def _within(
     start: int, stop: int, row: int, sizes: Sequence[int]
-) -> Iterator[tuple[Range, _Ranges]]:
+) -> Iterator[tuple[_Range, _Ranges]]:
     """A range within one row, cut as the rest of the sizes cuts it."""
     at = start // row if row else 0
     for (a, b), rest in _split(start - at * row, stop - at * row, sizes[1:]):
         yield (a + at * row, b + at * row), ((at, at + 1), *rest)
 
 
-def _joined(ranges: Sequence[Range], sizes: Sequence[int]) -> Iterator[tuple[Range, _Ranges]]:
+def _joined(ranges: Sequence[_Range], sizes: Sequence[int]) -> Iterator[tuple[_Range, _Ranges]]:
     """A box of the view of one dimension in as few ranges of that dimension as there are."""
     (start, stop), rest = ranges[0], ranges[1:]
     row = math.prod(sizes[1:])

@@ -29,7 +29,7 @@ from reshard.identity.leaf_blocks import check_tree_fits, leaf_tree_of
 from reshard.identity.leaf_tree import KEPT_BYTES
 from reshard.identity.read_leaves import leaves_of_box
 from reshard.identity.slice_proof import (
-    Node,
+    ProofNode,
     check_aligned,
     check_slice,
     node_of_leaves,
@@ -205,7 +205,7 @@ def prove_slice(
     @lru_cache(maxsize=1)  # nodes come from the left, so that those of one kept node come together
     def leaves_of_kept(number: int) -> dict[int, bytes]:
         leaves = leaves_of_box(reader, stored, tree.node_box(level, number), max_memory)
-        whole = node_of_leaves(tree, Node(level, number, is_inside=False), leaves)
+        whole = node_of_leaves(tree, ProofNode(level, number, is_inside=False), leaves)
         if whole != kept[number * HASH_BYTES : (number + 1) * HASH_BYTES]:
             raise CorruptError(
                 f"{name!r} in {reader.uri!r} has other elements in {tree.node_box(level, number)} than its identity records: they, or "
@@ -213,7 +213,7 @@ def prove_slice(
             )
         return leaves
 
-    def hash_of_node(node: Node) -> bytes:
+    def hash_of_node(node: ProofNode) -> bytes:
         if node.level > level:
             return node_of_leaves(tree, node, leaves_of_kept(node.number >> (node.level - level)))
         wide = level - node.level

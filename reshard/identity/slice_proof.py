@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Node(Struct, frozen=True):
+class ProofNode(Struct, frozen=True):
     """A node of a tree, which lies inside or outside of a slice.
 
     Attributes:
@@ -68,7 +68,7 @@ def check_aligned(name: str, tree: LeafTree, box: Box) -> None:
         )
 
 
-def nodes_of_slice(tree: LeafTree, box: Box) -> Iterator[Node]:
+def nodes_of_slice(tree: LeafTree, box: Box) -> Iterator[ProofNode]:
     """The largest nodes that are inside or outside of a slice, from the left; the slice cuts no leaf."""
     waiting = [(0, 0)]
     while waiting:
@@ -76,7 +76,7 @@ def nodes_of_slice(tree: LeafTree, box: Box) -> Iterator[Node]:
         node = tree.node_box(level, number)
         is_inside = box.contains(node)
         if is_inside or node.intersect(box) is None:
-            yield Node(level, number, is_inside)
+            yield ProofNode(level, number, is_inside)
         else:
             waiting += [(level + 1, 2 * number + 1), (level + 1, 2 * number)]
 
@@ -86,7 +86,7 @@ def proof_hashes(tree: LeafTree, box: Box) -> int:
     return sum(not node.is_inside for node in nodes_of_slice(tree, box))
 
 
-def proof_of(tree: LeafTree, box: Box, hash_of_node: Callable[[Node], bytes]) -> bytes:
+def proof_of(tree: LeafTree, box: Box, hash_of_node: Callable[[ProofNode], bytes]) -> bytes:
     """The proof of a slice, whose nodes outside are asked for from the left."""
     return b"".join([hash_of_node(n) for n in nodes_of_slice(tree, box) if not n.is_inside])
 
@@ -143,7 +143,7 @@ def _top(tree: LeafTree, box: Box, leaves: Mapping[int, bytes], proof: bytes) ->
     return top
 
 
-def node_of_leaves(tree: LeafTree, node: Node, leaves: Mapping[int, bytes]) -> bytes:
+def node_of_leaves(tree: LeafTree, node: ProofNode, leaves: Mapping[int, bytes]) -> bytes:
     """The hash of a node, given those of its leaves by their numbers."""
     below = tree.depth - node.level
     own = range(node.number << below, (node.number + 1) << below)

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reshard.documents.shared import Axes
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.axes import axis_names, normal_axes, used_axes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import MissingAxes
 from reshard.layout.layout_text import flow, quoted
-from reshard.layout.merged_rules import Axes, MergedRule, merged_rules
+from reshard.layout.merged_rules import MergedRule, merged_rules
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import SameAxes, layout_warnings, split
 

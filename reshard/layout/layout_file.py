@@ -15,6 +15,7 @@ from reshard.errors import LayoutError
 from reshard.layout.axes import Axis, known_axes, used_axes
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.layout_map import Unmatched
 from reshard.layout.layout_text import Document
 from reshard.layout.partitioners import (
     FixedShardsPartitioner,
@@ -26,8 +27,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import Pattern, compile_pattern, shown
 from reshard.patterns.names import FoundRules
 
-Strategy = Literal["fixed_shards", "min_size", "max_size"]
-Unmatched = Literal["replicate", "error"]
+PartitionerName = Literal["fixed_shards", "min_size", "max_size"]
 MissingAxes = Literal["error", "replicate"]
 """How to treat axes that split tensors but are not in the mesh: raise an error, or replicate over them."""
 
@@ -70,7 +70,7 @@ class PartitionRule:
     """
 
     match: str
-    strategy: Strategy
+    strategy: PartitionerName
     amount: int
     axis: int = 0
     max_shards: int | None = None

@@ -35,7 +35,7 @@ MAX_SCALAR_CHARACTERS = 64
 
 _STRING = "tag:yaml.org,2002:str"
 
-Plain = None | int | str | Sequence["Plain"] | Mapping[str, "Plain"]
+_PlainValue = None | int | str | Sequence["_PlainValue"] | Mapping[str, "_PlainValue"]
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OTHER_MEANING = re.compile(r"null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
@@ -208,7 +208,7 @@ def _scalar(node: Any, where: str) -> Any:
         ) from None
 
 
-def flow(value: Plain) -> str:
+def flow(value: _PlainValue) -> str:
     """The value in YAML's flow style; ``parse_yaml`` reads it back.
 
     >>> flow({"match": "^embed$", "axes": [None, "model"]})

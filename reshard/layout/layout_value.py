@@ -1,4 +1,4 @@
-"""Value: a part of plain data that is read strictly, and that knows its place for error messages."""
+"""CheckedValue: a part of plain data that is read strictly, and that knows its place for error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reshard.layout.layout_text import Document, Steps
 from reshard.patterns.compile import Pattern, compile_pattern, shown
 
 
-class Value(Struct, frozen=True):
+class CheckedValue(Struct, frozen=True):
     """A part of a document, with checks that name its file, line and key when they fail.
 
     Every method raises LayoutError if the value has another form.
@@ -38,7 +38,9 @@ class Value(Struct, frozen=True):
     def expect(self, expected: str) -> NoReturn:
         self.refuse(f"expected {expected}, found {_brief(self.data)}")
 
-    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Value]:
+    def mapping(
+        self, known: Sequence[str], required: Sequence[str] = ()
+    ) -> dict[str, CheckedValue]:
         """The values by key; a key beyond ``known`` or a missing one of ``required`` is refused."""
         if not isinstance(self.data, dict):
             self.expect(f"a mapping with the keys {', '.join(known)}")
@@ -50,11 +52,11 @@ class Value(Struct, frozen=True):
                 self.refuse(f"the key {key!r} is missing")
         return {key: self.at(key) for key in self.data}
 
-    def at(self, step: str | int) -> Value:
+    def at(self, step: str | int) -> CheckedValue:
         """The value below this one at a key or position."""
-        return Value(self.data[step], self.document, (*self.steps, step))
+        return CheckedValue(self.data[step], self.document, (*self.steps, step))
 
-    def items(self, expected: str) -> list[Value]:
+    def items(self, expected: str) -> list[CheckedValue]:
         """The values of a list."""
         if not isinstance(self.data, list | tuple):
             self.expect(expected)

@@ -22,9 +22,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.layout.axes import Axis
-
-Axes = tuple[Axis, ...]
+from reshard.documents.shared import Axes
 
 _DIGITS = re.compile(r"[0-9]+")
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")

@@ -37,14 +37,14 @@ from reshard.layout.layout_file import (
     KEYS,
     MAP_KEYS,
     LayoutFile,
+    PartitionerName,
     PartitionRule,
     Rule,
-    Strategy,
-    Unmatched,
     labelled,
 )
+from reshard.layout.layout_map import Unmatched
 from reshard.layout.layout_text import Document, Steps, read_document
-from reshard.layout.layout_value import Value
+from reshard.layout.layout_value import CheckedValue
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import shown
 
@@ -77,7 +77,7 @@ def parse_layout(
 
 def layout_of_document(document: Document) -> LayoutFile:
     """The layout file that a document is; LayoutError, with file and line, if it is wrong."""
-    sections = Value(document.data, document).mapping(KEYS)
+    sections = CheckedValue(document.data, document).mapping(KEYS)
     for key in MAP_KEYS:
         if key in sections and "map" not in sections:
             sections[key].refuse("only a map has it, but the file has none (map); remove it")
@@ -93,7 +93,7 @@ def layout_of_document(document: Document) -> LayoutFile:
         partitions=_each(
             sections,
             "partitions",
-            f"mappings with match and one of {', '.join(get_args(Strategy))}",
+            f"mappings with match and one of {', '.join(get_args(PartitionerName))}",
             _partition,
         ),
         unmatched=cast("Unmatched", unmatched),
@@ -108,37 +108,37 @@ def part_of(document: Document, keys: Collection[str]) -> Document:
     return replace(document, data={k: v for k, v in document.data.items() if k in keys})
 
 
-def read_changes(sections: Mapping[str, Value]) -> Changes:
+def read_changes(sections: Mapping[str, CheckedValue]) -> Changes:
     """The rules in the sections select, drop, rename and cast of a file, as far as it has them."""
     return Changes(
-        select=_each(sections, "select", "regular expressions", Value.regex),
-        drop=_each(sections, "drop", "regular expressions", Value.regex),
+        select=_each(sections, "select", "regular expressions", CheckedValue.regex),
+        drop=_each(sections, "drop", "regular expressions", CheckedValue.regex),
         rename=_each(sections, "rename", "mappings with match and to", _rename),
         cast=_each(sections, "cast", "mappings with match and dtype", _cast),
     )
 
 
 def _each(
-    sections: Mapping[str, Value], key: str, kind: str, read: Callable[[Value], T]
+    sections: Mapping[str, CheckedValue], key: str, kind: str, read: Callable[[CheckedValue], T]
 ) -> tuple[T, ...]:
     items = sections[key].items(f"a list of {kind}") if key in sections else []
     return tuple(map(read, items))
 
 
-def _label(value: Value, match: str) -> str:
+def _label(value: CheckedValue, match: str) -> str:
     return f"{value.key} {shown(match)} ({value.place})"
 
 
 _MESH_KEYS = ("axes", "shape", "axis_types", "device_ids")
 
 
-def _mesh(value: Value) -> DeviceMesh:
+def _mesh(value: CheckedValue) -> DeviceMesh:
     if not isinstance(value.data, dict) or not value.data:
         value.expect("a mesh such as {data: 4, model: 2} or {axes: [data, model], shape: [4, 2]}")
     return _long_mesh(value) if set(value.data) & set(_MESH_KEYS) else _short_mesh(value)
 
 
-def _short_mesh(value: Value) -> DeviceMesh:
+def _short_mesh(value: CheckedValue) -> DeviceMesh:
     """Sizes by name: documents keep the order in which they are written."""
     sizes = {
         name: value.at(name).whole("the size of a mesh axis, a whole number of at least 1", least=1)
@@ -147,7 +147,7 @@ def _short_mesh(value: Value) -> DeviceMesh:
     return labelled(f"{value.place}: mesh", lambda: DeviceMesh(tuple(sizes.values()), tuple(sizes)))
 
 
-def _long_mesh(value: Value) -> DeviceMesh:
+def _long_mesh(value: CheckedValue) -> DeviceMesh:
     parts = value.mapping(_MESH_KEYS, required=("axes", "shape"))
     names = [v.text("the name of a mesh axis") for v in parts["axes"].items("a list of axis names")]
     sizes = [
@@ -167,7 +167,7 @@ def _long_mesh(value: Value) -> DeviceMesh:
     )
 
 
-def _rule(value: Value) -> Rule:
+def _rule(value: CheckedValue) -> Rule:
     parts = value.mapping(("match", "axes"), required=("match", "axes"))
     match = parts["match"].regex()
     expected = "a list with an entry per dimension, such as [null, model] ([] replicates)"
@@ -176,15 +176,15 @@ def _rule(value: Value) -> Rule:
     return Rule(match, labelled(label, lambda: TensorLayout(axes)).axes, label)
 
 
-def _axis(value: Value) -> Axis:
+def _axis(value: CheckedValue) -> Axis:
     if value.data is None or (isinstance(value.data, str) and value.data):
         return value.data
     expected = "null, the name of a mesh axis or a list of names"
     return tuple(v.text("the name of a mesh axis") for v in value.items(expected))
 
 
-def _partition(value: Value) -> PartitionRule:
-    strategies: tuple[Strategy, ...] = get_args(Strategy)
+def _partition(value: CheckedValue) -> PartitionRule:
+    strategies: tuple[PartitionerName, ...] = get_args(PartitionerName)
     parts = value.mapping(("match", *strategies, "axis", "max_shards"), required=("match",))
     match = parts["match"].regex()
     given = [s for s in strategies if s in parts]
@@ -205,11 +205,11 @@ def _partition(value: Value) -> PartitionRule:
     )
 
 
-def _shards(value: Value) -> int:
+def _shards(value: CheckedValue) -> int:
     return value.whole("a number of shards of at least 1", least=1)
 
 
-def _size(value: Value) -> int:
+def _size(value: CheckedValue) -> int:
     expected = "a size of at least 1 byte such as 256KiB"
     if not isinstance(value.data, str):
         return value.whole(expected, least=1)
@@ -217,7 +217,7 @@ def _size(value: Value) -> int:
     return size if size >= 1 else value.expect(expected)
 
 
-def _rename(value: Value) -> tuple[str, str]:
+def _rename(value: CheckedValue) -> tuple[str, str]:
     parts = value.mapping(("match", "to"), required=("match", "to"))
     pattern = parts["match"].compiled()
     to, match = parts["to"].data, pattern.pattern
@@ -232,10 +232,10 @@ def _rename(value: Value) -> tuple[str, str]:
     return match, to
 
 
-def _cast(value: Value) -> tuple[str, str]:
+def _cast(value: CheckedValue) -> tuple[str, str]:
     parts = value.mapping(("match", "dtype"), required=("match", "dtype"))
     known = (*STORED_DTYPES, *(d + SATURATE for d in STORED_DTYPES if kind_of(d) == "float"))
     given = parts["dtype"]
     is_dtype = isinstance(given.data, str) or dtype_name(given.data) is not None
-    named = Value(full_name(given.data), given.document, given.steps) if is_dtype else given
+    named = CheckedValue(full_name(given.data), given.document, given.steps) if is_dtype else given
     return full_name(parts["match"].regex()), named.choice("dtype", known)

@@ -39,7 +39,7 @@ class Resolved(Struct, frozen=True):
     partition_index: int | None = None
 
 
-class Overlap(Struct, frozen=True):
+class RuleOverlap(Struct, frozen=True):
     """Tensors that two rules match: ``winner`` is used; ``shadowed`` comes later and is ignored."""
 
     winner: str
@@ -73,7 +73,7 @@ def unmatched_rules(file: LayoutFile, names: Iterable[str]) -> list[Rule | Parti
     return [rule for index, rule in enumerate(file.all_rules) if index not in matching]
 
 
-def overlaps(file: LayoutFile, names: Iterable[str]) -> list[Overlap]:
+def overlaps(file: LayoutFile, names: Iterable[str]) -> list[RuleOverlap]:
     """Each pair of rules that match the same tensors, the one that wins first."""
     rules = file.all_rules
     found: dict[tuple[int, int], list[str]] = {}
@@ -82,7 +82,7 @@ def overlaps(file: LayoutFile, names: Iterable[str]) -> list[Overlap]:
         for shadowed in matching[1:]:
             found.setdefault((matching[0], shadowed), []).append(name)
     return [
-        Overlap(named(rules[winner]), named(rules[shadowed]), tuple(shared))
+        RuleOverlap(named(rules[winner]), named(rules[shadowed]), tuple(shared))
         for (winner, shadowed), shared in found.items()
     ]
 

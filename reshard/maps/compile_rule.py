@@ -13,9 +13,9 @@ from reshard.errors import PlanError
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.expression import Expression
 from reshard.maps.matching import Matched
-from reshard.maps.pattern import Bound, Joining, Pattern, joined, padding
+from reshard.maps.pattern import Bound, Joining, PiecePattern, joined, padding
 from reshard.maps.rule import MAX_SIZE, Lengths, MapRule
-from reshard.maps.shape import Shape, names_of, shape_text
+from reshard.maps.shape import RuleShape, names_of, shape_text
 from reshard.maps.solve_sizes import ContradictionError, Equation, size_of, solved_sizes
 from reshard.maps.strand import Strand, strands
 from reshard.planning.piece import Arithmetic
@@ -23,7 +23,7 @@ from reshard.planning.piece import Arithmetic
 T = TypeVar("T")
 
 
-class Compiled(Struct, frozen=True):
+class CompiledRule(Struct, frozen=True):
     """A rule whose sizes are known.
 
     Attributes:
@@ -36,14 +36,14 @@ class Compiled(Struct, frozen=True):
     """
 
     shapes: tuple[tuple[int, ...], ...]
-    patterns: tuple[tuple[Pattern, ...], ...]
+    patterns: tuple[tuple[PiecePattern, ...], ...]
     loops: Mapping[str, int]
     stacked: tuple[str, ...]
     sizes: Mapping[str, int]
     arithmetic: Arithmetic | None = None
 
 
-def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, int]) -> Compiled:
+def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, int]) -> CompiledRule:
     """Solves and joins a rule's sides; ``sizes`` are given ones and those of its indices.
 
     Raises PlanError, naming the rule, for sizes that contradict or do not follow, and for elements that are left out.
@@ -64,7 +64,7 @@ def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, in
     _refuse_lost(rule, in_names - on_right - loops.keys(), solved)
     joining = Joining(taken, frozenset(stacked), frozenset(loops.keys() & on_left))
     patterns = _tried(rule, lambda: _patterns(rule, shape, (solved, made), joining))
-    return Compiled(
+    return CompiledRule(
         tuple(tuple(size_of(axis, made) or 0 for axis in side) for side in shape.right),
         patterns,
         loops,
@@ -97,7 +97,7 @@ def _solved(
         raise PlanError(f"{rule.label}: {error}{remedy}") from None
 
 
-def _check_ranks(rule: MapRule, shape: Shape, found: Sequence[Matched]) -> None:
+def _check_ranks(rule: MapRule, shape: RuleShape, found: Sequence[Matched]) -> None:
     for side, matched in zip(shape.left, found, strict=False):
         rank = len(matched.spec.shape)
         if len(side) != rank:
@@ -107,7 +107,7 @@ def _check_ranks(rule: MapRule, shape: Shape, found: Sequence[Matched]) -> None:
             )
 
 
-def _equations(shape: Shape, found: Sequence[Matched]) -> Iterator[Equation]:
+def _equations(shape: RuleShape, found: Sequence[Matched]) -> Iterator[Equation]:
     for side, matched in zip(shape.left, found, strict=False):
         spec: TensorSpec = matched.spec
         for number, (axis, size) in enumerate(zip(side, spec.shape, strict=True)):
@@ -131,7 +131,7 @@ def _loops(rule: MapRule, known: set[str], sizes: Mapping[str, int]) -> dict[str
     return loops
 
 
-def _check_known(rule: MapRule, shape: Shape, sizes: Mapping[str, int]) -> None:
+def _check_known(rule: MapRule, shape: RuleShape, sizes: Mapping[str, int]) -> None:
     """Every dimension has a size; else the error names the one to give."""
     every = [name for side in (*shape.left, *shape.right) for name in names_of(side)]
     for name in dict.fromkeys(every):
@@ -141,7 +141,7 @@ def _check_known(rule: MapRule, shape: Shape, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _beside(name: str, shape: Shape, sizes: Mapping[str, int]) -> str:
+def _beside(name: str, shape: RuleShape, sizes: Mapping[str, int]) -> str:
     """The axis on the left that is made of a dimension and others, which need a size too but one."""
     for side in shape.left:
         for axis in side:
@@ -185,17 +185,17 @@ def _refuse_lost(rule: MapRule, indices: set[str], sizes: Mapping[str, int]) -> 
 
 def _patterns(
     rule: MapRule,
-    shape: Shape,
+    shape: RuleShape,
     sizes: tuple[Mapping[str, int], Mapping[str, int]],
     joining: Joining,
-) -> tuple[tuple[Pattern, ...], ...]:
+) -> tuple[tuple[PiecePattern, ...], ...]:
     """The patterns of each target: the parts of the sources belong to those of the targets, in the order of the text."""
     left = [(n, part) for n, side in enumerate(shape.left) for part in strands(side, sizes[0])]
     right = [(n, part) for n, side in enumerate(shape.right) for part in strands(side, sizes[1])]
     padded = [n for n in rule.pad if sizes[1][n] != joining.sizes.get(n)]
     moved = _moving(left, right, joining) if rule.sources else ()
     filled = (_filling(rule, padded, place, n, joining) for n, part in right for place in part)
-    found: list[list[Pattern]] = [[] for _ in shape.right]
+    found: list[list[PiecePattern]] = [[] for _ in shape.right]
     for pattern in chain(moved, chain.from_iterable(filled)):
         found[pattern.target].append(pattern)
     return tuple(map(tuple, found))
@@ -205,7 +205,7 @@ _Parts = Sequence[tuple[int, Sequence[Strand]]]
 """The parts of one side, each with the number of its tensor."""
 
 
-def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[Pattern]:
+def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[PiecePattern]:
     """What sources fill."""
     if len(left) != len(right):
         raise ValueError(
@@ -219,7 +219,7 @@ def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[Pattern]:
 
 def _filling(
     rule: MapRule, padded: Sequence[str], place: Strand, target: int, joining: Joining
-) -> Iterator[Pattern]:
+) -> Iterator[PiecePattern]:
     """What no source fills: the padding, or all of the target."""
     if rule.sources:
         yield from padding(place, target, padded, joining)
@@ -230,7 +230,7 @@ def _filling(
             "a target that one number fills has dimensions without brackets, such as '-> e'"
         )
     whole = Bound((0,) * len(sizes), tuple(sizes), (), None)
-    yield Pattern(-1, target, whole, whole, tuple(range(len(sizes))))
+    yield PiecePattern(-1, target, whole, whole, tuple(range(len(sizes))))
 
 
 def _counted(count: int) -> str:

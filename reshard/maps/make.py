@@ -25,14 +25,14 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import MappedTensor
-from reshard.planning.planner import Request, make_multi_plan
+from reshard.planning.planner import Demand, make_multi_plan
 from reshard.planning.tensor_plan import Fill, Plan, Side
 
 _CHUNK_BYTES = 32 << 20
 """Large enough that runs are as long as the tensors allow."""
 
 
-class Made(Struct, frozen=True):
+class MadeTensors(Struct, frozen=True):
     """What was made.
 
     Attributes:
@@ -66,7 +66,7 @@ def make_tensors(
     keeping: Keeping | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Stage = "reading",
-) -> Made:
+) -> MadeTensors:
     """Reads the source once, as far as the memory allows, and makes each tensor.
 
     The storage of a tensor says in which boxes it is made. Without ``keeping`` only digests are taken.
@@ -74,8 +74,8 @@ def make_tensors(
     Raises CorruptError, naming tensor and chunk, for a chunk that does not decode; MemoryBudgetError, before anything is read,
     where ``max_memory`` is too small.
     """
-    requests = [request for made in tensors for request in _requests(reader, made)]
-    plan = make_multi_plan([requests], limits.max_memory, limits.workers)
+    demands = [demand for made in tensors for demand in _demands(reader, made)]
+    plan = make_multi_plan([demands], limits.max_memory, limits.workers)
     (own,) = plan.plans
     nowhere = FileMap(places=lambda _name, _index: (), finish=lambda *_: {})
     encodings = {made.spec.name: Encoding() for made in tensors}
@@ -96,7 +96,7 @@ def make_tensors(
     read_bytes = run_batches(batches, [run], plan.max_memory, plan.workers, limits.executor)
     if is_needed is None:
         books.results()  # raises where a tensor is not complete, or digests differ
-    return Made(books, read_bytes, sum(fill.price.source_bytes for fill in own.fills))
+    return MadeTensors(books, read_bytes, sum(fill.price.source_bytes for fill in own.fills))
 
 
 def in_parts(spec: TensorSpec, slices: Grid) -> TensorSpec:
@@ -123,13 +123,13 @@ def _place(fill: Fill, unit: int) -> Box:
     return box if fill.is_joint else fill.piece.to_target(box)
 
 
-def _requests(reader: Reader, made: MappedTensor) -> Iterator[Request]:
+def _demands(reader: Reader, made: MappedTensor) -> Iterator[Demand]:
     target = Side(made.spec, "made", True, 0)
     sides: dict[str, Side] = {"": target}
     for piece in made.pieces:
         if piece.source not in sides:
             sides[piece.source] = _source(reader.tensors[piece.source])
-        yield Request(piece, sides[piece.source], target)
+        yield Demand(piece, sides[piece.source], target)
 
 
 def _source(stored: StoredTensor) -> Side:

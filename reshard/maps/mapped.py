@@ -19,7 +19,7 @@ from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.compile_rule import Compiled, arithmetic_of, compile_rule
+from reshard.maps.compile_rule import CompiledRule, arithmetic_of, compile_rule
 from reshard.maps.matching import (
     MAX_SHOWN,
     Matched,
@@ -174,7 +174,7 @@ class _Applying:
             piece = replace(Piece.whole(source, spec), arithmetic=arithmetic)
             self._add(rule, spec, (piece,))
 
-    def _move_pieces(self, rule: MapRule, found: Sequence[Matched], compiled: Compiled) -> None:
+    def _move_pieces(self, rule: MapRule, found: Sequence[Matched], compiled: CompiledRule) -> None:
         dtypes = {matched.spec.dtype for matched in found}
         if len(dtypes) > 1 and rule.cast is None:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""Pattern: a piece of a rule before its indices are known: which box of a view of a source becomes which box of a target.
+"""PiecePattern: a piece of a rule before its indices are known: which box of a view of a source becomes which box of a target.
 
 A rule compiles to patterns once; each of its targets then costs no more than filling in indices.
 """
@@ -43,7 +43,7 @@ class Bound(Struct, frozen=True):
         return Box(tuple(start), tuple(stop))
 
 
-class Pattern(Struct, frozen=True):
+class PiecePattern(Struct, frozen=True):
     """A box of one of a rule's sources, and the box of one of its targets that it becomes.
 
     Attributes:
@@ -79,7 +79,7 @@ class Joining(Struct, frozen=True):
 
 def joined(
     left: Strand, right: Strand, numbers: tuple[int, int], joining: Joining
-) -> Iterator[Pattern]:
+) -> Iterator[PiecePattern]:
     """The patterns for a strand of a source and one of a target; several where the target repeats what the source has.
 
     Raises ValueError where the source has elements that the target does not take.
@@ -171,7 +171,7 @@ def _pattern(
     numbers: tuple[int, int],
     joining: Joining,
     at: Mapping[str, int],
-) -> Pattern:
+) -> PiecePattern:
     mine = _Half([[_taken(cell, joining, at) for cell in axis] for axis in left.axes])
     theirs = _Half([[_taken(cell, joining, at) for cell in axis] for axis in right.axes])
     moved = {c.name for c in mine.cells if c.name} & {c.name for c in theirs.cells if c.name}
@@ -185,7 +185,7 @@ def _pattern(
     theirs.with_ones(max(0, lone_left - lone_right))
     mine.with_ones(max(0, lone_right - lone_left))
     only = {n: place for n, place in at.items() if n in joining.unstacked | joining.stacked}
-    return Pattern(
+    return PiecePattern(
         *numbers,
         _bound(mine, joining.unstacked - at.keys()),
         _bound(theirs, joining.stacked - at.keys()),
@@ -223,7 +223,9 @@ def _order(mine: Sequence[Cell], theirs: Sequence[Cell], moved: set[str]) -> tup
     return tuple(places[c.name] if c.name in moved else next(ones) for c in theirs)
 
 
-def padding(right: Strand, number: int, pad: Sequence[str], joining: Joining) -> Iterator[Pattern]:
+def padding(
+    right: Strand, number: int, pad: Sequence[str], joining: Joining
+) -> Iterator[PiecePattern]:
     """The patterns of what ``pad`` leaves to an element: beyond each padded dimension, within those before it."""
     cells = [cell for axis in right.axes for cell in axis]
     padded = [name for name in pad if any(cell.name == name for cell in cells)]
@@ -233,7 +235,7 @@ def padding(right: Strand, number: int, pad: Sequence[str], joining: Joining) ->
         half = _Half(axes)
         bound = _bound(half, joining.stacked)
         order = tuple(range(len(bound.start)))
-        yield Pattern(-1, number, bound, bound, order, dict(right.fixed))
+        yield PiecePattern(-1, number, bound, bound, order, dict(right.fixed))
 
 
 def _beyond(cell: Cell, name: str, inside: set[str], joining: Joining) -> Cell:

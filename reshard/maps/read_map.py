@@ -38,11 +38,11 @@ from reshard.geometry.dtypes import STORED_DTYPES
 from reshard.layout.changes import full_name
 from reshard.layout.layout_file import CHANGE_KEYS, KEYS, LAYOUT_KEYS, MAP_KEYS
 from reshard.layout.layout_text import Document, Steps, parse_json, parse_yaml, read_document
-from reshard.layout.layout_value import Value
+from reshard.layout.layout_value import CheckedValue
 from reshard.layout.read_layout import layout_of_document, part_of, read_changes
 from reshard.maps.expression import Expression, parse_expression
 from reshard.maps.rule import MAX_SIZE, Lengths, MapFile, MapRule, Refusal
-from reshard.maps.shape import Shape, names_of, parse_shape
+from reshard.maps.shape import RuleShape, names_of, parse_shape
 from reshard.maps.template import Template, parse_template
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def parse_map(
 
 def map_of_document(document: Document) -> MapFile:
     """The map that a document says; LayoutError, with file and line, if it is wrong."""
-    sections = Value(document.data, document).mapping(KEYS, required=("map",))
+    sections = CheckedValue(document.data, document).mapping(KEYS, required=("map",))
     own = part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data
     _check_length(len(json.dumps(part_of(document, MAP_KEYS).data, default=str)), document.where)
     layout = {key for key in LAYOUT_KEYS if key in sections}
@@ -118,7 +118,7 @@ def map_of_document(document: Document) -> MapFile:
     )
 
 
-def _refusal(value: Value) -> Refusal:
+def _refusal(value: CheckedValue) -> Refusal:
     parts = value.mapping(("match", "reason"), required=("match", "reason"))
     reason = parts["reason"].text("why these tensors cannot be converted")
     return Refusal(parts["match"].regex(), reason, f"{value.key} ({value.place})")
@@ -132,7 +132,7 @@ def _check_length(characters: int, where: str) -> None:
         )
 
 
-def _sizes(value: Value) -> tuple[dict[str, int], tuple[str, ...]]:
+def _sizes(value: CheckedValue) -> tuple[dict[str, int], tuple[str, ...]]:
     """The sizes that are numbers, and the names of those of mesh axes."""
     if not isinstance(value.data, dict):
         value.expect("a mapping of names and sizes, such as {two: 2}")
@@ -141,19 +141,19 @@ def _sizes(value: Value) -> tuple[dict[str, int], tuple[str, ...]]:
     return {n: _whole(s, "mesh") for n, s in each.items() if n not in of_mesh}, of_mesh
 
 
-def _name(value: Value, name: str) -> str:
+def _name(value: CheckedValue, name: str) -> str:
     if not name.isidentifier() or not name.isascii():
         value.refuse(f"{name!r} is no name of a size; write letters, digits and underscores")
     return name
 
 
-def _whole(value: Value, other: str) -> int:
+def _whole(value: CheckedValue, other: str) -> int:
     expected = f"a whole number of at least 1, or {other}"
     size = value.whole(expected, least=1)
     return size if size <= MAX_SIZE else value.expect(f"{expected} and at most {MAX_SIZE}")
 
 
-def _rules(value: Value, under: str, into: str) -> Iterator[MapRule]:
+def _rules(value: CheckedValue, under: str, into: str) -> Iterator[MapRule]:
     for each in value.items("a list of rules, such as {from: a, to: b}"):
         if isinstance(each.data, dict) and "map" in each.data:
             parts = each.mapping(_GROUP_KEYS)
@@ -163,11 +163,11 @@ def _rules(value: Value, under: str, into: str) -> Iterator[MapRule]:
             yield _rule(each, under, into)
 
 
-def _prefix(parts: Mapping[str, Value], key: str) -> str:
+def _prefix(parts: Mapping[str, CheckedValue], key: str) -> str:
     return parts[key].text("the beginning of names") if key in parts else ""
 
 
-def _rule(value: Value, under: str, into: str) -> MapRule:
+def _rule(value: CheckedValue, under: str, into: str) -> MapRule:
     parts = value.mapping(_RULE_KEYS)
     sources = _templates(parts, "from", under)
     targets = _templates(parts, "to", into)
@@ -194,7 +194,7 @@ def _rule(value: Value, under: str, into: str) -> MapRule:
     return rule
 
 
-def _same_as(value: Value, parts: Mapping[str, Value], prefix: str) -> Template:
+def _same_as(value: CheckedValue, parts: Mapping[str, CheckedValue], prefix: str) -> Template:
     if len(parts) != 2 or not ({"from", "to"} & parts.keys()):
         value.refuse(
             "same_as stands beside one 'from', a source that equals another one and is not written, or one 'to', a target that is "
@@ -203,7 +203,7 @@ def _same_as(value: Value, parts: Mapping[str, Value], prefix: str) -> Template:
     return _template(parts["same_as"], prefix)
 
 
-def _templates(parts: Mapping[str, Value], key: str, prefix: str) -> tuple[Template, ...]:
+def _templates(parts: Mapping[str, CheckedValue], key: str, prefix: str) -> tuple[Template, ...]:
     if key not in parts:
         return ()
     value = parts[key]
@@ -215,14 +215,14 @@ def _templates(parts: Mapping[str, Value], key: str, prefix: str) -> tuple[Templ
     return (_template(value, prefix),)
 
 
-def _template(value: Value, prefix: str) -> Template:
+def _template(value: CheckedValue, prefix: str) -> Template:
     return _tried(
         value,
         lambda: parse_template(prefix + value.text("the name of a tensor, or a list of names")),
     )
 
 
-def _tried(value: Value, make: Callable[[], T]) -> T:
+def _tried(value: CheckedValue, make: Callable[[], T]) -> T:
     try:
         return make()
     except ValueError as error:
@@ -230,14 +230,14 @@ def _tried(value: Value, make: Callable[[], T]) -> T:
 
 
 def _read(
-    parts: Mapping[str, Value], key: str, expected: str, parse: Callable[[str], T]
+    parts: Mapping[str, CheckedValue], key: str, expected: str, parse: Callable[[str], T]
 ) -> T | None:
     if key not in parts:
         return None
     return _tried(parts[key], lambda: parse(parts[key].text(expected)))
 
 
-def _arithmetic(parts: Mapping[str, Value], key: str) -> Expression | None:
+def _arithmetic(parts: Mapping[str, CheckedValue], key: str) -> Expression | None:
     if key not in parts:
         return None
     value = parts[key]
@@ -248,18 +248,18 @@ def _arithmetic(parts: Mapping[str, Value], key: str) -> Expression | None:
     )
 
 
-def _number(value: Value) -> float:
+def _number(value: CheckedValue) -> float:
     if not isinstance(value.data, int | float) or isinstance(value.data, bool):
         value.expect("a number")
     return float(value.data)
 
 
-def _dtype(value: Value) -> str:
-    named = Value(full_name(value.data), value.document, value.steps)
+def _dtype(value: CheckedValue) -> str:
+    named = CheckedValue(full_name(value.data), value.document, value.steps)
     return named.choice("dtype", STORED_DTYPES)
 
 
-def _lengths(parts: Mapping[str, Value], key: str) -> Lengths:
+def _lengths(parts: Mapping[str, CheckedValue], key: str) -> Lengths:
     if key not in parts:
         return {}
     value = parts[key]
@@ -268,12 +268,12 @@ def _lengths(parts: Mapping[str, Value], key: str) -> Lengths:
     return {name: _length(value.at(name)) for name in value.data}
 
 
-def _length(value: Value) -> Expression:
+def _length(value: CheckedValue) -> Expression:
     text = value.data if isinstance(value.data, str) else str(_whole(value, "arithmetic"))
     return _tried(value, lambda: parse_expression(text))
 
 
-def _check(value: Value, rule: MapRule) -> None:
+def _check(value: CheckedValue, rule: MapRule) -> None:
     """What the words of a rule alone decide."""
     shape = rule.shape
     if rule.same_as is not None:
@@ -288,7 +288,7 @@ def _check(value: Value, rule: MapRule) -> None:
     _check_lengths(value, rule, shape)
 
 
-def _check_lengths(value: Value, rule: MapRule, shape: Shape) -> None:
+def _check_lengths(value: CheckedValue, rule: MapRule, shape: RuleShape) -> None:
     on_right = {name for side in shape.right for name in names_of(side)}
     for key, lengths in (("pad", rule.pad), ("crop", rule.crop)):
         for name in lengths:
@@ -298,7 +298,7 @@ def _check_lengths(value: Value, rule: MapRule, shape: Shape) -> None:
                 )
 
 
-def _check_whole(value: Value, rule: MapRule) -> None:
+def _check_whole(value: CheckedValue, rule: MapRule) -> None:
     if not rule.sources:
         value.refuse(
             "the key 'from' is missing; targets that one number fills need a shape, such as '-> e', and a fill"
@@ -311,7 +311,7 @@ def _check_whole(value: Value, rule: MapRule) -> None:
         value.refuse("fill needs pad, or a rule without 'from'; remove it")
 
 
-def _refuse_count(value: Value, side: str, found: int, key: str, names: int) -> None:
+def _refuse_count(value: CheckedValue, side: str, found: int, key: str, names: int) -> None:
     value.refuse(
         f"the shape has {found} on its {side} side, but {key!r} names {names}; write one for each, with commas between them"
     )

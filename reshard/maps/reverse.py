@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.maps.expression import Expression, parse_expression
 from reshard.maps.rule import MapFile, MapRule
-from reshard.maps.shape import Axis, Item, Parts, Shape, Side, names_of
+from reshard.maps.shape import AxisItem, AxisItems, Parts, RuleShape, TensorAxes, names_of
 
 
 def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ...]:
@@ -66,7 +66,7 @@ def _refuse_what_is_lost(rule: MapRule) -> None:
 
 def _turned_lengths(
     rule: MapRule, sizes: Mapping[str, int]
-) -> tuple[Shape | None, dict[str, Expression], dict[str, Expression]]:
+) -> tuple[RuleShape | None, dict[str, Expression], dict[str, Expression]]:
     """The shape from right to left, and what is padded and cropped of it: the reverse of each."""
     shape = None if rule.shape is None else rule.shape.turned
     pad: dict[str, Expression] = {}
@@ -110,23 +110,23 @@ def _undone(rule: MapRule) -> Expression | None:
     return parse_expression(f"-({rule.add.text}){times}{over}")
 
 
-def _renamed(shape: Shape, name: str, other: str) -> Shape:
+def _renamed(shape: RuleShape, name: str, other: str) -> RuleShape:
     """With another name for a dimension."""
-    return Shape(
+    return RuleShape(
         tuple(_side(side, name, other) for side in shape.left),
         tuple(_side(side, name, other) for side in shape.right),
     )
 
 
-def _side(side: Side, name: str, other: str) -> Side:
+def _side(side: TensorAxes, name: str, other: str) -> TensorAxes:
     return tuple(_axis(axis, name, other) for axis in side)
 
 
-def _axis(axis: Axis, name: str, other: str) -> Axis:
+def _axis(axis: AxisItems, name: str, other: str) -> AxisItems:
     return tuple(_item(item, name, other) for item in axis)
 
 
-def _item(item: Item, name: str, other: str) -> Item:
+def _item(item: AxisItem, name: str, other: str) -> AxisItem:
     if isinstance(item, str):
         return other if item == name else item
     return Parts(tuple(_axis(part, name, other) for part in item.parts))

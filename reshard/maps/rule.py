@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.maps.expression import Expression
-from reshard.maps.shape import Shape, names_of
+from reshard.maps.shape import RuleShape, names_of
 from reshard.maps.template import Template
 
 MAX_SIZE = 1 << 40
@@ -50,7 +50,7 @@ class MapRule(Struct, frozen=True):
 
     sources: tuple[Template, ...] = ()
     targets: tuple[Template, ...] = ()
-    shape: Shape | None = None
+    shape: RuleShape | None = None
     multiply: Expression | None = None
     divide: Expression | None = None
     add: Expression | None = None

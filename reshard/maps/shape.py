@@ -1,4 +1,4 @@
-"""Shape: the words of a rule that say how dimensions are merged, split, concatenated and turned.
+"""RuleShape: the words of a rule that say how dimensions are merged, split, concatenated and turned.
 
 ::
 
@@ -26,31 +26,31 @@ class Parts(Struct, frozen=True):
     parts: tuple[tuple[str | Parts, ...], ...]
 
 
-Item = str | Parts
-Axis = tuple[Item, ...]
+AxisItem = str | Parts
+AxisItems = tuple[AxisItem, ...]
 """Items that are merged to one axis, slowest first; none for an axis of one element."""
 
-Side = tuple[Axis, ...]
+TensorAxes = tuple[AxisItems, ...]
 """The axes of one tensor."""
 
 
-class Shape(Struct, frozen=True):
+class RuleShape(Struct, frozen=True):
     """Both sides of a rule.
 
     Attributes:
         left: of each source; right: of each target.
     """
 
-    left: tuple[Side, ...]
-    right: tuple[Side, ...]
+    left: tuple[TensorAxes, ...]
+    right: tuple[TensorAxes, ...]
 
     @property
-    def turned(self) -> Shape:
+    def turned(self) -> RuleShape:
         """It read from right to left."""
-        return Shape(self.right, self.left)
+        return RuleShape(self.right, self.left)
 
 
-def names_of(item: Item | Axis | Side) -> Iterator[str]:
+def names_of(item: AxisItem | AxisItems | TensorAxes) -> Iterator[str]:
     """The names in a part of a shape, in order."""
     if isinstance(item, str):
         yield item
@@ -59,25 +59,25 @@ def names_of(item: Item | Axis | Side) -> Iterator[str]:
             yield from names_of(part)
 
 
-def shape_text(side: Side) -> str:
+def shape_text(side: TensorAxes) -> str:
     """A side as it is written."""
     return " ".join(_axis_text(axis) for axis in side)
 
 
-def _axis_text(axis: Axis) -> str:
+def _axis_text(axis: AxisItems) -> str:
     words = [_item_text(item) for item in axis]
     if not words:
         return "1"
     return words[0] if len(words) == 1 else f"({' '.join(words)})"
 
 
-def _item_text(item: Item) -> str:
+def _item_text(item: AxisItem) -> str:
     if isinstance(item, str):
         return item
     return f"[{' | '.join(' '.join(map(_item_text, part)) or '1' for part in item.parts)}]"
 
 
-def parse_shape(text: str) -> Shape:
+def parse_shape(text: str) -> RuleShape:
     """The shape in a text; ValueError saying what is wrong with it.
 
     >>> shape = parse_shape("e l h (p two) -> (h two p) e")
@@ -90,7 +90,7 @@ def parse_shape(text: str) -> Shape:
     if words.count("->") != 1:
         raise ValueError(f"{text!r} must have one arrow, such as 'e v -> v e'")
     arrow = words.index("->")
-    return Shape(tuple(_sides(words[:arrow], text)), tuple(_sides(words[arrow + 1 :], text)))
+    return RuleShape(tuple(_sides(words[:arrow], text)), tuple(_sides(words[arrow + 1 :], text)))
 
 
 def _words(text: str) -> list[str]:
@@ -106,7 +106,7 @@ def _words(text: str) -> list[str]:
     return found
 
 
-def _sides(words: list[str], text: str) -> Iterator[Side]:
+def _sides(words: list[str], text: str) -> Iterator[TensorAxes]:
     reading = _Reading(words, text)
     while True:
         side = reading.side()
@@ -117,7 +117,7 @@ def _sides(words: list[str], text: str) -> Iterator[Side]:
         reading.expect(",")
 
 
-def _refuse_twice(side: Side, text: str) -> None:
+def _refuse_twice(side: TensorAxes, text: str) -> None:
     """A name is one dimension; only parts that lie one behind the other may each have it."""
     seen: set[str] = set()
     for item in (item for axis in side for item in axis):
@@ -129,7 +129,7 @@ def _refuse_twice(side: Side, text: str) -> None:
         seen |= here
 
 
-def _names_once(item: Item, text: str) -> set[str]:
+def _names_once(item: AxisItem, text: str) -> set[str]:
     if isinstance(item, str):
         return {item}
     found: set[str] = set()
@@ -164,13 +164,13 @@ class _Reading:
             raise ValueError(f"{self._text!r} needs {word!r} where it has {found}")
         self._at += 1
 
-    def side(self) -> Side:
-        axes: list[Axis] = []
+    def side(self) -> TensorAxes:
+        axes: list[AxisItems] = []
         while self.word not in ("", ","):
             axes.append(tuple(self._dim(0)))
         return tuple(axes)
 
-    def _dim(self, depth: int) -> Iterator[Item]:
+    def _dim(self, depth: int) -> Iterator[AxisItem]:
         """The items of a dimension; parentheses within others add nothing."""
         word = self.word
         if depth > MAX_DEPTH:
@@ -202,7 +202,7 @@ class _Reading:
             found = repr(word) if word else "its end"
             raise ValueError(f"{self._text!r} needs a dimension where it has {found}")
 
-    def _until(self, depth: int, *ends: str) -> Iterator[Item]:
+    def _until(self, depth: int, *ends: str) -> Iterator[AxisItem]:
         yield from self._dim(depth + 1)
         while self.word not in ends:
             yield from self._dim(depth + 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from reshard.maps.shape import Axis, Item, Parts, names_of, shape_text
+from reshard.maps.shape import AxisItem, AxisItems, Parts, names_of, shape_text
 
 
 class Equation(Struct, frozen=True):
@@ -17,7 +17,7 @@ class Equation(Struct, frozen=True):
         where: such as ``"axis 0 of 'q'"``.
     """
 
-    axis: Axis
+    axis: AxisItems
     size: int
     where: str
 
@@ -44,20 +44,20 @@ def solved_sizes(equations: Sequence[Equation], given: Mapping[str, int]) -> dic
     return sizes
 
 
-def size_of(axis: Axis, sizes: Mapping[str, int]) -> int | None:
+def size_of(axis: AxisItems, sizes: Mapping[str, int]) -> int | None:
     """How long an axis is; None where a size is not known."""
     found = [_item_size(item, sizes) for item in axis]
     return None if None in found else math.prod(n for n in found if n is not None)
 
 
-def _item_size(item: Item, sizes: Mapping[str, int]) -> int | None:
+def _item_size(item: AxisItem, sizes: Mapping[str, int]) -> int | None:
     if isinstance(item, str):
         return sizes.get(item)
     found = [size_of(part, sizes) for part in item.parts]
     return None if None in found else sum(n for n in found if n is not None)
 
 
-def _solve(axis: Axis, size: int, equation: Equation, sizes: dict[str, int]) -> None:
+def _solve(axis: AxisItems, size: int, equation: Equation, sizes: dict[str, int]) -> None:
     """Finds the one item of an axis whose size is not known."""
     unknown = [item for item in axis if _item_size(item, sizes) is None]
     if len(unknown) != 1 or _has_again(axis, unknown[0]):
@@ -76,7 +76,7 @@ def _solve(axis: Axis, size: int, equation: Equation, sizes: dict[str, int]) -> 
         _solve_parts(item, rest, equation, sizes)
 
 
-def _has_again(axis: Axis, item: Item) -> bool:
+def _has_again(axis: AxisItems, item: AxisItem) -> bool:
     """Whether the one item that is not known is not all that is unknown."""
     others = [name for other in axis if other is not item for name in names_of(other)]
     return any(name in others for name in names_of(item))
@@ -101,7 +101,7 @@ def _solve_parts(item: Parts, size: int, equation: Equation, sizes: dict[str, in
 
 
 def _solve_common(
-    parts: Sequence[Axis], size: int, equation: Equation, sizes: dict[str, int]
+    parts: Sequence[AxisItems], size: int, equation: Equation, sizes: dict[str, int]
 ) -> None:
     """A name that is the only unknown one of every part: ``[r d | d | d]`` gives d where r is known."""
     lacking = {name for part in parts for name in names_of(part) if name not in sizes}
@@ -118,11 +118,11 @@ def _solve_common(
     sizes[name] = size // each
 
 
-def _parts_text(parts: Sequence[Axis]) -> str:
+def _parts_text(parts: Sequence[AxisItems]) -> str:
     return f"[{' | '.join(shape_text((part,)) for part in parts)}]"
 
 
-def _sum_text(axis: Axis, sizes: Mapping[str, int]) -> str:
+def _sum_text(axis: AxisItems, sizes: Mapping[str, int]) -> str:
     named = {name: sizes[name] for name in names_of(axis) if name in sizes}
     values = ", ".join(f"{name} = {n}" for name, n in named.items())
     return f"{shape_text((axis,))} with {values}" if values else shape_text((axis,))

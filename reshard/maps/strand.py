@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from reshard.maps.shape import Axis, Item, Parts, Side
+from reshard.maps.shape import AxisItem, AxisItems, Parts, TensorAxes
 from reshard.maps.solve_sizes import size_of
 
 Choices = tuple[int, ...]
@@ -42,7 +42,7 @@ class Strand(Struct, frozen=True):
     fixed: Mapping[str, int]
 
 
-def strands(side: Side, sizes: Mapping[str, int]) -> list[list[Strand]]:
+def strands(side: TensorAxes, sizes: Mapping[str, int]) -> list[list[Strand]]:
     """The strands of each choice, in the order of the text; ValueError for more than MAX_STRANDS.
 
     >>> [[len(of.axes[0]) for of in each] for each in strands((("g", Parts((("r", "d"), ("d",)))),), {"g": 2, "r": 3, "d": 4})]
@@ -71,13 +71,13 @@ class _Way(Struct, frozen=True):
         return _Way((*cells, *self.cells), (*choices, *self.choices), {**fixed, **self.fixed})
 
 
-def _axis_ways(axis: Axis, sizes: Mapping[str, int]) -> Iterator[_Way]:
+def _axis_ways(axis: AxisItems, sizes: Mapping[str, int]) -> Iterator[_Way]:
     whole = size_of(axis, sizes)
     yield from _ways(axis, whole or 0, 0, sizes)
 
 
 def _ways(
-    items: Sequence[Item], whole: int, offset: int, sizes: Mapping[str, int]
+    items: Sequence[AxisItem], whole: int, offset: int, sizes: Mapping[str, int]
 ) -> Iterator[_Way]:
     """The ways through items that lie from ``offset`` on in a dimension of ``whole`` places."""
     if not items:
@@ -101,7 +101,7 @@ def _ways(
 
 
 def _ways_of_parts(
-    item: Parts, rest: Sequence[Item], whole: int, offset: int, sizes: Mapping[str, int]
+    item: Parts, rest: Sequence[AxisItem], whole: int, offset: int, sizes: Mapping[str, int]
 ) -> Iterator[_Way]:
     behind = size_of(tuple(rest), sizes) or 0
     for number, part in enumerate(item.parts):

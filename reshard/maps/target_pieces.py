@@ -12,9 +12,9 @@ from reshard.errors import PlanError
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.compile_rule import Compiled
+from reshard.maps.compile_rule import CompiledRule
 from reshard.maps.matching import Matched
-from reshard.maps.pattern import Pattern
+from reshard.maps.pattern import PiecePattern
 from reshard.maps.rule import MapRule
 from reshard.planning.piece import Piece
 
@@ -53,17 +53,17 @@ class TargetPieces(Struct):
 
     spec: TensorSpec
     found: Sequence[Matched]
-    compiled: Compiled
+    compiled: CompiledRule
     loops: Mapping[str, int]
     element: bytes
 
-    def most(self, patterns: Sequence[Pattern]) -> int:
+    def most(self, patterns: Sequence[PiecePattern]) -> int:
         """How many pieces there are at most, before any is made."""
         stacked, counts = self.compiled.stacked, self.compiled.sizes
         own = (_own_indices(pattern, self.found, stacked) for pattern in patterns)
         return sum(math.prod(counts[name] for name in names) for names in own)
 
-    def all(self, patterns: Sequence[Pattern]) -> Iterator[Piece]:
+    def all(self, patterns: Sequence[PiecePattern]) -> Iterator[Piece]:
         """The pieces, in order."""
         stacked = self.compiled.stacked
         counts = self.compiled.sizes
@@ -74,7 +74,7 @@ class TargetPieces(Struct):
                 if pattern.is_for(at):
                     yield self._piece(pattern, at)
 
-    def _piece(self, pattern: Pattern, at: Mapping[str, int]) -> Piece:
+    def _piece(self, pattern: PiecePattern, at: Mapping[str, int]) -> Piece:
         target = pattern.of_target.at(at)
         if pattern.source < 0:
             full = Box.full(target.shape)
@@ -97,7 +97,9 @@ class TargetPieces(Struct):
         )
 
 
-def _own_indices(pattern: Pattern, found: Sequence[Matched], stacked: Sequence[str]) -> list[str]:
+def _own_indices(
+    pattern: PiecePattern, found: Sequence[Matched], stacked: Sequence[str]
+) -> list[str]:
     """The stacked indices of a pattern: of its source's name, or of the target's box where an element fills it."""
     if pattern.source < 0:
         named = {name for _, name in pattern.of_target.indices}

@@ -10,16 +10,16 @@ import string
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-Range = tuple[int, int]
-Ranges = tuple[Range, ...]
+_Range = tuple[int, int]
+CharacterRanges = tuple[_Range, ...]
 
 LAST = 0x10FFFF
 NEWLINE = 0x0A
 
-_DIGITS: Ranges = ((0x30, 0x39),)
-_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-_SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
-_SPACE_OF_UNICODE: Ranges = ((0x09, 0x0D), (0x1C, 0x20))
+_DIGITS: CharacterRanges = ((0x30, 0x39),)
+_WORD: CharacterRanges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+_SPACE: CharacterRanges = ((0x09, 0x0D), (0x20, 0x20))
+_SPACE_OF_UNICODE: CharacterRanges = ((0x09, 0x0D), (0x1C, 0x20))
 """Python treats the four ASCII separators as spaces, unless the flag is ``(?a)``."""
 
 CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
@@ -31,7 +31,7 @@ FOLDED_TO_ASCII = {0x130: "i", 0x131: "i", 0x17F: "s", 0x212A: "k"}
 """Characters beyond ASCII that equal an ASCII letter under ``(?i)``: İ, ı, ſ and the Kelvin sign."""
 
 
-def category(name: str, *, ascii_only: bool) -> Ranges:
+def category(name: str, *, ascii_only: bool) -> CharacterRanges:
     """The set of one of the parser's categories, such as ``CATEGORY_NOT_WORD``."""
     kind = name.rpartition("_")[2]
     if kind == "DIGIT":
@@ -43,9 +43,9 @@ def category(name: str, *, ascii_only: bool) -> Ranges:
     return complement(ranges) if "_NOT_" in name else ranges
 
 
-def complement(ranges: Iterable[Range]) -> Ranges:
+def complement(ranges: Iterable[_Range]) -> CharacterRanges:
     """Every other character."""
-    found: list[Range] = []
+    found: list[_Range] = []
     begin = 0
     for low, high in sorted(ranges):
         if low > begin:
@@ -54,18 +54,18 @@ def complement(ranges: Iterable[Range]) -> Ranges:
     return (*found, (begin, LAST)) if begin <= LAST else tuple(found)
 
 
-def of_ascii(ranges: Iterable[Range]) -> Ranges:
+def of_ascii(ranges: Iterable[_Range]) -> CharacterRanges:
     """The ASCII characters of a set."""
     return tuple((low, min(high, 127)) for low, high in ranges if low < 128)
 
 
-def ascii_of_any_case(ranges: Sequence[Range], *, ascii_only: bool) -> Ranges:
+def ascii_of_any_case(ranges: Sequence[_Range], *, ascii_only: bool) -> CharacterRanges:
     """The ASCII characters that a set matches under ``(?i)``."""
     codes = (c for c in range(128) if any(map(_in(ranges), _cases(c, ascii_only))))
     return tuple((c, c) for c in codes)
 
 
-def _in(ranges: Sequence[Range]) -> Any:
+def _in(ranges: Sequence[_Range]) -> Any:
     return lambda code: any(low <= code <= high for low, high in ranges)
 
 
@@ -76,7 +76,7 @@ def _cases(code: int, ascii_only: bool) -> list[int]:
     return [ord(letter.lower()), ord(letter.upper()), *others]
 
 
-def character_class(ranges: Iterable[Range], *, without_newline: bool) -> str:
+def character_class(ranges: Iterable[_Range], *, without_newline: bool) -> str:
     r"""RE2's class of a set.
 
     >>> character_class([(97, 122), (10, 10)], without_newline=True)

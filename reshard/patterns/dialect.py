@@ -22,7 +22,7 @@ from reshard.patterns.characters import (
     CATEGORIES,
     LAST,
     NEWLINE,
-    Ranges,
+    CharacterRanges,
     ascii_of_any_case,
     category,
     character_class,
@@ -180,7 +180,7 @@ class _Writer:
             )
         return literal(code)
 
-    def _ranges(self, kind: Any, value: Any, flags: int) -> Ranges:
+    def _ranges(self, kind: Any, value: Any, flags: int) -> CharacterRanges:
         if kind is op.LITERAL:
             return ((value, value),)
         if kind is op.RANGE:

@@ -1,4 +1,20 @@
-"""Frame: the box of a source that several requests read together, and the grids within it."""
+"""Frame: the box of a source that several demands read together, and the grids within it.
+
+::
+
+    Demand   a piece that is to be planned, and how its source and target are stored
+    Frame    demands that share a read: the box that they read, and the chunks of both sides within it
+    Choice   a fill for each demand, and the units in which tasks read the box
+
+A source of 8 rows becomes two tensors::
+
+    row          0        3  4     6     8
+    source       |-----------|-----------|     chunks of 4 rows
+    demand q     |--------|--------|           rows 0 to 6, target chunks of 3
+    demand k                       |-----|     rows 6 to 8, a target chunk of 2
+    box          |-----------------------|     what both read; q lies at (0, 6) in it, k at (6, 8)
+    assembled    |--------|--------|-----|     where a unit may be cut so that each target chunk is in one unit
+"""
 
 from __future__ import annotations
 
@@ -10,12 +26,13 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.documents.shared import Strategy
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import SECONDS_PER_TASK, price
 from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.task_memory import Draft, Pace, Reading, decoded_bytes
-from reshard.planning.tensor_plan import Fill, Price, Side, Strategy, around
+from reshard.planning.tensor_plan import Fill, Price, Side, around
 
 
 def best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
@@ -55,8 +72,8 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class Request(Struct, frozen=True):
-    """A piece, and how its source and target are stored.
+class Demand(Struct, frozen=True):
+    """A piece that is to be planned, and how its source and target are stored.
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
@@ -72,12 +89,12 @@ class Request(Struct, frozen=True):
 
     @property
     def geometry(self) -> Hashable:
-        """Everything that the choice of a strategy depends on, for requests that may share a read."""
+        """Everything that the choice of a strategy depends on, for demands that may share a read."""
         return (self.piece.source_box, self.piece.target_box, self._stored)
 
     @property
     def geometry_alone(self) -> Hashable:
-        """The same for a request that shares no read: of places only how chunks are cut there.
+        """The same for a demand that shares no read: of places only how chunks are cut there.
 
         So 100,000 experts that become tensors of their own are all alike.
         """
@@ -118,7 +135,7 @@ def _stored(side: Side) -> Hashable:
 
 
 class Choice(Struct, frozen=True):
-    """A fill per request, in order; they share band and the memory of a task.
+    """A fill per demand, in order; they share band and the memory of a task.
 
     Attributes:
         units: boxes of what is read, in the source's view, or of the target that a joint fill fills; tasks read them.
@@ -133,18 +150,18 @@ class Choice(Struct, frozen=True):
 
 
 class Frame(Struct, frozen=True):
-    """The box of a source that requests read, and the grids within it.
+    """The box of a source that demands read, and the grids within it.
 
     Attributes:
         is_one: whether each of them wants all of the box.
         source: the chunks of the source.
-        places: along each dimension, from where to where the piece of each request lies.
-        targets: for each request the chunks of its target, counted from the start of its piece.
+        places: along each dimension, from where to where the piece of each demand lies.
+        targets: for each demand the chunks of its target, counted from the start of its piece.
         tiles: the same for the tiles that it asks for; None where it asks for none.
-        kinds: a number for each request; those with the same differ in names and places only.
+        kinds: a number for each demand; those with the same differ in names and places only.
     """
 
-    requests: Sequence[Request]
+    demands: Sequence[Demand]
     box: Box
     is_one: bool
     source: Grid
@@ -154,19 +171,19 @@ class Frame(Struct, frozen=True):
     kinds: Sequence[int]
 
     @classmethod
-    def of(cls, requests: Sequence[Request]) -> Frame:
-        pieces = [request.piece for request in requests]
+    def of(cls, demands: Sequence[Demand]) -> Frame:
+        pieces = [demand.piece for demand in demands]
         box = around([piece.source_box for piece in pieces])
-        first = requests[0]
+        first = demands[0]
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
         places = [piece.source_box.relative_to(box.start) for piece in pieces]
-        kinds = _kinds(requests)
-        of_kind = dict(zip(kinds, requests, strict=True))
+        kinds = _kinds(demands)
+        of_kind = dict(zip(kinds, demands, strict=True))
         chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
         tiles = {n: _tiles_of(r) for n, r in of_kind.items()}
         return cls(
-            requests,
+            demands,
             box,
             all(piece.source_box == box for piece in pieces),
             source,
@@ -201,7 +218,7 @@ class Frame(Struct, frozen=True):
         return tuple(sorted(every))
 
     def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
-        """One for all requests that are alike in these units, in the order of the first of each."""
+        """One for all demands that are alike in these units, in the order of the first of each."""
         alike: dict[Hashable, list[int]] = {}
         own = self._own(units)
         for number, (kind, strategy, grid) in enumerate(
@@ -211,13 +228,13 @@ class Frame(Struct, frozen=True):
         return [
             Draft(strategies[n], r.piece, r.source, r.target, own[n], numbers)
             for numbers in alike.values()
-            for n, r in ((numbers[0], self.requests[numbers[0]]),)
+            for n, r in ((numbers[0], self.demands[numbers[0]]),)
         ]
 
     def _own(self, units: Grid) -> list[Grid]:
         """The units as boxes of each piece; the same grid where they are equal."""
         if self.is_one:
-            return [units] * len(self.requests)
+            return [units] * len(self.demands)
         shared: dict[Cuts, Cuts] = {}
         along = []
         for size, cuts, places in zip(units.shape, units.cuts, self.places, strict=True):
@@ -235,7 +252,7 @@ class Frame(Struct, frozen=True):
         return found
 
     def reading(self, units: Grid) -> Reading:
-        first = self.requests[0]
+        first = self.demands[0]
         return Reading(first.source, self.source, units, first.piece.source_view, self.box.start)
 
     def decoded_bytes(self, units: Grid) -> int:
@@ -249,11 +266,11 @@ class Frame(Struct, frozen=True):
             for number in draft.numbers:
                 if number == 0 or price is None:
                     price = self._price(draft, reading, pace, is_first=number == 0)
-                request = self.requests[number]
+                demand = self.demands[number]
                 fills[number] = Fill(
-                    (request.piece,),
-                    (request.source,),
-                    request.target,
+                    (demand.piece,),
+                    (demand.source,),
+                    demand.target,
                     draft.strategy,
                     draft.units,
                     pace.band_bytes,
@@ -272,8 +289,8 @@ class Frame(Struct, frozen=True):
         return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
 
 
-def _tiles_of(request: Request) -> Grid | None:
-    return None if request.tiles is None else request.piece.target_grid(request.tiles)
+def _tiles_of(demand: Demand) -> Grid | None:
+    return None if demand.tiles is None else demand.piece.target_grid(demand.tiles)
 
 
 def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]], ...]:
@@ -281,11 +298,11 @@ def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]],
     return tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(rank))
 
 
-def _kinds(requests: Sequence[Request]) -> list[int]:
-    if len(requests) == 1:
+def _kinds(demands: Sequence[Demand]) -> list[int]:
+    if len(demands) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(request.geometry_alone, len(known)) for request in requests]
+    return [known.setdefault(demand.geometry_alone, len(known)) for demand in demands]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:

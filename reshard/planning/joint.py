@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from reshard.geometry.grid import Grid
 from reshard.planning.cost import price
-from reshard.planning.frame import Choice, Request, best_halving, first_halving
+from reshard.planning.frame import Choice, Demand, best_halving, first_halving
 from reshard.planning.task_memory import (
     SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
@@ -24,26 +24,26 @@ from reshard.planning.task_memory import (
 from reshard.planning.tensor_plan import Fill, Price, Side
 
 
-def joint_choice(requests: Sequence[Request], memory: int) -> Choice:
+def joint_choice(demands: Sequence[Demand], memory: int) -> Choice:
     """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
-    target = requests[0].target
+    target = demands[0].target
     units = Grid.whole(target.spec.shape) if target.in_order is None else target.in_order
-    joint = _Joint.of(requests, units, memory)
-    while joint.pace.task_bytes > memory and (halved := _halved(requests, joint.units)) is not None:
-        joint = _Joint.of(requests, halved, memory)
-    pieces, sources = tuple(r.piece for r in requests), tuple(r.source for r in requests)
+    joint = _Joint.of(demands, units, memory)
+    while joint.pace.task_bytes > memory and (halved := _halved(demands, joint.units)) is not None:
+        joint = _Joint.of(demands, halved, memory)
+    pieces, sources = tuple(r.piece for r in demands), tuple(r.source for r in demands)
     pace, cost = joint.pace, joint.price(target)
     fill = Fill(pieces, sources, target, "block", joint.units, pace.band_bytes, cost)
     return Choice((fill,), joint.units)
 
 
-def _halved(requests: Sequence[Request], units: Grid) -> Grid | None:
+def _halved(demands: Sequence[Demand], units: Grid) -> Grid | None:
     """The units in halves; None where each is one chunk, or one part of a slice that is written in order."""
-    target, tiles = requests[0].target, requests[0].tiles
+    target, tiles = demands[0].target, demands[0].tiles
     chunks, slices = target.spec.storage, target.in_order
     assembled = chunks if tiles is None else chunks.common(tiles)
     if slices is None:
-        return best_halving(partial(_joint_bytes, requests), units, assembled)
+        return best_halving(partial(_joint_bytes, demands), units, assembled)
     if tiles is not None:  # a slice may end within a tile
         assembled = assembled.refine(slices)
     return first_halving(units, assembled)
@@ -58,11 +58,11 @@ class _Joint(Struct, frozen=True):
     pace: Pace
 
     @classmethod
-    def of(cls, requests: Sequence[Request], units: Grid, memory: int) -> _Joint:
-        readings = [_reading_of(request, units) for request in requests]
+    def of(cls, demands: Sequence[Demand], units: Grid, memory: int) -> _Joint:
+        readings = [_reading_of(demand, units) for demand in demands]
         drafts = [
             Draft("block", r.piece, r.source, r.target, reading.units)
-            for r, reading in zip(requests, readings, strict=True)
+            for r, reading in zip(demands, readings, strict=True)
         ]
         return cls(units, readings, drafts, _joint_pace(readings, drafts, units, memory))
 
@@ -100,13 +100,13 @@ def _joint_pace(
     return Pace(band, False, need(band))
 
 
-def _reading_of(request: Request, units: Grid) -> Reading:
+def _reading_of(demand: Demand, units: Grid) -> Reading:
     """What units of a target decode for one of its pieces."""
-    piece = request.piece
-    grid = piece.source_grid(request.source.spec.storage)
+    piece = demand.piece
+    grid = piece.source_grid(demand.source.spec.storage)
     start = piece.source_box.start
-    return Reading(request.source, grid, piece.target_grid(units), piece.source_view, start)
+    return Reading(demand.source, grid, piece.target_grid(units), piece.source_view, start)
 
 
-def _joint_bytes(requests: Sequence[Request], units: Grid) -> int:
-    return sum(decoded_bytes(_reading_of(request, units)) for request in requests)
+def _joint_bytes(demands: Sequence[Demand], units: Grid) -> int:
+    return sum(decoded_bytes(_reading_of(demand, units)) for demand in demands)

@@ -17,13 +17,13 @@ from reshard.planning.joint import joint_choice
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import check_tiled, spans_chunks
 from reshard.planning.shared_reads import Room, SharedRead, shared_reads
-from reshard.planning.strategies import COPY_BYTES, Choice, Request, smallest_memory
+from reshard.planning.strategies import COPY_BYTES, Choice, Demand, smallest_memory
 from reshard.planning.task_memory import PROCESS_BYTES, counted_bytes
 from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
 
 __all__ = [
     "COPY_BYTES",
-    "Request",
+    "Demand",
     "allowed_text",
     "make_multi_plan",
     "make_plan",
@@ -32,34 +32,34 @@ __all__ = [
 
 
 def make_plan(
-    requests: Sequence[Request],
+    demands: Sequence[Demand],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> Plan:
     """The plan of one target, as ``make_multi_plan`` makes it of several."""
-    return make_multi_plan([requests], max_memory, workers, metadata_bytes, processes).plans[0]
+    return make_multi_plan([demands], max_memory, workers, metadata_bytes, processes).plans[0]
 
 
 def make_multi_plan(
-    requests: Sequence[Sequence[Request]],
+    demands: Sequence[Sequence[Demand]],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> MultiPlan:
-    """A plan for the requests of each of several targets, within one budget.
+    """A plan for the demands of each of several targets, within one budget.
 
-    Requests of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of one if
+    Demands of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of one if
     those are 0.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
-    strategy of a request fits. Raises PlanError if the pieces of a tensor do not tile it.
+    strategy of a demand fits. Raises PlanError if the pieces of a tensor do not tile it.
     """
     counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     room = Room(max_memory - counted, workers)
-    tensors = [_tensors(of_target) for of_target in requests]
+    tensors = [_tensors(of_target) for of_target in demands]
     made: dict[FillAt, Fill] = {}
     reads: list[Read] = []
     known: dict[Hashable, list[SharedRead]] = {}
@@ -68,7 +68,7 @@ def make_multi_plan(
         key = _geometry(asked)
         if key not in known:
             # Of one target the tensor is named that needs the most; of several, one that shares the read.
-            refusable = requests[0] if len(requests) == 1 else asked
+            refusable = demands[0] if len(demands) == 1 else asked
             known[key] = _shared([some for _, some in sharing], room, refusable, counted)
         for shared in known[key]:
             read, fills = _read_of(shared, sharing)
@@ -99,37 +99,37 @@ def _read_of(
     return read, dict(zip(places, fills, strict=True))
 
 
-def _geometry(requests: Sequence[Request]) -> Hashable:
-    """Requests with the same are planned alike."""
-    if len(requests) == 1:
-        return requests[0].geometry_alone
-    return tuple([request.geometry for request in requests])
+def _geometry(demands: Sequence[Demand]) -> Hashable:
+    """Demands with the same are planned alike."""
+    if len(demands) == 1:
+        return demands[0].geometry_alone
+    return tuple([demand.geometry for demand in demands])
 
 
-_Asked = Sequence[Request]
-"""What one fill is asked to do: a request, or several whose pieces are assembled together."""
+_Asked = Sequence[Demand]
+"""What one fill is asked to do: a demand, or several whose pieces are assembled together."""
 
 
-def _tensors(requests: Sequence[Request]) -> list[list[_Asked]]:
-    """The fills of each tensor of a target, in the order of the requests; PlanError where pieces do not tile a tensor."""
-    by_name: dict[str, list[Request]] = defaultdict(list)
-    for request in requests:
-        by_name[request.piece.target].append(request)
+def _tensors(demands: Sequence[Demand]) -> list[list[_Asked]]:
+    """The fills of each tensor of a target, in the order of the demands; PlanError where pieces do not tile a tensor."""
+    by_name: dict[str, list[Demand]] = defaultdict(list)
+    for demand in demands:
+        by_name[demand.piece.target].append(demand)
     return [list(_fills_of(pieces)) for pieces in by_name.values()]
 
 
-def _fills_of(requests: Sequence[Request]) -> Iterator[_Asked]:
-    target = requests[0].target
-    check_tiled(target.spec, [request.piece for request in requests])
+def _fills_of(demands: Sequence[Demand]) -> Iterator[_Asked]:
+    target = demands[0].target
+    check_tiled(target.spec, [demand.piece for demand in demands])
     is_in_pieces = target.raw and target.in_order is None
     if (
-        len(requests) == 1
+        len(demands) == 1
         or is_in_pieces
-        or not spans_chunks(target.spec, [r.piece for r in requests])
+        or not spans_chunks(target.spec, [r.piece for r in demands])
     ):
-        yield from ([request] for request in requests)
+        yield from ([demand] for demand in demands)
     else:
-        yield requests
+        yield demands
 
 
 def _planned(
@@ -157,7 +157,7 @@ def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[F
 
 
 def _shared(
-    asked: Sequence[_Asked], room: Room, refusable: Sequence[Request], metadata_bytes: int
+    asked: Sequence[_Asked], room: Room, refusable: Sequence[Demand], metadata_bytes: int
 ) -> list[SharedRead]:
     """As few reads for a group as memory and processor time allow; a refusal is about all of ``refusable``."""
     if len(asked[0]) > 1:
@@ -168,21 +168,21 @@ def _shared(
     return found
 
 
-def _joint(requests: Sequence[Request], room: Room, metadata_bytes: int) -> Choice:
+def _joint(demands: Sequence[Demand], room: Room, metadata_bytes: int) -> Choice:
     """The choice for pieces that are assembled together."""
-    for memory in (room.task_share(requests), room.memory):
-        choice = joint_choice(requests, memory)
+    for memory in (room.task_share(demands), room.memory):
+        choice = joint_choice(demands, memory)
         if choice.task_bytes <= memory:
             return choice
-    least = joint_choice(requests, 0).task_bytes
-    raise _refused(requests[0], least, room.memory, metadata_bytes)
+    least = joint_choice(demands, 0).task_bytes
+    raise _refused(demands[0], least, room.memory, metadata_bytes)
 
 
 def _as_asked(asked: _Asked, fill: Fill) -> Fill:
-    """The fill of requests with the same geometry, with the names of these."""
+    """The fill of demands with the same geometry, with the names of these."""
     return Fill(
-        tuple([request.piece for request in asked]),
-        tuple([request.source for request in asked]),
+        tuple([demand.piece for demand in asked]),
+        tuple([demand.source for demand in asked]),
         asked[0].target,
         fill.strategy,
         fill.units,
@@ -192,28 +192,24 @@ def _as_asked(asked: _Asked, fill: Fill) -> Fill:
     )
 
 
-def _refusal(
-    requests: Sequence[Request], max_memory: int, metadata_bytes: int
-) -> MemoryBudgetError:
-    unlike = {r.geometry: r for r in requests}.values()
-    need, _, request = max(
+def _refusal(demands: Sequence[Demand], max_memory: int, metadata_bytes: int) -> MemoryBudgetError:
+    unlike = {r.geometry: r for r in demands}.values()
+    need, _, demand = max(
         ((smallest_memory(r), r.piece.target, r) for r in unlike), key=lambda n: n[:2]
     )
-    return _refused(request, need, max_memory, metadata_bytes)
+    return _refused(demand, need, max_memory, metadata_bytes)
 
 
-def _refused(
-    request: Request, need: int, max_memory: int, metadata_bytes: int
-) -> MemoryBudgetError:
-    """The refusal of a request that needs so many bytes for a task."""
+def _refused(demand: Demand, need: int, max_memory: int, metadata_bytes: int) -> MemoryBudgetError:
+    """The refusal of a demand that needs so many bytes for a task."""
     mib, smallest = -(-need // (1 << 20)), -(-(need + metadata_bytes) // (1 << 20))
     remedy = f"allow max_memory of {smallest}MiB"
-    if not request.target.raw:
+    if not demand.target.raw:
         remedy += ", write smaller chunks (chunk_bytes), or write without compression"
     return MemoryBudgetError(
-        f"{request.piece.target!r} of shape {list(request.target.spec.shape)} needs at least {mib} MiB of buffers "
-        f"({request.source.codec} chunks of {_shape(request.source)} to {request.target.codec} chunks of "
-        f"{_shape(request.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
+        f"{demand.piece.target!r} of shape {list(demand.target.spec.shape)} needs at least {mib} MiB of buffers "
+        f"({demand.source.codec} chunks of {_shape(demand.source)} to {demand.target.codec} chunks of "
+        f"{_shape(demand.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
         smallest_bytes=smallest << 20,
     )
 

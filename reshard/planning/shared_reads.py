@@ -1,6 +1,6 @@
-"""Reads of one tensor: which of the requests for it share one, where that costs less and fits as well.
+"""Reads of one tensor: which of the demands for it share one, where that costs less and fits as well.
 
-Requests that want the same box are first planned alone, and then join one another; those that want different boxes share one
+Demands that want the same box are first planned alone, and then join one another; those that want different boxes share one
 read, a few, or none.
 """
 
@@ -13,7 +13,7 @@ from itertools import pairwise
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.planning.strategies import Choice, Request, cheapest, seconds
+from reshard.planning.strategies import Choice, Demand, cheapest, seconds
 
 OPEN_FILES = 768
 """Files open at once in a run, sources and targets together; 1,024 is a common limit."""
@@ -34,7 +34,7 @@ class Room(Struct, frozen=True):
 
     Attributes:
         memory: bytes for buffers alone.
-        alone: what was chosen in it for requests that share no read, by their geometry.
+        alone: what was chosen in it for demands that share no read, by their geometry.
     """
 
     memory: int
@@ -46,12 +46,12 @@ class Room(Struct, frozen=True):
         """Bytes for one task when all workers are busy."""
         return self.memory // self.workers
 
-    def task_share(self, requests: Sequence[Request]) -> int:
-        """Bytes for one task that fills these requests.
+    def task_share(self, demands: Sequence[Demand]) -> int:
+        """Bytes for one task that fills these demands.
 
         Reading a distant source twice costs more than fewer tasks at once, so a task may take the share of several workers.
         """
-        if not requests[0].source.is_distant:
+        if not demands[0].source.is_distant:
             return self.share
         return max(self.share, min(self.memory // DISTANT_TASKS, DISTANT_TASK_BYTES))
 
@@ -62,49 +62,49 @@ class Room(Struct, frozen=True):
 
 
 class SharedRead(Struct, frozen=True):
-    """Requests of a group that share a read, and the choice for them."""
+    """Demands of a group that share a read, and the choice for them."""
 
     numbers: tuple[int, ...]
     choice: Choice
 
 
-def shared_reads(requests: Sequence[Request], room: Room) -> list[SharedRead] | None:
-    """As few reads of one tensor as memory and processor time allow; None where a request does not fit."""
+def shared_reads(demands: Sequence[Demand], room: Room) -> list[SharedRead] | None:
+    """As few reads of one tensor as memory and processor time allow; None where a demand does not fit."""
     by_box: dict[Hashable, list[int]] = defaultdict(list)
-    for number, request in enumerate(requests):
-        by_box[request.piece.source_box].append(number)
+    for number, demand in enumerate(demands):
+        by_box[demand.piece.source_box].append(number)
     apart = []
     for numbers in by_box.values():
-        found = _of_one_box(numbers, requests, room)
+        found = _of_one_box(numbers, demands, room)
         if found is None:
             return None
         apart += found
-    if len(by_box) == 1 or any(r.target.in_order for r in requests):
+    if len(by_box) == 1 or any(r.target.in_order for r in demands):
         return apart  # what is written in order goes through its own files
-    return min((apart, *_grouped(requests, room)), key=_seconds_of)
+    return min((apart, *_grouped(demands, room)), key=_seconds_of)
 
 
 def _of_one_box(
-    numbers: Sequence[int], requests: Sequence[Request], room: Room
+    numbers: Sequence[int], demands: Sequence[Demand], room: Room
 ) -> list[SharedRead] | None:
-    """Reads of requests that want the same box: each joins the read where it gains most. None where one does not fit."""
+    """Reads of demands that want the same box: each joins the read where it gains most. None where one does not fit."""
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        alike[requests[number].geometry_alone if len(numbers) > 1 else None].append(number)
+        alike[demands[number].geometry_alone if len(numbers) > 1 else None].append(number)
     reads: list[SharedRead] = []
     for same in alike.values():
-        alone = _alone(requests[same[0]], room)
+        alone = _alone(demands[same[0]], room)
         if alone is None:
             return None
-        found = _of_alike(same, alone, requests, room)
-        reads += [read for read in found if not _joins(read, reads, requests, room)]
+        found = _of_alike(same, alone, demands, room)
+        reads += [read for read in found if not _joins(read, reads, demands, room)]
     return reads
 
 
 def _of_alike(
-    numbers: Sequence[int], alone: Choice, requests: Sequence[Request], room: Room
+    numbers: Sequence[int], alone: Choice, demands: Sequence[Demand], room: Room
 ) -> list[SharedRead]:
-    """Reads of requests that differ in names and places only: one for all, two, three, five, …, or one for each.
+    """Reads of demands that differ in names and places only: one for all, two, three, five, …, or one for each.
 
     Parts of one size cost the same, so that one of each size is priced.
     """
@@ -113,7 +113,7 @@ def _of_alike(
     for parts in _ways(numbers, len(numbers) - 1):
         for part in parts:
             if len(part) not in choices:
-                choices[len(part)] = _joined(part, alone.task_bytes, requests, room)
+                choices[len(part)] = _joined(part, alone.task_bytes, demands, room)
         found = [(tuple(part), choices[len(part)]) for part in parts]
         reads = [SharedRead(part, choice) for part, choice in found if choice is not None]
         if len(reads) == len(parts):
@@ -122,7 +122,7 @@ def _of_alike(
 
 
 def _joins(
-    alone: SharedRead, reads: list[SharedRead], requests: Sequence[Request], room: Room
+    alone: SharedRead, reads: list[SharedRead], demands: Sequence[Demand], room: Room
 ) -> bool:
     """Joins ``alone`` to the read where it gains most, of the latest ones; False where it gains nowhere."""
     best, place, gained = alone, -1, 0.0
@@ -130,7 +130,7 @@ def _joins(
         read = reads[number]
         numbers = (*read.numbers, *alone.numbers)
         most = max(read.choice.task_bytes, alone.choice.task_bytes)
-        joined = _joined(numbers, most, requests, room)
+        joined = _joined(numbers, most, demands, room)
         if joined is not None:
             gain = seconds(read.choice) + seconds(alone.choice) - seconds(joined)
             if gain > gained:
@@ -141,15 +141,15 @@ def _joins(
 
 
 def _joined(
-    numbers: Sequence[int], most: int, requests: Sequence[Request], room: Room
+    numbers: Sequence[int], most: int, demands: Sequence[Demand], room: Room
 ) -> Choice | None:
-    """The choice for several requests in one read, of which none takes more than ``most`` bytes without the others."""
-    if any(requests[n].target.in_order for n in numbers):
+    """The choice for several demands in one read, of which none takes more than ``most`` bytes without the others."""
+    if any(demands[n].target.in_order for n in numbers):
         return None  # each goes through its own files in order
     # If one of them already has all the memory for one task, the other may share it.
-    share = room.task_share(requests)
+    share = room.task_share(demands)
     memory = share if most <= share else room.memory
-    return cheapest([requests[n] for n in numbers], memory, room.open_chunks)
+    return cheapest([demands[n] for n in numbers], memory, room.open_chunks)
 
 
 def _seconds_of(reads: Sequence[SharedRead]) -> float:
@@ -163,15 +163,15 @@ MOST_GROUPED = 512
 """Fills of which only one group is made: pricing takes some 20 µs for each, as often as there are ways to group them."""
 
 
-def _grouped(requests: Sequence[Request], room: Room) -> Iterator[list[SharedRead]]:
+def _grouped(demands: Sequence[Demand], room: Room) -> Iterator[list[SharedRead]]:
     """All fills in one read, in two, three, five, …
 
     Of stacked layers some fit into the memory whole, where all of them would be written in pieces.
     """
-    order = sorted(range(len(requests)), key=lambda n: requests[n].piece.source_box.start)
-    most = 1 if len(requests) > MOST_GROUPED else min(MOST_GROUPS, len(requests) - 1)
+    order = sorted(range(len(demands)), key=lambda n: demands[n].piece.source_box.start)
+    most = 1 if len(demands) > MOST_GROUPED else min(MOST_GROUPS, len(demands) - 1)
     for parts in _ways(order, most):
-        found = [_read_of(part, requests, room) for part in parts]
+        found = [_read_of(part, demands, room) for part in parts]
         reads = [read for read in found if read is not None]
         if len(reads) == len(found):
             yield reads
@@ -186,8 +186,8 @@ def _ways(numbers: Sequence[int], most: int) -> Iterator[list[Sequence[int]]]:
         count = -(-count * 3 // 2)
 
 
-def _read_of(numbers: Sequence[int], requests: Sequence[Request], room: Room) -> SharedRead | None:
-    choice = _within([requests[number] for number in numbers], room)
+def _read_of(numbers: Sequence[int], demands: Sequence[Demand], room: Room) -> SharedRead | None:
+    choice = _within([demands[number] for number in numbers], room)
     return None if choice is None else SharedRead(tuple(numbers), _paid_once(choice))
 
 
@@ -198,14 +198,14 @@ def _paid_once(choice: Choice) -> Choice:
     return replace(choice, fills=(first, *fills))
 
 
-def _within(requests: Sequence[Request], room: Room) -> Choice | None:
-    choice = cheapest(requests, room.task_share(requests), room.open_chunks)
-    return choice or cheapest(requests, room.memory, room.open_chunks)
+def _within(demands: Sequence[Demand], room: Room) -> Choice | None:
+    choice = cheapest(demands, room.task_share(demands), room.open_chunks)
+    return choice or cheapest(demands, room.memory, room.open_chunks)
 
 
-def _alone(request: Request, room: Room) -> Choice | None:
-    """The choice for a request that shares no read; its fill may have the names and places of another one."""
-    key = request.geometry_alone
+def _alone(demand: Demand, room: Room) -> Choice | None:
+    """The choice for a demand that shares no read; its fill may have the names and places of another one."""
+    key = demand.geometry_alone
     if key not in room.alone:
-        room.alone[key] = _within([request], room)
+        room.alone[key] = _within([demand], room)
     return room.alone[key]

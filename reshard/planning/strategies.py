@@ -10,7 +10,7 @@ once and each target chunk finished. Four strategies fill a block; the cheapest 
 - block: the target chunks of the block are assembled in memory. If they do not fit, the block is halved along the
   dimension that repeats the least decoding, until one target chunk is left.
 
-Requests that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
+Demands that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
 raw ones are still written piece by piece. They need not want the same: of a tensor with many layers in each chunk, every
 layer may become a tensor of its own, and each chunk is decoded once for all of them.
 
@@ -23,11 +23,12 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from reshard.documents.shared import Strategy
 from reshard.formats.contents import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import READ_BYTES_PER_SECOND, is_turned
-from reshard.planning.frame import COPY_BYTES, Choice, Frame, Request, best_halving, first_halving
+from reshard.planning.frame import COPY_BYTES, Choice, Demand, Frame, best_halving, first_halving
 from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.task_memory import (
     BAND_BYTES,
@@ -41,17 +42,17 @@ from reshard.planning.task_memory import (
     gains_at_once,
     task_bytes,
 )
-from reshard.planning.tensor_plan import Side, Strategy
+from reshard.planning.tensor_plan import Side
 
-__all__ = ["COPY_BYTES", "Choice", "Request", "cheapest", "choices", "seconds", "smallest_memory"]
+__all__ = ["COPY_BYTES", "Choice", "Demand", "cheapest", "choices", "seconds", "smallest_memory"]
 
 
-def cheapest(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Choice | None:
-    """The fills of least processor time that serve all requests from one read, within ``memory`` per task.
+def cheapest(demands: Sequence[Demand], memory: int, max_open_chunks: int) -> Choice | None:
+    """The fills of least processor time that serve all demands from one read, within ``memory`` per task.
 
-    All requests read one tensor, in one view. None if nothing fits.
+    All demands read one tensor, in one view. None if nothing fits.
     """
-    fitting = [w for w in choices(requests, memory, max_open_chunks) if w.task_bytes <= memory]
+    fitting = [w for w in choices(demands, memory, max_open_chunks) if w.task_bytes <= memory]
     return min(fitting, key=_processor_seconds, default=None)
 
 
@@ -65,43 +66,43 @@ def _processor_seconds(choice: Choice) -> float:
     return sum(fill.price.seconds for fill in choice.fills)
 
 
-def choices(requests: Sequence[Request], memory: int, max_open_chunks: int) -> Iterator[Choice]:
+def choices(demands: Sequence[Demand], memory: int, max_open_chunks: int) -> Iterator[Choice]:
     """Every choice worth pricing; if none fits into ``memory``, also those that need the least."""
-    if any(request.tiles is not None for request in requests):
-        yield from _tiled(requests, memory)
+    if any(demand.tiles is not None for demand in demands):
+        yield from _tiled(demands, memory)
         return
-    identical = sum(map(_is_identical, requests))
-    if identical == len(requests):
-        yield _copy(requests)
+    identical = sum(map(_is_identical, demands))
+    if identical == len(demands):
+        yield _copy(demands)
     if identical:
         return  # chunks that are copied encoded are never decoded, so there is nothing to share
-    if all(map(_is_chunk_by_chunk, requests)):
-        yield _whole(requests, memory)  # first: at equal price it has the least overhead
-    frame, raw = Frame.of(requests), _raw(requests)
-    if raw == len(requests):
+    if all(map(_is_chunk_by_chunk, demands)):
+        yield _whole(demands, memory)  # first: at equal price it has the least overhead
+    frame, raw = Frame.of(demands), _raw(demands)
+    if raw == len(demands):
         for first_open_dim in _first_open_dims(frame):
             yield from _scatter(frame, memory, first_open_dim, max_open_chunks)
     elif raw:
-        yield from _block(frame, _in_pieces_if_raw(requests), memory)
-    if not any(map(_shares_chunks, requests)):
-        yield from _block(frame, ["block"] * len(requests), memory)
+        yield from _block(frame, _in_pieces_if_raw(demands), memory)
+    if not any(map(_shares_chunks, demands)):
+        yield from _block(frame, ["block"] * len(demands), memory)
 
 
-def _tiled(requests: Sequence[Request], memory: int) -> Iterator[Choice]:
+def _tiled(demands: Sequence[Demand], memory: int) -> Iterator[Choice]:
     """Units of whole tiles: what is raw is written in pieces, the rest is assembled."""
-    frame = Frame.of(requests)
-    yield from _block(frame, _in_pieces_if_raw(requests), memory)
-    if _raw(requests) and not any(map(_shares_chunks, requests)):
-        yield from _block(frame, ["block"] * len(requests), memory)
+    frame = Frame.of(demands)
+    yield from _block(frame, _in_pieces_if_raw(demands), memory)
+    if _raw(demands) and not any(map(_shares_chunks, demands)):
+        yield from _block(frame, ["block"] * len(demands), memory)
 
 
-def _raw(requests: Sequence[Request]) -> int:
+def _raw(demands: Sequence[Demand]) -> int:
     """How many targets are raw."""
-    return sum([request.target.raw for request in requests])
+    return sum([demand.target.raw for demand in demands])
 
 
-def _in_pieces_if_raw(requests: Sequence[Request]) -> list[Strategy]:
-    return ["scatter" if request.target.raw else "block" for request in requests]
+def _in_pieces_if_raw(demands: Sequence[Demand]) -> list[Strategy]:
+    return ["scatter" if demand.target.raw else "block" for demand in demands]
 
 
 def _first_open_dims(frame: Frame) -> Sequence[int]:
@@ -110,27 +111,27 @@ def _first_open_dims(frame: Frame) -> Sequence[int]:
     Only bands that all targets take whole, and that are boxes of the source, are put side by side; for others that is the
     rank, so that one chunk is open.
     """
-    is_plain = frame.is_one and frame.requests[0].piece.source_view is None
+    is_plain = frame.is_one and frame.demands[0].piece.source_view is None
     ranks = range(len(frame.box.start), 0, -1)
     return ranks if is_plain else ranks[:1]
 
 
-def _shares_chunks(request: Request) -> bool:
+def _shares_chunks(demand: Demand) -> bool:
     """Whether other pieces fill the rest of a raw target chunk, so that this one cannot assemble it."""
-    return spans_chunks(request.target.spec, [request.piece])
+    return spans_chunks(demand.target.spec, [demand.piece])
 
 
-def _is_identical(request: Request) -> bool:
+def _is_identical(demand: Demand) -> bool:
     """Whether every target chunk is some source chunk, encoded alike except perhaps for a checksum."""
-    source, target = request.source, request.target
+    source, target = demand.source, demand.target
     alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
     is_padded_alike = source.spec.chunk_shape == target.spec.chunk_shape
-    return not source.raw and alike and is_padded_alike and _has_equal_chunks(request)
+    return not source.raw and alike and is_padded_alike and _has_equal_chunks(demand)
 
 
-def _has_equal_chunks(request: Request) -> bool:
+def _has_equal_chunks(demand: Demand) -> bool:
     """Whether every target chunk has the elements of some source chunk."""
-    piece, source, target = request.piece, request.source.spec, request.target.spec
+    piece, source, target = demand.piece, demand.source.spec, demand.target.spec
     return (
         not piece.is_computed
         and source.storage == target.storage
@@ -138,13 +139,13 @@ def _has_equal_chunks(request: Request) -> bool:
     )
 
 
-def _is_chunk_by_chunk(request: Request) -> bool:
+def _is_chunk_by_chunk(demand: Demand) -> bool:
     """Whether chunks differ only in their encoding, are small, and have no padding to clear."""
     return (
-        _has_equal_chunks(request)
-        and request.source.spec.chunk_bytes <= BAND_BYTES
-        and not _has_padding(request.source.spec)
-        and not _has_padding(request.target.spec)
+        _has_equal_chunks(demand)
+        and demand.source.spec.chunk_bytes <= BAND_BYTES
+        and not _has_padding(demand.source.spec)
+        and not _has_padding(demand.target.spec)
     )
 
 
@@ -156,19 +157,19 @@ def _divides(chunk: Sequence[int], shape: Sequence[int]) -> bool:
     return all(n % c == 0 for n, c in zip(shape, chunk, strict=True))
 
 
-def _whole(requests: Sequence[Request], memory: int) -> Choice:
-    units, chunk = requests[0].target.spec.storage, requests[0].source.spec.chunk_bytes
-    frame = Frame.of(requests)
-    drafts = frame.drafts(["whole"] * len(requests), units)
+def _whole(demands: Sequence[Demand], memory: int) -> Choice:
+    units, chunk = demands[0].target.spec.storage, demands[0].source.spec.chunk_bytes
+    frame = Frame.of(demands)
+    drafts = frame.drafts(["whole"] * len(demands), units)
     return frame.choice(drafts, units, _pace(frame.reading(units), drafts, memory, chunk, chunk))
 
 
-def _copy(requests: Sequence[Request]) -> Choice:
-    frame, first = Frame.of(requests), requests[0]
+def _copy(demands: Sequence[Demand]) -> Choice:
+    frame, first = Frame.of(demands), demands[0]
     units = first.piece.target_grid(first.target.spec.storage)
-    need = max(request.copy_bytes for request in requests)
+    need = max(demand.copy_bytes for demand in demands)
     pace = Pace(SMALLEST_BAND_BYTES, False, need)
-    return frame.choice(frame.drafts(["copy"] * len(requests), units), units, pace)
+    return frame.choice(frame.drafts(["copy"] * len(demands), units), units, pace)
 
 
 def _scatter(
@@ -178,7 +179,7 @@ def _scatter(
 
     If ``first_open_dim`` equals the rank, one chunk is open, and the choice is a plain scatter.
     """
-    source, source_grid = frame.requests[0].source, frame.source
+    source, source_grid = frame.demands[0].source, frame.source
     units: Grid | None = _widest(source_grid, first_open_dim)
     while units is not None:
         open_chunks = chunks_per_unit(units, source_grid)
@@ -186,7 +187,7 @@ def _scatter(
             return
         strategy: Strategy = "weave" if open_chunks > 1 else "scatter"
         if open_chunks <= max_open_chunks:
-            drafts = frame.drafts([strategy] * len(frame.requests), units)
+            drafts = frame.drafts([strategy] * len(frame.demands), units)
             least = _least_band(source, open_chunks, first_open_dim)
             pace = _pace(frame.reading(units), drafts, memory, least)
             yield frame.choice(drafts, units, pace)
@@ -245,13 +246,13 @@ def _widest_bands(
 def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
     # A chunk is assembled from all of its bytes; pieces may be cut anywhere but within a tile.
     assembled = frame.assembled(strategies)
-    slices = frame.requests[0].target.in_order
+    slices = frame.demands[0].target.in_order
     if slices is None:
         units = frame.source.common(assembled)
     else:
         if any(frame.tiles):  # a slice may end within a tile, but is written by itself
-            assembled = assembled.refine(frame.requests[0].piece.target_grid(slices))
-        units = _aligned_rows(frame.requests[0], slices, assembled)
+            assembled = assembled.refine(frame.demands[0].piece.target_grid(slices))
+        units = _aligned_rows(frame.demands[0], slices, assembled)
     while True:
         drafts = frame.drafts(strategies, units)
         pace = _pace(frame.reading(units), drafts, memory)
@@ -268,11 +269,11 @@ def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterato
     yield frame.choice(drafts, units, pace)
 
 
-def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
+def _aligned_rows(demand: Demand, slices: Grid, assembled: Grid) -> Grid:
     """The slices, cut in their first dimension that has several chunks wherever a source chunk ends too."""
-    piece = request.piece
+    piece = demand.piece
     units = piece.target_grid(slices)
-    source = piece.source_grid(request.source.spec.storage)
+    source = piece.source_grid(demand.source.spec.storage)
     for dim, (cuts, finer) in enumerate(zip(units.cuts, assembled.cuts, strict=True)):
         if finer != cuts:
             common = set(finer) & {*source.cuts[dim], *cuts}
@@ -284,10 +285,10 @@ def _aligned_rows(request: Request, slices: Grid, assembled: Grid) -> Grid:
 
 def _is_halved_for_free(frame: Frame, units: Grid, halved: Grid) -> bool:
     """Whether halves are read as one would be. What is written in order then goes on its way while the next half is read."""
-    is_raw = frame.requests[0].source.raw
+    is_raw = frame.demands[0].source.raw
     return is_raw or frame.decoded_bytes(halved) == frame.decoded_bytes(units)
 
 
-def smallest_memory(request: Request) -> int:
-    """The least memory with which ``request`` can be carried out."""
-    return min(choice.task_bytes for choice in choices([request], 0, max_open_chunks=1))
+def smallest_memory(demand: Demand) -> int:
+    """The least memory with which ``demand`` can be carried out."""
+    return min(choice.task_bytes for choice in choices([demand], 0, max_open_chunks=1))

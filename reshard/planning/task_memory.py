@@ -13,12 +13,13 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from reshard.documents.shared import Strategy
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Cuts, Grid
 from reshard.geometry.view import View
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Side, Strategy
+from reshard.planning.tensor_plan import Side
 
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
@@ -91,7 +92,7 @@ class Draft(Struct, frozen=True):
 
     Attributes:
         units: boxes of the piece.
-        numbers: of the requests for which it stands, which differ in names and places only.
+        numbers: of the demands for which it stands, which differ in names and places only.
     """
 
     strategy: Strategy

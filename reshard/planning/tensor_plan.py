@@ -9,28 +9,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 from msgspec import Struct
 
+from reshard.documents.shared import Strategy
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.piece import Piece
 from reshard.record import counted, several
-
-Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
-"""How pieces are moved.
-
-copy: identical chunks are copied as they are, encoded.
-whole: each target chunk is one small source chunk: decoded, encoded and written in one go.
-scatter: each source chunk is decoded once in a stream; its pieces go straight to their places in
-  raw target chunks.
-weave: as scatter, but adjacent source chunks are decoded in lock step, so that whole target rows are written.
-block: target chunks are assembled in memory and written whole; for compressed targets, and if pieces would be too
-  short. A block that exceeds the memory is cut, and then source chunks may be decoded more than once.
-"""
 
 
 class Side(Struct, frozen=True, gc=False):

@@ -25,7 +25,7 @@ from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
-from reshard.maps.make import Keeping, Made, in_parts, make_tensors
+from reshard.maps.make import Keeping, MadeTensors, in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import in_dtype, leaf_of, mapped_tensors, refuse_unequal
 from reshard.restoring.match import SourceLeaf
@@ -65,7 +65,7 @@ def _leaf(reader: Reader, made: MappedTensor) -> SourceLeaf:
     )
 
 
-class _Shards(Struct):
+class _ReadShards(Struct):
     """The buffers of one tensor in a round, by the numbers of their regions."""
 
     read: TensorRead
@@ -73,7 +73,7 @@ class _Shards(Struct):
     touching: RegionIndex
 
     @classmethod
-    def of(cls, read: TensorRead, numbers: Sequence[int]) -> _Shards:
+    def of(cls, read: TensorRead, numbers: Sequence[int]) -> _ReadShards:
         regions, spec = read.output.regions, read.stored.spec
         buffers = {n: Buffer(regions[n], read.dtype, read.dtype, into=read.into) for n in numbers}
         return cls(read, buffers, RegionIndex(regions, tuple(numbers), spec.shape))
@@ -110,7 +110,9 @@ def restore_mapped(
     rounds = list(_rounds(reads, limits.max_memory // _SHARE))
     is_all = len(rounds) == 1 and all(read.covers for read in reads)
     for wanted in rounds:
-        shards = {number: _Shards.of(reads[number], regions) for number, regions in wanted.items()}
+        shards = {
+            number: _ReadShards.of(reads[number], regions) for number, regions in wanted.items()
+        }
         tensors = [own[n] for n in wanted]
         found = _make(tensors, list(shards.values()), reader, limits, progress, is_all=is_all)
         seen |= {name: digest for (_, name), digest in found.books.source_digests().items()}
@@ -152,13 +154,13 @@ def _rounds(reads: Sequence[TensorRead], most_bytes: int) -> Iterator[dict[int, 
 
 def _make(
     tensors: Sequence[MappedTensor],
-    shards: Sequence[_Shards],
+    shards: Sequence[_ReadShards],
     reader: Reader,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
     *,
     is_all: bool,
-) -> Made:
+) -> MadeTensors:
     by_name = {each.read.name: each for each in shards}
     staged = sum(each.read.staged_bytes[number] for each in shards for number in each.buffers)
     keeping = Keeping(
@@ -178,13 +180,13 @@ def _make(
         ) from error
 
 
-def _place(shards: Mapping[int, _Shards], placed: list[list[object]]) -> None:
+def _place(shards: Mapping[int, _ReadShards], placed: list[list[object]]) -> None:
     for number, each in shards.items():
         for region, buffer in each.buffers.items():
             placed[number][region] = each.read.output.place(region, buffer.array)
 
 
-def _results(found: Made) -> Iterator[Restored]:
+def _results(found: MadeTensors) -> Iterator[Restored]:
     """One for each tensor of a round. Tensors share what is read: the first has the numbers of all."""
     amounts = (found.read_bytes, found.needed_bytes)
     for cast in found.books.casts():

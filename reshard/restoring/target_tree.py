@@ -20,7 +20,7 @@ from reshard.variables.sharded.variable import ShardedVariable
 if TYPE_CHECKING:
     import jax
 
-Kind = Literal["jax", "numpy", "scalar", "string", "shards", "key", "given"]
+LeafKind = Literal["jax", "numpy", "scalar", "string", "shards", "key", "given"]
 """``given``: an array of ``into``, which is filled in place."""
 
 
@@ -34,7 +34,7 @@ class TargetLeaf(Struct, frozen=True):
         is_placed: whether the caller chose the sharding; a live array has one in any case.
     """
 
-    kind: Kind
+    kind: LeafKind
     leaf: Any
     shape: tuple[int, ...] = ()
     dtype: str | None = None

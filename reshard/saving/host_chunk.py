@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-Part = tuple[DeviceShard, Box, tuple[slice, ...]]
+ChunkPart = tuple[DeviceShard, Box, tuple[slice, ...]]
 """A shard, the part of its data that belongs to a chunk, and the place of that part in the chunk."""
 
 
-def parts(tensor: LiveTensor, box: Box) -> list[Part]:
+def parts(tensor: LiveTensor, box: Box) -> list[ChunkPart]:
     """The part of ``box`` that each shard has."""
     found = ((shard, shard.within(box)) for shard in tensor.touching(box))
     return [(shard, *hit) for shard, hit in found if hit is not None]
@@ -92,7 +92,7 @@ def _here(shard: DeviceShard) -> bool:
     return shard.data is None or on_host(shard.data)
 
 
-def _is_one(found: list[Part], box: Box, stored: tuple[int, ...]) -> bool:
+def _is_one(found: list[ChunkPart], box: Box, stored: tuple[int, ...]) -> bool:
     return len(found) == 1 and found[0][1].shape == box.shape == stored
 
 

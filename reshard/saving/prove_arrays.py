@@ -21,10 +21,10 @@ from reshard.identity.hashes import HASH_BYTES, check_installed
 from reshard.identity.identity_file import tree_of_identity
 from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
-from reshard.identity.slice_proof import Node, aligned_slice, node_of_leaves
+from reshard.identity.slice_proof import ProofNode, aligned_slice, node_of_leaves
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation
 from reshard.saving.array_proofs import SHOWN_BOXES, ArrayProof, ProofReport
-from reshard.saving.host_chunk import Part, elements, parts
+from reshard.saving.host_chunk import ChunkPart, elements, parts
 from reshard.saving.tensors import LiveTensor, live_tensor
 from reshard.saving.tree import live_leaves
 
@@ -43,7 +43,7 @@ class _Node(Struct, frozen=True):
 
     number: int
     box: Box
-    parts: Sequence[Part]
+    parts: Sequence[ChunkPart]
     held: int
 
 
@@ -120,7 +120,9 @@ def _is_equal(tensor: LiveTensor, tree: LeafTree, level: int, node: _Node, kept:
         hashing.add(as_hashed(tensor.name, _elements(tensor, tree, node), tensor.dtype), node.box)
     except CorruptError:  # a bool that is neither 0 nor 1 has no identity
         return False
-    found = node_of_leaves(tree, Node(level, node.number, is_inside=True), dict(hashing.finished()))
+    found = node_of_leaves(
+        tree, ProofNode(level, node.number, is_inside=True), dict(hashing.finished())
+    )
     return found == kept[node.number * HASH_BYTES : (node.number + 1) * HASH_BYTES]
 
 

@@ -112,7 +112,7 @@ class Pieces(Struct, frozen=True):
     nbytes: int
 
 
-Writing = Literal["whole", "new", "replace"]
+WriteMode = Literal["whole", "new", "replace"]
 """How a file is written.
 
 - ``whole``: nothing is synced. Where files can be written in place, one that is there is replaced; else TargetExistsError is
@@ -164,7 +164,7 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         """Writes a whole file; its version, "" where files have none.
 
         A store that does not write in place keeps some of the pieces in memory (``target.memory_of_put``).
@@ -200,7 +200,7 @@ class StoreWrapper(Struct, frozen=True):
     def view(self, folder: str) -> Store:
         return self.store.view(folder)
 
-    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         return self.store.write(path, data, how)
 
     def remove(self, path: str) -> None:

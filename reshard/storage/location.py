@@ -211,7 +211,7 @@ def real_text(place: Location) -> str:
     return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
 
 
-def identity(place: Location) -> tuple[int, ...] | None:
+def stamp(place: Location) -> tuple[int, ...] | None:
     """Changes when another folder or file takes the place of a local one; None where nothing is there.
 
     A new folder may reuse an inode, but not the time too. In a bucket it is always the same: reads ask for the versions

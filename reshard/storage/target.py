@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.errors import StorageError
-from reshard.storage.base import ON_DISK, Pieces, StoreWrapper, Traits, Writing
+from reshard.storage.base import ON_DISK, Pieces, StoreWrapper, Traits, WriteMode
 from reshard.storage.local.files import (
     has_data,
     open_new,
@@ -151,7 +151,7 @@ class RecordingStore(StoreWrapper, frozen=True):
 
     put: dict[str, str]
 
-    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         self.put[path] = self.store.write(path, data, how)
         return self.put[path]
 

@@ -2,6 +2,17 @@
 
 What is written for the target lies below ``root``, where no reader takes it for a checkpoint. Records say what is done, so
 that a later run can resume: they are texts, of whose content a store knows nothing.
+
+The order of the calls; what is in brackets is left out where it is not needed::
+
+    a new run       begin                                              } [open_elsewhere]  append…  [close_elsewhere]  close
+    a resumed run   earlier  adopt  records  files  remove…  rewrite   }
+    commit          mark  [written]  [staged]  commit  abort
+    abort           abort
+
+A run commits once it has closed its records. ``abort`` after ``commit`` removes what is temporary; the target stays. A run that
+does neither leaves its work for a later run to resume. Where ``commit`` raised, ``is_committed`` says whether the target has
+appeared. ``take_back`` comes before the ``abort`` that removes a finished target.
 """
 
 from __future__ import annotations
@@ -14,7 +25,7 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.location import Location
 
-Check = Callable[[Location], None]
+CheckReplaced = Callable[[Location], None]
 """Raises where what is at a target must not be replaced."""
 
 Prove = Callable[[Mapping[str, str]], None]
@@ -25,13 +36,13 @@ class Earlier(Struct, frozen=True):
     """What an unfinished run left.
 
     Attributes:
-        identity: what that run was, in its own words.
+        made_by: what that run was, in its own words.
         is_trusted: whether every chunk that its records name is stored, unless somebody removed it. False if the host
             was restarted since, or is another one: then each chunk must be read and checked first.
         recorded_ns: when the last record was written, by the clock of the file system; None where files have versions.
     """
 
-    identity: Mapping[str, Any]
+    made_by: Mapping[str, Any]
     is_trusted: bool
     recorded_ns: int | None = None
 
@@ -54,7 +65,7 @@ class Records(Protocol):
     """What is done of a target, one text after the other: those of an earlier run, and those of this one."""
 
     def left_by(self) -> Mapping[str, Any] | None:
-        """The identity of the run whose records are here, whether or not it can be resumed; None for no run.
+        """The run whose records are here, in its own words, whether or not it can be resumed; None for no run.
 
         Raises ResumeError where another version of this program wrote them.
         """
@@ -75,11 +86,11 @@ class Records(Protocol):
         """The records of the run that is resumed, up to the first that was damaged or not written whole."""
         ...
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, made_by: Mapping[str, Any]) -> None:
         """Removes what earlier runs left, and begins with no file and no record."""
         ...
 
-    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+    def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
         """Keeps the files of the run that is resumed, with these records, which take the place of its own durably."""
         ...
 
@@ -158,7 +169,7 @@ class Transaction(Records, TargetFiles, Protocol):
         ...
 
     def commit(
-        self, *, overwrite: bool, check: Check | None = None, prove: Prove | None = None
+        self, *, overwrite: bool, check: CheckReplaced | None = None, prove: Prove | None = None
     ) -> None:
         """Makes what was written the target, all of it durable, in one step.
 

@@ -36,7 +36,7 @@ from reshard.planning.shared_reads import open_files_per_task
 from reshard.verification.compare import AllLeaves, compare_others
 from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.elements import Comparing, Differences
-from reshard.verification.pair_blocks import Matched, PairBlock, compare_blocks
+from reshard.verification.pair_blocks import PairBlock, TensorPair, compare_blocks
 from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
 
 OnProgress = Callable[[Progress], None]
@@ -88,12 +88,12 @@ def _selected(a: AllLeaves, b: AllLeaves, changes: Changes) -> list[str]:
     return [rewrite.source for rewrite in rewrites(changes, names, specs)]
 
 
-def _matched(name: str, a: Reader, b: Reader) -> Matched | None:
+def _matched(name: str, a: Reader, b: Reader) -> TensorPair | None:
     """The pair of tensors; None if their elements cannot be compared one by one."""
     one, other = a.tensors.get(name), b.tensors.get(name)
     if one is None or other is None or _unlike(one, other):
         return None
-    return Matched.of(one, other)
+    return TensorPair.of(one, other)
 
 
 def _unlike(a: StoredTensor, b: StoredTensor) -> str:
@@ -112,7 +112,7 @@ def _dtypes(a: StoredTensor, b: StoredTensor) -> str:
 
 
 def _compared(
-    matched: Sequence[Matched],
+    matched: Sequence[TensorPair],
     readers: tuple[Reader, Reader],
     max_memory: int,
     workers: int,
@@ -146,7 +146,7 @@ def _memory(task: Sequence[PairBlock]) -> int:
 
 
 def _tasks(
-    matched: Sequence[Matched], max_memory: int, workers: int
+    matched: Sequence[TensorPair], max_memory: int, workers: int
 ) -> Iterator[tuple[PairBlock, ...]]:
     """Every block; small ones share a task."""
     batch: list[PairBlock] = []
@@ -161,7 +161,7 @@ def _tasks(
         yield tuple(batch)
 
 
-def _blocks(matched: Sequence[Matched], max_memory: int, workers: int) -> Iterator[PairBlock]:
+def _blocks(matched: Sequence[TensorPair], max_memory: int, workers: int) -> Iterator[PairBlock]:
     """Every block; large tensors come first, so that no worker is left with one at the end."""
 
     def size(number: int) -> int:

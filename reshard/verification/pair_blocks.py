@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reshard.engine.buffers import Bytes
 
 
-class Matched(Struct, frozen=True):
+class TensorPair(Struct, frozen=True):
     """Two stored tensors of one shape.
 
     Attributes:
@@ -39,7 +39,7 @@ class Matched(Struct, frozen=True):
     edges: tuple[Cuts, ...]
 
     @classmethod
-    def of(cls, a: StoredTensor, b: StoredTensor) -> Matched:
+    def of(cls, a: StoredTensor, b: StoredTensor) -> TensorPair:
         one, other = a.spec.storage, b.spec.storage
         comparing = Comparing.of(a.spec.dtype, b.spec.dtype, is_key=a.is_key)
         return cls(a, b, comparing, one.common(other), one.refine(other).cuts)
@@ -60,7 +60,7 @@ class PairBlock(Struct, frozen=True):
 
 def compare_blocks(
     blocks: Sequence[PairBlock],
-    matched: Sequence[Matched],
+    matched: Sequence[TensorPair],
     readers: tuple[Reader, Reader],
     pool: ArenaPool,
 ) -> list[tuple[PairBlock, Differences]]:
@@ -81,7 +81,7 @@ def _buffer_bytes(plan: PairPlan) -> int:
 
 
 def _compared(
-    block: PairBlock, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
+    block: PairBlock, matched: TensorPair, readers: tuple[Reader, Reader], arena: Arena
 ) -> Differences:
     arena.reset()
     found = Differences()
@@ -94,7 +94,7 @@ def _compared(
 
 
 def _bands(
-    block: PairBlock, matched: Matched, readers: tuple[Reader, Reader], arena: Arena
+    block: PairBlock, matched: TensorPair, readers: tuple[Reader, Reader], arena: Arena
 ) -> Iterator[tuple[Box, Bytes, Bytes]]:
     """Every band of the block, and its elements on both sides, row-major."""
     pair, plan = block.pair, block.plan
@@ -116,7 +116,7 @@ def _bands(
             yield band, filled[0], filled[1]
 
 
-def _number(at: int, band: Box, matched: Matched) -> int:
+def _number(at: int, band: Box, matched: TensorPair) -> int:
     """The row-major number within the tensor of element ``at`` of a band."""
     around = row_major(matched.a.spec.shape, 1)
     return sum(

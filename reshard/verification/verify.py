@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, PairRules, Rules
 
 
-Side = Literal["A", "B"]
+_Letter = Literal["A", "B"]
 
-_SIDES: tuple[Side, ...] = ("A", "B")
+_LETTERS: tuple[_Letter, ...] = ("A", "B")
 
 
 class ComparedSide(Struct, frozen=True):
@@ -118,9 +118,9 @@ def verify_checkpoints(
     """
     chosen = [side for side in (a, b) if side is not None]
     check_leaves_to_read(limits.max_memory, *chosen)
-    opened = [_open_side(one, side, progress) for one, side in zip(chosen, _SIDES, strict=False)]
+    opened = [_open_side(one, side, progress) for one, side in zip(chosen, _LETTERS, strict=False)]
     sides = [_reading_as(side, missing_chunks) for side in opened]
-    missing = {side: filled_chunks(s.reader) for side, s in zip(_SIDES, sides, strict=False)}
+    missing = {side: filled_chunks(s.reader) for side, s in zip(_LETTERS, sides, strict=False)}
     found = _compare_tensors(sides, limits, progress, rules, given_map)
     return replace(
         found,
@@ -245,7 +245,7 @@ def _reading_as(side: ComparedSide, asked: MissingChunks | None) -> ComparedSide
 
 
 def _open_side(
-    chosen: CheckpointPath, side: Side, progress: Callable[[Progress], None] | None
+    chosen: CheckpointPath, side: _Letter, progress: Callable[[Progress], None] | None
 ) -> ComparedSide:
     uri, root = chosen.path, chosen.root.view()
     records = folder_records(root)

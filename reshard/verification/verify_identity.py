@@ -27,7 +27,7 @@ from reshard.storage.location import locate, real_text
 from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 
-class Expected(Struct, frozen=True):
+class ExpectedRoot(Struct, frozen=True):
     """The root that weights must have.
 
     Attributes:
@@ -44,7 +44,9 @@ class Expected(Struct, frozen=True):
     is_beside: bool = False
 
 
-def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey | None) -> Expected:
+def expected_identity(
+    chosen: CheckpointPath, given: str | None, key: PublicKey | None
+) -> ExpectedRoot:
     """The root that a caller expects: given as 64 hex digits, read from a file that reshard identify wrote, or signed.
 
     Args:
@@ -69,7 +71,7 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
         )
     else:
         beside = real_text(folder) == real_text(locate(chosen.path))
-        return Expected(
+        return ExpectedRoot(
             recorded.root, recorded, recorded_in=str(folder / IDENTITY_NAME), is_beside=beside
         )
     if key is not None and by_root and (signed := read_signed_root(folder, key)) != root:
@@ -80,12 +82,12 @@ def expected_identity(chosen: CheckpointPath, given: str | None, key: PublicKey 
     # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.
     if recorded is not None and recorded.root != root:
         recorded = None
-    return Expected(root, recorded, "" if key is None else key.id)
+    return ExpectedRoot(root, recorded, "" if key is None else key.id)
 
 
 def verify_identity(
     chosen: CheckpointPath,
-    expected: Expected,
+    expected: ExpectedRoot,
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
@@ -112,7 +114,7 @@ def verify_identity(
     )
 
 
-def _no_evidence(expected: Expected) -> tuple[str, ...]:
+def _no_evidence(expected: ExpectedRoot) -> tuple[str, ...]:
     """What lies beside the weights finds accidents only."""
     if not expected.is_beside:
         return ()

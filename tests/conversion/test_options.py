@@ -18,7 +18,7 @@ from reshard.cli.commands import convert, plan
 from reshard.conversion import declared_options
 from reshard.conversion.check_target import check_target
 from reshard.conversion.options import LIBRARY_NAMES, ConvertOptions, Target
-from reshard.conversion.resume.identity import identify_conversion
+from reshard.conversion.resume.conversion_key import key_of_conversion
 from reshard.engine.limits import limits_of
 from reshard.formats.registry import FORMATS
 from reshard.restoring.options import RestoreArguments, RestoreOptions
@@ -128,13 +128,13 @@ def test_the_page_has_a_field_for_every_option_that_has_no_place_of_its_own() ->
     assert set(listed) == set(TargetRequest.model_fields) - own_place
 
 
-def test_the_identity_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
+def test_the_key_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: Path) -> None:
     in_layout, in_a_map, of_the_target_alone = (
         {"mesh", "missing_axes"},
-        {"map", "sizes", "reverse", "config"},  # in the identity where they are given
+        {"map", "sizes", "reverse", "config"},  # in the key where they are given
         {"missing_chunks", "overwrite", "check", "identity", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
-    settings = identify_conversion(str(tmp_path), checked.options).settings
+    settings = key_of_conversion(str(tmp_path), checked.options).settings
     assert set(OPTIONS) - settings.keys() == in_layout | in_a_map | of_the_target_alone
     assert settings.keys() - set(OPTIONS) == {"max_memory", "workers", "reshard"}

@@ -170,7 +170,7 @@ def test_names_dtypes_and_what_is_left_out():
         "note",
     ]
     assert target.dropped == ("opt",)
-    assert [(r.piece.source, r.piece.target) for r in target.requests] == [
+    assert [(r.piece.source, r.piece.target) for r in target.demands] == [
         ("a/kernel", "model/kernel"), ("a/bias", "model/bias"),
     ]  # fmt: skip
 
@@ -235,17 +235,17 @@ def test_too_many_chunks():
 
 
 def test_the_planner_gets_the_codecs_of_both_sides():
-    (request,) = make_target(source(KERNEL), options("zstd")).requests
-    assert (request.source.codec, request.target.codec) == ("zstd:3", "zstd:1+crc32c")
-    assert not request.target.raw
-    (raw,) = make_target(source(KERNEL), options()).requests
+    (demand,) = make_target(source(KERNEL), options("zstd")).demands
+    assert (demand.source.codec, demand.target.codec) == ("zstd:3", "zstd:1+crc32c")
+    assert not demand.target.raw
+    (raw,) = make_target(source(KERNEL), options()).demands
     assert raw.target.raw
 
 
 def test_a_database_takes_whole_chunks_and_copies_of_them():
     chunk = 1024 * 2048 * 4
-    (plain,) = make_target(source(KERNEL), options()).requests
-    (packed,) = make_target(source(KERNEL), options(ocdbt=True)).requests
+    (plain,) = make_target(source(KERNEL), options()).demands
+    (packed,) = make_target(source(KERNEL), options(ocdbt=True)).demands
     assert not packed.target.raw
     assert packed.target.stream_bytes - plain.target.stream_bytes == 2 * chunk
 

@@ -12,6 +12,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
+from reshard.documents.shared import Strategy
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
@@ -29,7 +30,7 @@ from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, Price, Side, Strategy, TensorPlan
+from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
 from tests.formats.orbax.decode import crc32c, decode
 from tests.orbax_trees import random_array
 

@@ -27,7 +27,7 @@ from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
 from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
-from reshard.planning.strategies import Choice, Request, choices
+from reshard.planning.strategies import Choice, Demand, choices
 from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
 from tests.engine.stores import (
     CASTS,
@@ -79,7 +79,7 @@ def several(draw: st.DrawFn) -> Several:
     dtype = draw(st.sampled_from(SOURCES))
     source = tensor("in/w", shape, draw(chunk_shapes(shape)), dtype)
     encoding = draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC)))
-    requests, encodings, packed = [], [], []
+    demands, encodings, packed = [], [], []
     for number in range(draw(st.integers(2, 3))):
         target_dtype = draw(st.sampled_from((dtype, dtype, *CASTS[dtype])))
         chunk = draw(st.one_of(chunk_shapes(shape), st.just(source.chunk_shape)))
@@ -90,12 +90,12 @@ def several(draw: st.DrawFn) -> Several:
             ended(source, encoding, is_target=False),
             ended(target, encodings[-1], is_target=True, packed=packed[-1]),
         )
-        requests.append(Request(Piece.whole(source, target), *sides))
+        demands.append(Demand(Piece.whole(source, target), *sides))
     memory = draw(st.sampled_from((0, 64 * MIB)))
-    found = list(choices(requests, memory, 64))
+    found = list(choices(demands, memory, 64))
     if not found:  # some would travel encoded, and others not
-        requests, encodings, packed = requests[:1], encodings[:1], packed[:1]
-        found = list(choices(requests, memory, 64))
+        demands, encodings, packed = demands[:1], encodings[:1], packed[:1]
+        found = list(choices(demands, memory, 64))
     choice = draw(st.sampled_from(found))
     if choice.fills[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
@@ -190,15 +190,15 @@ def by_hand(strategies, units, band=200):
     """A float32 tensor to two targets of the same chunks, the second cast."""
     source = tensor("in/w", (32, 24), (8, 12))
     targets = [tensor("out/0", (32, 24), (16, 6)), tensor("out/1", (32, 24), (16, 6), "bfloat16")]
-    requests = [
-        Request(
+    demands = [
+        Demand(
             Piece.whole(source, target),
             ended(source, ZSTD, is_target=False),
             ended(target, RAW_CRC, is_target=True),
         )
         for target in targets
     ]
-    every = choices(requests, 64 * MIB, 64)
+    every = choices(demands, 64 * MIB, 64)
     found = [c for c in every if [fill.strategy for fill in c.fills] == strategies]
     choice = with_bands(found[0], band)
     assert choice.units == units

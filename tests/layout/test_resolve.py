@@ -8,7 +8,7 @@ from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.read_layout import parse_layout
-from reshard.layout.resolve import Overlap, layout_for, overlaps, unmatched_rules
+from reshard.layout.resolve import RuleOverlap, layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
@@ -149,10 +149,10 @@ def test_rules_that_match_nothing() -> None:
 def test_overlaps_name_the_winner_first() -> None:
     rules = [rule.label for rule in FILE.rules]
     assert overlaps(FILE, [*NAMES, "y/embed/kernel"]) == [
-        Overlap(rules[0], rules[1], ("embed/kernel", "y/embed/kernel")),
-        Overlap(rules[0], rules[3], ("embed/kernel", "y/embed/kernel")),
-        Overlap(FILE.partitions[0].label, rules[0], ("embed/table/a",)),
+        RuleOverlap(rules[0], rules[1], ("embed/kernel", "y/embed/kernel")),
+        RuleOverlap(rules[0], rules[3], ("embed/kernel", "y/embed/kernel")),
+        RuleOverlap(FILE.partitions[0].label, rules[0], ("embed/table/a",)),
     ]
     assert overlaps(LayoutFile(rules=(Rule("a", ()), Rule("b", ()))), ["ab"]) == [
-        Overlap("rule 'a'", "rule 'b'", ("ab",))
+        RuleOverlap("rule 'a'", "rule 'b'", ("ab",))
     ]

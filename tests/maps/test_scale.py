@@ -17,7 +17,7 @@ from reshard.maps.mapped import Mapped
 from reshard.maps.template import Template
 from reshard.planning import frame, shared_reads
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.planner import Request, make_multi_plan
+from reshard.planning.planner import Demand, make_multi_plan
 from reshard.planning.tensor_plan import Side
 
 LAYERS, EXPERTS = 20, 50
@@ -56,14 +56,14 @@ def planned(
 ) -> MultiPlan:
     """The plan of a map; sources are of this shape, compressed, in these chunks or whole."""
     stored, chunk = Grid.regular(shape, chunk or shape), chunk or shape
-    requests = []
+    demands = []
     for tensor in mapping.tensors:
         spec = replace(tensor.spec, chunk_shape=None if raw else tensor.spec.shape)
         target = Side(spec, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16)
         for piece in tensor.pieces:
             source = TensorSpec(piece.source, shape, "float32", stored, chunk)
-            requests.append(Request(piece, Side(source, "zstd:1", False, 1 << 20), target))
-    return make_multi_plan([requests], 256 << 20, 2)
+            demands.append(Demand(piece, Side(source, "zstd:1", False, 1 << 20), target))
+    return make_multi_plan([demands], 256 << 20, 2)
 
 
 def test_a_rule_looks_only_at_names_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

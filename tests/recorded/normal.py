@@ -28,7 +28,7 @@ _TEXT_RULES = (
     (r"(tensors?,? and) \d+ files", r"\1 FILES"),
     # When a step was written.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME"),
-    # Digests of slice metadata, which holds the identity of its conversion.
+    # Digests of slice metadata, which names its conversion.
     (
         r"(slice metadata \S+ is damaged: its digest is) \w+, but it records \w+",
         r"\1 X, but it records Y",
@@ -43,11 +43,11 @@ _TEXT = tuple((re.compile(pattern), new) for pattern, new in _TEXT_RULES)
 _FILE_RULES = (
     # Times at which Orbax's form of checkpoint was begun and finished.
     (rb'"((?:init|commit)_timestamp_nsecs)": \d+', rb'"\1": 0'),
-    # The identity of a conversion: it depends on the source's path and on the times of its files.
+    # The name of a conversion: it depends on the source's path and on the times of its files.
     (rb'(conversion\\?": ?\\?")[0-9a-f]{32}', rb"\1"),
     # The temporary folder, which Orbax writes into the markers of items.
     (rb"reshard-recorded-\w+", b"FOLDER"),
-    # Digests of files that have such times or paths, and of records that have such an identity.
+    # Digests of files that have such times or paths, and of records that have such a name.
     (rb'((?:_CHECKPOINT_METADATA|commit_success\.txt|slices\.json)\\?": \\?")[0-9a-f]{16}', rb"\1"),
     # A database's files have random names, which its manifest lists; how many there are depends on the threads' turns.
     (rb'(?:"[^"]*d/[0-9a-f]{32}": "[0-9a-f]{16}",?\n)+', b"DATA"),

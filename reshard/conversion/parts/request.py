@@ -5,7 +5,7 @@
     {"format": "reshard.parts", "version": 1, "parts": 16, "source": "…", "max_memory": 1073741824, "workers": 8,
      "identity": {…}, "options": {"layout": {…}, "compression": "none", …}}
 
-The first part records it; a part or a commit that comes to another identity is refused.
+The first part records it; a part or a commit that comes to another key is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from reshard.arguments import Unlisted
 from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
 from reshard.conversion.options import Target
-from reshard.conversion.resume.identity import Identity, differences, identify_conversion
-from reshard.conversion.resume.journal import identity_left
+from reshard.conversion.resume.conversion_key import ConversionKey, differences, key_of_conversion
+from reshard.conversion.resume.journal import key_left
 from reshard.conversion.target_job import TargetJob
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError, ResumeError
@@ -39,7 +39,7 @@ FORMAT = "reshard.parts"
 VERSION = 1
 
 
-class PartsRequest(Struct, frozen=True):
+class PartsRequest(Struct, frozen=True, rename={"key": "identity"}):
     """The conversion of which parts are done.
 
     Attributes:
@@ -52,7 +52,7 @@ class PartsRequest(Struct, frozen=True):
     source: str
     max_memory: int
     workers: int
-    identity: Identity
+    key: ConversionKey
     options: Mapping[str, Any]
     unlisted: Unlisted = "leave"
 
@@ -99,9 +99,9 @@ def parse_request(data: bytes, target: str) -> PartsRequest:
     try:
         document = json.loads(data)
         known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
-        identity = identity_left(document.pop("identity"))
-        if known and identity is not None:
-            found = PartsRequest(identity=identity, **document)
+        key = key_left(document.pop("identity"))
+        if known and key is not None:
+            found = PartsRequest(key=key, **document)
             if all(type(n) is int for n in (found.parts, found.max_memory, found.workers)):
                 return found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -125,7 +125,7 @@ def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
     mapped = {} if options.given_map is None else options.given_map.plain
     plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own, **mapped}))
     again = checked_again(checked.target, plain, Limits(options.max_memory, options.workers))
-    before, after = (identify_conversion("/", one.options, "").settings for one in (checked, again))
+    before, after = (key_of_conversion("/", one.options, "").settings for one in (checked, again))
     if before != after:
         changed = [name for name in after if before[name] != after[name]]
         raise PlanError(
@@ -180,14 +180,14 @@ def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
     """
     place, options = str(job.place), job.options
     if scope.agreed is not None:
-        _refuse_other(scope.agreed, replace(scope.agreed, identity=job.identity), place)
+        _refuse_other(scope.agreed, replace(scope.agreed, key=job.key), place)
     if scope.part is not None:
         ours = PartsRequest(
             scope.part.count,
             chosen.path,
             options.max_memory,
             options.workers,
-            job.identity,
+            job.key,
             scope.options,
             chosen.unlisted,
         )
@@ -197,7 +197,7 @@ def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
 
 def _refuse_other(theirs: PartsRequest, ours: PartsRequest, target: str) -> None:
     """Raises ResumeError unless a part is of the conversion of which the others are."""
-    what = differences(theirs.identity, ours.identity)
+    what = differences(theirs.key, ours.key)
     if theirs.parts != ours.parts:
         what = [f"there were {theirs.parts} parts and are {ours.parts}", *what]
     if what:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from msgspec import to_builtins
 
 from reshard.conversion.parts.request import PartsRequest, parse_request
-from reshard.conversion.resume.identity import source_state
+from reshard.conversion.resume.conversion_key import source_state
 from reshard.conversion.resume.journal import read_results, record_of
 from reshard.conversion.target_job import OpenTarget
 from reshard.engine.books import DoneUnits
@@ -51,7 +51,7 @@ def expect_part(target: OpenTarget, plan: MultiPlan, part: Part) -> None:
 
 def seal(target: OpenTarget, part: Part, source: str) -> None:
     """Makes what a part did durable, and records that it is done; SourceChangedError where its source is not what it was."""
-    if source_state(locate(source)) != target.job.identity.files:
+    if source_state(locate(source)) != target.job.key.files:
         raise SourceChangedError(
             f"the source {source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
         )
@@ -176,7 +176,7 @@ def _take_over_in_bucket(target: OpenTarget) -> None:
                 _count(target, results)
                 yield record_of(results)
 
-    target.transaction.rewrite(to_builtins(target.job.identity), records())
+    target.transaction.rewrite(to_builtins(target.job.key), records())
     prepare_files(target.output.files, target.noted_root)
 
 

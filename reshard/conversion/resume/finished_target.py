@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import check_complete
-from reshard.conversion.resume.identity import Identity
-from reshard.conversion.resume.journal import identity_left
+from reshard.conversion.resume.conversion_key import ConversionKey
+from reshard.conversion.resume.journal import key_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import files_of, open_reader
@@ -16,7 +16,7 @@ from reshard.storage.targets import has_leftovers, held_target, is_link, make_na
 from reshard.storage.transaction import Transaction
 
 
-def open_result(target: str, identity: Identity) -> Reader | None:
+def open_result(target: str, key: ConversionKey) -> Reader | None:
     """The target, if it can be opened and its record names this conversion of this source; else None.
 
     Raises CorruptError where a chunk of it is missing or cut short: it was damaged since.
@@ -29,7 +29,7 @@ def open_result(target: str, identity: Identity) -> Reader | None:
         made_by = reader.conversion
     except (ReshardError, OSError):
         return None
-    if made_by != identity.output:
+    if made_by != key.output:
         return None
     _refuse_incomplete(target, reader)
     return reader
@@ -45,7 +45,7 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
         ) from error
 
 
-def clean_published(asked: CheckedTarget, identity: Identity) -> None:
+def clean_published(asked: CheckedTarget, key: ConversionKey) -> None:
     """Removes what is left of a run of this conversion that was killed after it published.
 
     It may have been killed before the target's name was durable, so that is done here.
@@ -60,14 +60,14 @@ def clean_published(asked: CheckedTarget, identity: Identity) -> None:
         except StorageError:
             return
         make_name_durable(target)
-        abort_own(transaction, identity)
+        abort_own(transaction, key)
 
 
-def abort_own(transaction: Transaction, identity: Identity) -> None:
+def abort_own(transaction: Transaction, key: ConversionKey) -> None:
     """Removes what an earlier run left, unless another conversion can resume it."""
     try:
-        left = identity_left(transaction.left_by())
+        left = key_left(transaction.left_by())
     except ResumeError:
         return
-    if left is None or left.output == identity.output:
+    if left is None or left.output == key.output:
         transaction.abort()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C, finish
-from reshard.conversion.resume.identity import Identity
+from reshard.conversion.resume.conversion_key import ConversionKey
 from reshard.engine.books import DoneUnits
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
@@ -36,10 +36,10 @@ def record_of(results: Sequence[Result]) -> str:
     return msgspec.json.encode(list(results)).decode()
 
 
-def identity_left(left: Mapping[str, Any] | None) -> Identity | None:
-    """The identity that a transaction was left by; None if there is none, or it cannot be read."""
+def key_left(left: Mapping[str, Any] | None) -> ConversionKey | None:
+    """The key of the run that a transaction was left by; None if there is none, or it cannot be read."""
     try:
-        known = Identity(**(left or {}))
+        known = ConversionKey(**(left or {}))
         texts = [known.source, known.files, known.plan, *known.settings.values()]
     except (TypeError, AttributeError):
         return None

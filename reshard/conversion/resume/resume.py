@@ -21,8 +21,8 @@ from reshard.conversion.resume.check_chunks import (
     missing_in_database,
     missing_in_files,
 )
-from reshard.conversion.resume.identity import Identity, differences
-from reshard.conversion.resume.journal import ChunkKey, identity_left, record_of
+from reshard.conversion.resume.conversion_key import ConversionKey, differences
+from reshard.conversion.resume.journal import ChunkKey, key_left, record_of
 from reshard.conversion.target_job import OpenTarget
 from reshard.engine.books import DoneUnits
 from reshard.engine.task import Result
@@ -39,9 +39,9 @@ def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     Raises ResumeError, and leaves everything as it is, where that run was another conversion.
     """
     earlier = None if target.job.restart else target.transaction.earlier()
-    left = None if earlier is None else identity_left(earlier.identity)
+    left = None if earlier is None else key_left(earlier.made_by)
     if earlier is not None and left is not None:
-        _refuse_other(target.transaction, left, target.job.identity)
+        _refuse_other(target.transaction, left, target.job.key)
         if earlier.is_trusted or not _is_packed(target):
             _resume(target, earlier, prepares=prepares)
             return
@@ -49,7 +49,7 @@ def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
 
 
 def _begin(target: OpenTarget, *, prepares: bool) -> None:
-    target.transaction.begin(to_builtins(target.job.identity))
+    target.transaction.begin(to_builtins(target.job.key))
     if prepares:
         with _closed_on_error(target.transaction):
             prepare_files(target.output.files, target.noted_root)
@@ -65,7 +65,7 @@ def _closed_on_error(transaction: Transaction) -> Iterator[None]:
         raise
 
 
-def _refuse_other(transaction: Transaction, before: Identity, now: Identity) -> None:
+def _refuse_other(transaction: Transaction, before: ConversionKey, now: ConversionKey) -> None:
     if steps := _steps(before, now):
         run, was, now_is = steps
         raise ResumeError(
@@ -81,7 +81,7 @@ def _refuse_other(transaction: Transaction, before: Identity, now: Identity) -> 
         )
 
 
-def _steps(before: Identity, now: Identity) -> tuple[str, int, int] | None:
+def _steps(before: ConversionKey, now: ConversionKey) -> tuple[str, int, int] | None:
     """The training run and the steps of which two conversions are, where their sources differ in the step alone."""
     was, is_now = Path(before.source).parts, Path(now.source).parts
     apart = [n for n, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b]
@@ -155,7 +155,7 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
                 done.add(one.tensor, one.unit)
                 yield record_of([replace(one, host="")])
 
-    target.transaction.rewrite(to_builtins(target.job.identity), kept())
+    target.transaction.rewrite(to_builtins(target.job.key), kept())
     with _closed_on_error(target.transaction):
         target.books.report_progress("")
     return done

@@ -8,7 +8,7 @@ same folder ends the change from the journal alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from reshard.deltas.in_place.redo_journal import RedoPlan, open_journal, write_p
 from reshard.deltas.in_place.report import InPlaceReport
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
-from reshard.engine.progress import Progress
+from reshard.engine.progress import Tell
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import PlanError, ResumeError, SourceChangedError, StorageError
 from reshard.formats.checkpoint_path import CheckpointPath
@@ -47,8 +47,6 @@ from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.location import locate
 from reshard.storage.targets import held_target
 from reshard.storage.transaction import Transaction
-
-Tell = Callable[[Progress], None]
 
 
 def apply_deltas_in_place(

@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 
 from reshard.deltas.in_place.record_changes import TASK_BYTES, WINDOW_BYTES
-from reshard.deltas.in_place.redo_frames import Frame, redo
+from reshard.deltas.in_place.redo_frames import RedoFrame, redo
 from reshard.deltas.in_place.redo_journal import Journal, RedoTensor
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
@@ -79,11 +79,11 @@ def _redo_window(window: bytearray, start: int, frames: _Frames) -> tuple[int, i
 class _Frames:
     """Frames of a tensor, of which those of one window after the other are taken."""
 
-    def __init__(self, frames: Iterator[Frame]) -> None:
+    def __init__(self, frames: Iterator[RedoFrame]) -> None:
         self._frames = frames
         self._next = next(frames, None)
 
-    def before(self, end: int) -> Iterator[Frame]:
+    def before(self, end: int) -> Iterator[RedoFrame]:
         """Those that begin before a byte of the tensor."""
         while self._next is not None and self._next.start < end:
             yield self._next

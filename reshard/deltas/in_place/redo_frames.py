@@ -35,7 +35,7 @@ _EACH_BYTES = 3
 MOST_FRAME_BYTES = HEAD_BYTES + BLOCK_BYTES
 
 
-class Frame(Struct, frozen=True):
+class RedoFrame(Struct, frozen=True):
     """What changes in one block.
 
     Attributes:
@@ -76,7 +76,7 @@ def frame_of(old: Bytes, new: Bytes, start: int) -> tuple[bytes, int]:
     return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body, count
 
 
-def frames_in(pieces: Iterator[bytes], nbytes: int) -> Iterator[Frame]:
+def frames_in(pieces: Iterator[bytes], nbytes: int) -> Iterator[RedoFrame]:
     """The frames of a tensor of ``nbytes``, in order, from their bytes in pieces of any size.
 
     Raises BadFrameError for bytes that are damaged, and for blocks out of order or beyond the tensor.
@@ -101,7 +101,7 @@ def frames_in(pieces: Iterator[bytes], nbytes: int) -> Iterator[Frame]:
         raise BadFrameError(f"{len(kept)} bytes are left over")
 
 
-def redo(block: Bytes, frame: Frame) -> bool:
+def redo(block: Bytes, frame: RedoFrame) -> bool:
     """Makes a block the new one, whatever part of it is new already; whether that changed anything."""
     if frame.positions is None:
         if np.array_equal(block, frame.values):
@@ -129,15 +129,15 @@ def _frame_bytes(data: bytes, at: int) -> int:
     return HEAD_BYTES + (_EACH_BYTES * count if _is_sparse(count, nbytes) else nbytes)
 
 
-def _frame(data: memoryview) -> Frame:
+def _frame(data: memoryview) -> RedoFrame:
     head, body = data[: _HEAD.size], data[HEAD_BYTES:]
     start, nbytes, count = _HEAD.unpack(head)
     (crc,) = _CRC.unpack(data[_HEAD.size : HEAD_BYTES])
     if crc != zlib.crc32(body, zlib.crc32(head)):
         raise BadFrameError(f"its CRC-32 at {start} is another one")
     if not _is_sparse(count, nbytes):
-        return Frame(start, nbytes, None, np.frombuffer(body, np.uint8))
+        return RedoFrame(start, nbytes, None, np.frombuffer(body, np.uint8))
     positions = np.frombuffer(body, "<u2", count)
     if int(positions[-1]) >= nbytes or bool((positions[1:] <= positions[:-1]).any()):
         raise BadFrameError(f"positions in a block of {nbytes} bytes that do not ascend")
-    return Frame(start, nbytes, positions, np.frombuffer(body, np.uint8, count, 2 * count))
+    return RedoFrame(start, nbytes, positions, np.frombuffer(body, np.uint8, count, 2 * count))

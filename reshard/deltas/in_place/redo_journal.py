@@ -19,7 +19,7 @@ from contextlib import closing
 import msgspec
 from msgspec import Struct
 
-from reshard.deltas.in_place.redo_frames import BadFrameError, Frame, frames_in
+from reshard.deltas.in_place.redo_frames import BadFrameError, RedoFrame, frames_in
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.delta.checksums import HEX_DIGITS, Checksum
 from reshard.formats.record_names import OF_RECORDS
@@ -115,7 +115,7 @@ class Journal:
             self.close()
             raise
 
-    def frames(self, tensor: RedoTensor) -> Iterator[Frame]:
+    def frames(self, tensor: RedoTensor) -> Iterator[RedoFrame]:
         """What changes in a tensor, block by block."""
         try:
             yield from frames_in(self._pieces(tensor), tensor.nbytes)

@@ -106,7 +106,7 @@ class ChunkResult(Struct, frozen=True):
     stored: int = 0
 
 
-class _Band(Struct, frozen=True):
+class _Decoded(Struct, frozen=True):
     """Elements of a chunk, valid until the next band is asked for.
 
     Attributes:
@@ -194,17 +194,17 @@ def _opened(read: ChunkRead, box: Box, memory: ChunkBuffers) -> tuple[ChunkReade
 
 def _bands(
     read: ChunkRead, reader: ChunkReader, memory: Bytes, *, is_placed: bool
-) -> Iterator[_Band]:
+) -> Iterator[_Decoded]:
     """What the reader's box holds: all of it if the chunk was decoded, else bands of the box or of the chunk."""
     if reader.is_decoded:
-        yield _Band(reader.read(reader.inside, memory), reader.wanted, is_placed)
+        yield _Decoded(reader.read(reader.inside, memory), reader.wanted, is_placed)
     elif _is_exact(read, reader.wanted):
         yield from _bands_of_box(read, reader, memory)
     else:
         yield from _bands_of_chunk(read, reader, memory)
 
 
-def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Band]:
+def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Decoded]:
     shape, origin = reader.wanted.shape, reader.wanted.start
     rows = row_bytes(shape, read.itemsize) or [read.itemsize]
     for band in bands(shape, len(shape), rows, memory.nbytes):
@@ -213,10 +213,10 @@ def _bands_of_box(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterat
         elements = reader.read(
             box.relative_to(reader.chunk.box.start), memory if placed is None else placed
         )
-        yield _Band(elements, box, placed is not None)
+        yield _Decoded(elements, box, placed is not None)
 
 
-def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Band]:
+def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iterator[_Decoded]:
     shape, origin = reader.chunk.stored_shape, reader.chunk.box.start
     rows = row_bytes(shape, read.itemsize) or [read.itemsize]
     for band in bands(shape, len(shape), rows, memory.nbytes, reader.part):
@@ -225,7 +225,7 @@ def _bands_of_chunk(read: ChunkRead, reader: ChunkReader, memory: Bytes) -> Iter
         placed = read.direct(band.box(shape).shift(origin))
         _, part = reader.read_band(band, memory if placed is None else placed)
         if part is not None:
-            yield _Band(*part, placed is not None)
+            yield _Decoded(*part, placed is not None)
 
 
 class ChunkMemory(Struct, frozen=True):

@@ -29,14 +29,14 @@ class Filling(Struct):
     """One unit that is filled from what is decoded.
 
     Attributes:
-        target: named in errors, where there are several.
+        name: of the target in errors, where there are several.
         sums: of what was read for each of its pieces, and what that must give.
         is_recorded: whether the source's digest was not taken, since it is recorded and the target must have the same.
     """
 
     unit: Unit
     sink: ChunkSink | PieceSink
-    target: str | None
+    name: str | None
     sums: list[Sums]
     moved_bytes: int = 0
     is_recorded: bool = False
@@ -44,7 +44,7 @@ class Filling(Struct):
     def result(self, task: Task) -> Result:
         """Stores what is assembled; what was done for the unit."""
         unit = self.unit
-        with about_target(self.target), about_tensor(unit.name, source=self.sink.source):
+        with about_target(self.name), about_tensor(unit.name, source=self.sink.source):
             chunks = tuple(self.sink.close())
         first, *others = self.sums
         first = first.merge(self.sink.sums)
@@ -117,7 +117,7 @@ class Taker(Struct):
     def put(self) -> None:
         """Hands on what it takes to the target."""
         unit, filling = self.filling.unit, self.filling
-        with about_target(filling.target), about_tensor(unit.name, source=filling.sink.source):
+        with about_target(filling.name), about_tensor(unit.name, source=filling.sink.source):
             for part in self.parts:
                 filling.sink.put(self.piece, part.elements, part.box)
                 filling.moved_bytes += part.elements.nbytes

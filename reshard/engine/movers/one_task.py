@@ -12,6 +12,16 @@ made a second time, and both ends sum up the places of their pieces (see ``write
 A small chunk that holds the same elements on all sides is decoded, encoded and written at once. Checkpoints have thousands of
 small tensors of one chunk each, and cutting bands into pieces and summing pieces up row by row takes longer than moving so few
 bytes.
+
+::
+
+    strategy         what is done                                                        by
+    whole            one small chunk is decoded, encoded and written                     ``move_whole``
+    copy             chunks are copied encoded, as they are                              ``pass_to_all``
+    scatter          one raw chunk, equal on both sides: the target's file shares the    ``on_shared_blocks``, ``_stream``
+                     source's blocks where the file system can, then it is read
+    scatter, weave   bands are decoded; their pieces are written to their places         ``_stream`` with a ``PieceSink``
+    block            bands are decoded; chunks are assembled in memory and written       ``_stream`` with a ``ChunkSink``
 """
 
 from __future__ import annotations
@@ -236,7 +246,7 @@ def _transfer(
                 sink = PieceSink(
                     unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
                 )
-            fillings.append(Filling(unit, sink, output.target, [NOTHING] * len(unit.pieces)))
+            fillings.append(Filling(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:
                 _pass_bands(task, read, memory, [Taker.of(take, fillings) for take in read.takes])
@@ -308,7 +318,7 @@ def move_whole(
 
 def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, sums: Sums) -> Result:
     (target,), (piece,) = unit.chunks, unit.pieces
-    with about_target(output.target), about_tensor(unit.name, source=read.name):
+    with about_target(output.name), about_tensor(unit.name, source=read.name):
         encoded = store_chunk(unit, target, memory, output)
     target = encoded.target
     elements: Array = encoded.data.view(source_element_type(piece)).reshape(target.box.shape)

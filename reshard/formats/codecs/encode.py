@@ -17,14 +17,14 @@ from reshard.formats.contents import Encoding
 
 T = TypeVar("T")
 
-Part = bytes | memoryview
+_Buffer = bytes | memoryview
 """Bytes to be written one after another."""
 
 _DEFAULT_LEVEL = {"zstd": 1, "gzip": 6, "blosc": 5}
 _SLACK_BYTES = 64 << 10
 
 
-def encode_chunk(encoding: Encoding, data: memoryview) -> tuple[Part, ...]:
+def encode_chunk(encoding: Encoding, data: memoryview) -> tuple[_Buffer, ...]:
     """The stored bytes of a chunk, in parts that follow one another; raw bytes are not copied.
 
     ``data`` is the chunk's row-major elements, contiguous; blosc shuffles by the item size of ``data``, unless the
@@ -123,7 +123,7 @@ def _blosc_context_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     )
 
 
-def _trailer(data: Part) -> bytes:
+def _trailer(data: _Buffer) -> bytes:
     from awscrt.checksums import crc32c
 
     return int(crc32c(data)).to_bytes(TRAILER_BYTES, "little")

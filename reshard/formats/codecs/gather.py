@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError
-from reshard.formats.contents import Pieces, RawPiece
+from reshard.formats.contents import GatheredChunk, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.row_major import run_boxes
@@ -44,7 +44,9 @@ class Gather:
     Raises StorageError if a file cannot be opened or read, CorruptError if one is too short.
     """
 
-    def __init__(self, chunk: Pieces, where: str, remedy: str, read_ahead_bytes: int = 0) -> None:
+    def __init__(
+        self, chunk: GatheredChunk, where: str, remedy: str, read_ahead_bytes: int = 0
+    ) -> None:
         self._chunk = chunk
         self._where = where
         self._remedy = remedy

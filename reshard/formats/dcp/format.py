@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.arguments import Unlisted
-from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.dcp.files import (
     ENDING,
@@ -52,7 +52,7 @@ class Dcp(Format):
     def open(
         self,
         root: Location,
-        record: Record = "checked",
+        record: RecordUse = "checked",
         uri: str = "",
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:

@@ -40,7 +40,7 @@ class ItemFiles:
 
     def windows(
         self, batch: Sequence[ItemPlace], places: Mapping[ItemPlace, tuple[str, object]]
-    ) -> Iterator[tuple[ItemPlace, Window]]:
+    ) -> Iterator[tuple[ItemPlace, ArchiveWindow]]:
         """The archive at each place."""
         ranges = {place: list(self._ends(place, places[place][0])) for place in batch}
         ahead: Mapping[ByteRange, bytes] = {}
@@ -51,7 +51,7 @@ class ItemFiles:
                 part.offset: ahead.get(part) or self.read(place.file, part.offset, part.nbytes)
                 for part in parts
             }
-            yield place, Window(self, place, blocks, parts[0], places[place][0])
+            yield place, ArchiveWindow(self, place, blocks, parts[0], places[place][0])
 
     def read(self, name: str, offset: int, nbytes: int) -> bytes:
         """Bytes of a file, fewer only at its end."""
@@ -89,7 +89,7 @@ class ItemFiles:
         return self._statuses[name]
 
 
-class Window:
+class ArchiveWindow:
     """One archive within its file, of which some bytes are read already.
 
     Attributes:

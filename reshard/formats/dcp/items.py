@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.dcp.entries import ItemPlace
-from reshard.formats.dcp.item_files import ItemFiles, Window
+from reshard.formats.dcp.item_files import ArchiveWindow, ItemFiles
 from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
 from reshard.formats.torch.archive import Archive, open_archive
 from reshard.formats.torch.archived_tensor import (
@@ -21,7 +21,7 @@ from reshard.formats.torch.archived_tensor import (
     archived_tensor,
     is_tensor,
 )
-from reshard.formats.torch.plain_value import PLAIN_NAMES, Unread, Values, plain_values
+from reshard.formats.torch.plain_value import PLAIN_NAMES, PlainValues, Unread, plain_values
 from reshard.record import safe
 from reshard.storage.location import Location
 
@@ -59,7 +59,7 @@ class StoredValue(Struct, frozen=True):
         version: as that of ``StoredItem``.
     """
 
-    values: Values
+    values: PlainValues
     path: str
     digest: str
     version: str = ""
@@ -71,10 +71,10 @@ class StoredValue(Struct, frozen=True):
         return self.values == other.values
 
 
-Expected = Literal["a tensor", "a value", "anything"]
+ExpectedKind = Literal["a tensor", "a value", "anything"]
 """What an item should hold; ``"anything"`` is not looked at."""
 
-Wanted = tuple[ItemPlace, str, Expected]
+Wanted = tuple[ItemPlace, str, ExpectedKind]
 """A place, what is expected there, for messages, and of which kind that is."""
 
 
@@ -104,7 +104,10 @@ def each_item(
 
 
 def _item(
-    place: ItemPlace, window: Window, expected: Expected, known: dict[bytes, ArchivedTensor]
+    place: ItemPlace,
+    window: ArchiveWindow,
+    expected: ExpectedKind,
+    known: dict[bytes, ArchivedTensor],
 ) -> StoredItem | StoredValue:
     archive = open_archive(window.read, place.nbytes, window.where)
     if expected != "anything":
@@ -115,9 +118,11 @@ def _item(
     return StoredValue(values, window.path, _digest(archive), window.version)
 
 
-def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple[str, Expected]]:
+def _by_place(
+    root: Location, wanted: Iterable[Wanted]
+) -> dict[ItemPlace, tuple[str, ExpectedKind]]:
     """What is expected at each place. Raises CorruptError for a tensor and another value at the same."""
-    places: dict[ItemPlace, tuple[str, Expected]] = {}
+    places: dict[ItemPlace, tuple[str, ExpectedKind]] = {}
     for place, what, expected in wanted:
         other, other_expected = places.setdefault(place, (what, expected))
         if other_expected != expected:
@@ -128,7 +133,7 @@ def _by_place(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, tuple
 
 
 def _tensor_item(
-    archive: Archive, place: ItemPlace, window: Window, known: dict[bytes, ArchivedTensor]
+    archive: Archive, place: ItemPlace, window: ArchiveWindow, known: dict[bytes, ArchivedTensor]
 ) -> StoredItem:
     pickled = archive.small(_PICKLE)
     tensor = known.get(pickled)
@@ -151,7 +156,7 @@ def _tensor_item(
     return StoredItem(tensor, window.path, offset, window.version, crc)
 
 
-def _values(archive: Archive, where: str) -> Values:
+def _values(archive: Archive, where: str) -> PlainValues:
     try:
         node = read_pickle(archive.small(_PICKLE), PLAIN_NAMES, where)
     except CorruptError:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError
-from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
@@ -62,7 +62,7 @@ PLAIN = Conventions(FORMAT, lambda _, entries: readable(entries))
 
 def open_dcp(
     root: Location,
-    record: Record,
+    record: RecordUse,
     uri: str,
     conventions: Conventions,
 ) -> Reader:
@@ -211,7 +211,9 @@ def _stored(
     )
 
 
-def _read_record(root: Location, files: Sequence[MetadataFile], record: Record) -> SliceFile | None:
+def _read_record(
+    root: Location, files: Sequence[MetadataFile], record: RecordUse
+) -> SliceFile | None:
     """What is beside it; CorruptError where the metadata is not what was recorded, and that is to be checked."""
     known = read_slices(root)
     for file in files if known is not None and record == "checked" else ():

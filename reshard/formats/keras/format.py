@@ -7,7 +7,7 @@ from typing import Any
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError
-from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised, refuse_surrogates
@@ -48,7 +48,7 @@ class Keras(Format):
     def open(
         self,
         root: Location,
-        record: Record = "checked",
+        record: RecordUse = "checked",
         uri: str = "",
         unlisted: Unlisted = "leave",  # noqa: ARG002  nothing is listed
     ) -> Reader:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from reshard.errors import FormatError, ReshardError
-from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
@@ -58,7 +58,7 @@ OPENED_TENSOR_BYTES = 4000
 """Memory of a tensor while it is opened: HDF5 keeps what it read of the file's metadata."""
 
 
-def open_keras(root: Location, record: Record = "checked", uri: str = "") -> Reader:
+def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
     """Opens a file of weights.
 
     Args:
@@ -190,7 +190,7 @@ def is_record(dataset: Dataset) -> bool:
 
 
 def read_record(
-    datasets: Sequence[Dataset], file: Location, version: str, record: Record
+    datasets: Sequence[Dataset], file: Location, version: str, record: RecordUse
 ) -> SliceFile:
     """What was recorded in a file; an empty record where there is none, or none is wanted.
 

@@ -17,7 +17,7 @@ from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 from reshard.storage.recent_reads import read_part
 
-Kind = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
+MsgpackKind = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 
 WINDOW_BYTES = 64 << 10
 """Read at once where short reads are cheap."""
@@ -26,27 +26,27 @@ FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES = 256 << 10, 4 << 20
 """Asked for at once where requests take long: little behind a large array, more and more where nothing is passed over.
 ``recent_reads`` keeps up to the second."""
 
-_NUMBERS: dict[int, tuple[Kind, struct.Struct]] = {
+_NUMBERS: dict[int, tuple[MsgpackKind, struct.Struct]] = {
     0xCA: ("float", struct.Struct(">f")), 0xCB: ("float", struct.Struct(">d")),
     0xCC: ("int", struct.Struct(">B")), 0xCD: ("int", struct.Struct(">H")),
     0xCE: ("int", struct.Struct(">I")), 0xCF: ("int", struct.Struct(">Q")),
     0xD0: ("int", struct.Struct(">b")), 0xD1: ("int", struct.Struct(">h")),
     0xD2: ("int", struct.Struct(">i")), 0xD3: ("int", struct.Struct(">q")),
 }  # fmt: skip
-_CONSTANTS: dict[int, tuple[Kind, bool | None]] = {
+_CONSTANTS: dict[int, tuple[MsgpackKind, bool | None]] = {
     0xC0: ("nil", None), 0xC2: ("bool", False), 0xC3: ("bool", True),
 }  # fmt: skip
-_SIZED: dict[int, tuple[Kind, int]] = {
+_SIZED: dict[int, tuple[MsgpackKind, int]] = {
     0xC4: ("bin", 1), 0xC5: ("bin", 2), 0xC6: ("bin", 4), 0xC7: ("ext", 1), 0xC8: ("ext", 2),
     0xC9: ("ext", 4), 0xD9: ("str", 1), 0xDA: ("str", 2), 0xDB: ("str", 4), 0xDC: ("array", 2),
     0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4),
 }  # fmt: skip
 """The kinds whose size follows, and in how many bytes."""
 _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
-_SHORT: tuple[tuple[int, int, Kind], ...] = (
+_SHORT: tuple[tuple[int, int, MsgpackKind], ...] = (
     (0x80, 0x8F, "map"), (0x90, 0x9F, "array"), (0xA0, 0xBF, "str"),
 )  # fmt: skip
-_LEAST_BYTES: dict[Kind, int] = {"map": 2}
+_LEAST_BYTES: dict[MsgpackKind, int] = {"map": 2}
 """The least bytes of an entry; one for all other kinds."""
 
 
@@ -59,7 +59,7 @@ class Header(Struct, frozen=True):
         code: the type of an ext.
     """
 
-    kind: Kind
+    kind: MsgpackKind
     value: bool | int | float | None = None
     size: int = 0
     code: int = 0
@@ -114,7 +114,7 @@ class MsgpackCursor:
             )
         return Header(kind, None, size, code)
 
-    def _short(self, first: int, start: int) -> tuple[int, Kind]:
+    def _short(self, first: int, start: int) -> tuple[int, MsgpackKind]:
         for low, high, kind in _SHORT:
             if low <= first <= high:
                 return low, kind

@@ -7,6 +7,7 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.contents import PathKey
+from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_ALL_NAMES_CHARACTERS, MAX_LEAVES, MAX_PATH_KEYS
 from reshard.formats.msgpack.arrays import (
     CHUNKED,
@@ -16,9 +17,7 @@ from reshard.formats.msgpack.arrays import (
     read_chunked,
     read_extension,
 )
-from reshard.formats.msgpack.cursor import Header, Kind, MsgpackCursor
-
-Path = tuple[PathKey, ...]
+from reshard.formats.msgpack.cursor import Header, MsgpackCursor, MsgpackKind
 
 Value = ArrayBytes | complex | float | int | bool | str | dict[str, Any] | list[Any] | tuple[()] | None  # fmt: skip
 """A leaf's value; of containers only empty ones are leaves."""
@@ -103,7 +102,7 @@ class MsgpackTree:
                 f"{self._cursor.where} nests {len(path)} levels deep; at most {MAX_PATH_KEYS} are read"
             )
         header, end = self._cursor.header(), None
-        kind: Kind | str = header.kind
+        kind: MsgpackKind | str = header.kind
         if kind == "ext" and header.code == TUPLE:
             end, kind = self._cursor.at + header.size, "tuple"
             header = self._cursor.header()

@@ -42,7 +42,7 @@ _MAX_OFFSET = 1 << 62
 _INLINE = -1
 """Stands for no file: the value is in the index itself, and its offset is its number there."""
 
-Place = tuple[str, int, int] | bytes
+_ValuePlace = tuple[str, int, int] | bytes
 """The location of a value: file, offset and length, or the value itself."""
 
 
@@ -74,7 +74,7 @@ class OcdbtIndex:
         found = [_read_database(d, self._sizes) for d in databases]
         self._pack(_union(found, str(databases[0].parent)))
 
-    def _pack(self, entries: Iterable[tuple[bytes, Place]]) -> None:
+    def _pack(self, entries: Iterable[tuple[bytes, _ValuePlace]]) -> None:
         """Keep sorted entries in as little memory as Python allows."""
         numbers: dict[str, int] = {}
         shared: dict[bytes, int] = {}  # layers have equal metadata, which is kept once
@@ -156,13 +156,13 @@ class _Keys:
 
 
 def _union(
-    databases: Sequence[Iterator[tuple[bytes, Place]]], where: str
-) -> Iterator[tuple[bytes, Place]]:
+    databases: Sequence[Iterator[tuple[bytes, _ValuePlace]]], where: str
+) -> Iterator[tuple[bytes, _ValuePlace]]:
     """The sorted entries of several databases; if a key is repeated, the first database counts."""
     if len(databases) == 1:
         yield from databases[0]
         return
-    last: tuple[bytes, Place] | None = None
+    last: tuple[bytes, _ValuePlace] | None = None
     for entry in heapq.merge(*databases, key=itemgetter(0)):
         if last is None or last[0] != entry[0]:
             last = entry
@@ -175,7 +175,7 @@ def _union(
             )
 
 
-def _length(place: Place) -> int:
+def _length(place: _ValuePlace) -> int:
     return len(place) if isinstance(place, bytes) else place[2]
 
 
@@ -196,7 +196,7 @@ class _Place(Struct, frozen=True):
         return f"node {self.path}:{self.offset}:{self.length}"
 
 
-def _read_database(database: Location, sizes: FileSizes) -> Iterator[tuple[bytes, Place]]:
+def _read_database(database: Location, sizes: FileSizes) -> Iterator[tuple[bytes, _ValuePlace]]:
     """Every key of one database with its place, in the tree's order."""
     root = read_root(database)
     if root is None:
@@ -225,7 +225,7 @@ class _Walk:
         self._read_bytes: dict[str, int] = {}
         self._seen: set[tuple[str, int]] = set()
 
-    def entries(self, place: _Place, height: int | None) -> Iterator[tuple[bytes, Place]]:
+    def entries(self, place: _Place, height: int | None) -> Iterator[tuple[bytes, _ValuePlace]]:
         """The entries below a node, which must have this height (None: any)."""
         node = self._open(place)
         if height is not None and node.height != height:
@@ -271,7 +271,7 @@ class _Walk:
         prefix = parent.prefix + entry.key
         return _Place(file.base, file.path, entry.offset, entry.length, prefix)
 
-    def _value(self, place: _Place, entry: NodeEntry) -> Place:
+    def _value(self, place: _Place, entry: NodeEntry) -> _ValuePlace:
         if entry.file is None:
             return entry.inline
         if entry.offset + entry.length > _MAX_OFFSET:

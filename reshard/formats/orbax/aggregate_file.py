@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from reshard.errors import FormatError
+from reshard.formats.leaf_paths import Path
 from reshard.formats.msgpack.cursor import MsgpackCursor, first_bytes
-from reshard.formats.msgpack.tree import MsgpackTree, Path, Value
+from reshard.formats.msgpack.tree import MsgpackTree, Value
 from reshard.storage.location import Location
 
 AGGREGATE = "checkpoint"

@@ -17,9 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Encoding, Extent, Pieces, RawPiece
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
+from reshard.formats.leaf_paths import Path
 from reshard.formats.msgpack.arrays import ArrayBytes
-from reshard.formats.msgpack.tree import Path, Value
+from reshard.formats.msgpack.tree import Value
 from reshard.formats.orbax.aggregate_file import (
     AGGREGATE,
     Aggregate,
@@ -231,7 +232,7 @@ def _extent(value: Value, aggregate: Aggregate) -> Extent:
     pieces = None
     if len(value.parts) > 1:
         box = Box((0,) * len(value.shape), value.shape)
-        pieces = Pieces(box, storage_bytes(value.dtype), tuple(_pieces(value, aggregate)))
+        pieces = GatheredChunk(box, storage_bytes(value.dtype), tuple(_pieces(value, aggregate)))
     return Extent(aggregate.file, start, value.nbytes, pieces=pieces, version=aggregate.version)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from reshard.arguments import Unlisted
-from reshard.formats.base import Form, Reader, Record, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Item, StoredTensor
 from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
@@ -68,7 +68,7 @@ class Orbax(Format):
     def open(
         self,
         root: Location,
-        record: Record = "checked",
+        record: RecordUse = "checked",
         uri: str = "",
         unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
     ) -> Reader:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
-from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceFile
 
 
-def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> Reader:
+def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
     """Open the Orbax checkpoint in a folder.
 
     With one tree, tensor names are its keys joined with ``/``. With several trees, the item's name comes first. It also
@@ -75,7 +75,7 @@ def open_orbax(folder: Location, record: Record = "checked", uri: str = "") -> R
 
 
 def _opened(
-    top: MetadataFiles, item: Item, records: _Records, record: Record, *, is_named: bool
+    top: MetadataFiles, item: Item, records: _Records, record: RecordUse, *, is_named: bool
 ) -> OpenItem:
     """An item that is a tree; ``is_named``: names of tensors begin with its own."""
     folder = top.folder / item.directory
@@ -113,7 +113,9 @@ def _reader(
 _METADATA_FOLDERS = frozenset({ARRAY_METADATAS})
 
 
-def _container_record(files: MetadataFiles, records: _Records, record: Record) -> SliceFile | None:
+def _container_record(
+    files: MetadataFiles, records: _Records, record: RecordUse
+) -> SliceFile | None:
     """The container's own slices.json, in a folder of which no tree is."""
     if record != "ignored":
         return _recorded(files, records, "", record)
@@ -124,7 +126,7 @@ def _container_record(files: MetadataFiles, records: _Records, record: Record) -
 
 
 def _recorded(
-    files: MetadataFiles, records: _Records, folder: str, record: Record
+    files: MetadataFiles, records: _Records, folder: str, record: RecordUse
 ) -> SliceFile | None:
     """The slices.json of a folder; with ``record="checked"`` its metadata files are compared with it when they are read."""
     if record == "ignored":

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from reshard.arguments import Unlisted
 from reshard.errors import CorruptError, FormatError, ReshardError
-from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.safetensors.files import Files, files_of, has_files
@@ -67,7 +67,7 @@ def is_safetensors_checkpoint(root: Location) -> bool:
 
 
 def open_safetensors(
-    root: Location, record: Record = "checked", uri: str = "", unlisted: Unlisted = "leave"
+    root: Location, record: RecordUse = "checked", uri: str = "", unlisted: Unlisted = "leave"
 ) -> Reader:
     """Open a safetensors file or folder, or an index.
 
@@ -187,7 +187,7 @@ def _stored(cut: CutTensor, entry: SliceEntry | None, store: Store) -> StoredTen
 _SHARD = re.compile(r"shard-([0-9]{1,9})-.*", re.DOTALL)
 
 
-def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> SliceFile:
+def read_record(files: Files, headers: Sequence[FileHeader], record: RecordUse) -> SliceFile:
     """What was recorded of a checkpoint; an empty record where there is none, or none is wanted.
 
     Raises CorruptError for a record that is damaged, and for an index that is not the recorded one, where they are
@@ -199,7 +199,7 @@ def read_record(files: Files, headers: Sequence[FileHeader], record: Record) -> 
     return known
 
 
-def _with_index(files: Files, headers: Sequence[FileHeader], record: Record) -> SliceFile | None:
+def _with_index(files: Files, headers: Sequence[FileHeader], record: RecordUse) -> SliceFile | None:
     known = _found(files, headers)
     if known is not None and files.index and record == "checked":
         index = files.index

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from reshard.errors import CorruptError, FormatError, LayoutError
-from reshard.formats.base import Record
+from reshard.formats.base import RecordUse
 from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile
 
 
-def recorded(read: Callable[[], SliceFile | None], record: Record) -> SliceFile:
+def recorded(read: Callable[[], SliceFile | None], record: RecordUse) -> SliceFile:
     """What ``read`` finds; nothing where there is none, where none is wanted, or where it is damaged and not to be checked."""
     if record == "ignored":
         return NOTHING

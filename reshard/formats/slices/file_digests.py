@@ -16,7 +16,7 @@ from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.location import Location
 from reshard.storage.parallel_calls import each_at_once
 
-FileStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
+DigestStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
 
 
 class FileVerdict(Struct, frozen=True):
@@ -33,7 +33,7 @@ class FileVerdict(Struct, frozen=True):
     """
 
     name: str
-    status: FileStatus
+    status: DigestStatus
     stored: str | None = None
     recorded: str | None = None
     detail: str = ""

@@ -9,7 +9,12 @@ from msgspec import Struct
 
 from reshard.errors import ReshardError, StorageError
 from reshard.formats.record_names import OF_RECORDS
-from reshard.formats.slices.file_digests import FileStatus, FileVerdict, digest_of_file, files_below
+from reshard.formats.slices.file_digests import (
+    DigestStatus,
+    FileVerdict,
+    digest_of_file,
+    files_below,
+)
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import FILE_NAME, SliceFile
 from reshard.storage.location import Location
@@ -120,7 +125,7 @@ def _unexpected(
         for name in files_below(root / record.folder, others):
             if name not in known and not is_chunk(record.below(name)):
                 detail = "the file was not there when the others were recorded"
-                status: FileStatus = "added" if _is_read_by_none(name) else "unexpected"
+                status: DigestStatus = "added" if _is_read_by_none(name) else "unexpected"
                 yield FileVerdict(record.below(name), status, detail=detail)
     except ReshardError as error:
         yield FileVerdict(record.below(""), "unreadable", detail=str(error))

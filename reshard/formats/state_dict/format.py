@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError
-from reshard.formats.base import Reader, Record
+from reshard.formats.base import Reader, RecordUse
 from reshard.formats.format import About, ReadFormat, Recognised
 from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.state_dict.files import ENDINGS, index_and_files, is_state, is_whole
@@ -56,7 +56,7 @@ class StateDict(ReadFormat):
     def open(
         self,
         root: Location,
-        record: Record = "checked",  # noqa: ARG002  nothing records digests beside them
+        record: RecordUse = "checked",  # noqa: ARG002  nothing records digests beside them
         uri: str = "",
         unlisted: Unlisted = "leave",
     ) -> Reader:

@@ -27,12 +27,13 @@ from reshard.formats.contents import (
     RecordedRange,
     StoredTensor,
 )
+from reshard.formats.leaf_paths import Path
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.model_index import ModelIndex
 from reshard.formats.state_dict.files import state_files
 from reshard.formats.state_dict.state import StateFile, StateTensor, count_leaves, read_state
 from reshard.formats.torch.leaves import tensor_leaf, value_leaf
-from reshard.formats.torch.plain_value import Empty, Path, Plain
+from reshard.formats.torch.plain_value import Empty, Plain
 from reshard.formats.torch.record_crcs import RecordCrcs, crcs_of_number
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_ALL_NAMES_CHARACTERS, MAX_LEAVES, MAX_NAME_CHARACTERS
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.pickle.nodes import Built, Table
@@ -23,7 +24,6 @@ from reshard.formats.torch.plain_value import (
     PLAIN_NAMES,
     Empty,
     NotPlainError,
-    Path,
     Plain,
     leaf_nodes,
     plain_leaf,

@@ -57,7 +57,7 @@ class Header(Struct, frozen=True):
     data_files: int
 
 
-class Entry(Struct, frozen=True):
+class BundleEntry(Struct, frozen=True):
     """A tensor or a slice.
 
     Attributes:
@@ -104,7 +104,7 @@ def read_header(value: bytes, where: str) -> Header:
     return Header(data_files)
 
 
-def read_entry(value: bytes, key: str, where: str) -> Entry:
+def read_entry(value: bytes, key: str, where: str) -> BundleEntry:
     """The entry of a tensor or a slice. Raises CorruptError for a message that is none."""
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
     shape: tuple[int, ...] = ()
@@ -128,7 +128,9 @@ def read_entry(value: bytes, key: str, where: str) -> Entry:
             f"{where}: {key!r} of shape {list(shape)} is larger than any tensor that is read"
         )
     dtype, data_file, offset, nbytes, crc = numbers.values()
-    return Entry(dtype, shape, data_file, offset, nbytes, unmasked(crc & 0xFFFFFFFF), tuple(slices))
+    return BundleEntry(
+        dtype, shape, data_file, offset, nbytes, unmasked(crc & 0xFFFFFFFF), tuple(slices)
+    )
 
 
 def header_bytes(data_files: int) -> bytes:
@@ -136,7 +138,7 @@ def header_bytes(data_files: int) -> bytes:
     return number_field(1, data_files) + bytes_field(3, number_field(1, 1))
 
 
-def entry_bytes(entry: Entry) -> bytes:
+def entry_bytes(entry: BundleEntry) -> bytes:
     """The message of a tensor or a slice; ``read_entry`` reads it."""
     shape = b"".join(bytes_field(2, number_field(1, size)) for size in entry.shape)
     numbers = (entry.data_file, entry.offset, entry.nbytes)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, MissingError
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS
-from reshard.formats.tensorflow.bundle import Entry, Extents, Header, read_entry, read_header
+from reshard.formats.tensorflow.bundle import BundleEntry, Extents, Header, read_entry, read_header
 from reshard.formats.tensorflow.files import index_of
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.table import entries
@@ -24,7 +24,7 @@ class StoredSlice(Struct, frozen=True):
     """A slice of a tensor, and the entry of its own."""
 
     extents: Extents
-    entry: Entry
+    entry: BundleEntry
 
 
 class IndexEntry(Struct, frozen=True):
@@ -35,7 +35,7 @@ class IndexEntry(Struct, frozen=True):
     """
 
     key: str
-    entry: Entry
+    entry: BundleEntry
     slices: tuple[StoredSlice, ...] = ()
 
 
@@ -59,8 +59,8 @@ def read_index(root: Location) -> BundleIndex:
     """
     where = str(index_of(root))
     header: Header | None = None
-    tensors: dict[bytes, Entry] = {}
-    slices: dict[bytes, Entry] = {}
+    tensors: dict[bytes, BundleEntry] = {}
+    slices: dict[bytes, BundleEntry] = {}
     file = _file(root)
     for key, value in _entries(root, file):
         if not key:
@@ -127,7 +127,9 @@ def _entries(root: Location, found: FileStatus) -> Iterator[tuple[bytes, bytes]]
         yield from entries(file, found.nbytes, str(index))
 
 
-def _with_slices(key: bytes, entry: Entry, slices: dict[bytes, Entry], where: str) -> IndexEntry:
+def _with_slices(
+    key: bytes, entry: BundleEntry, slices: dict[bytes, BundleEntry], where: str
+) -> IndexEntry:
     """The tensor with its slices, which are taken out of ``slices``."""
     name = _text(key, where)
     found = []

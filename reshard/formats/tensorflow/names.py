@@ -22,7 +22,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 SLOT = "/.OPTIMIZER_SLOT"
 """Behind the path of a variable; the path of the optimizer and the slot's name follow."""
 
-Parts = tuple[str, ...]
+_NameParts = tuple[str, ...]
 
 _ESCAPES = {"..": ".", ".S": "/"}
 _ESCAPE = re.compile(r"\.[.S]")
@@ -45,7 +45,7 @@ def paths_of(keys: Iterable[str]) -> dict[str, tuple[PathKey, ...]]:
     found = _distinct(_distinct(plain, raw), {key: (key,) for key in raw})
     known, shared = frozenset(found.values()), dict[str, PathKey]()
 
-    def path(parts: Parts) -> Iterator[PathKey]:
+    def path(parts: _NameParts) -> Iterator[PathKey]:
         """Names have beginnings in common, which are in memory once."""
         return (shared.setdefault(part, PathKey(part)) for part in _joined(parts, known))
 
@@ -71,7 +71,9 @@ def _escaped(key: str) -> str:
     return key.replace(".", "..").replace("/", ".S")
 
 
-def _distinct(found: Mapping[str, Parts], other: Mapping[str, Parts]) -> dict[str, Parts]:
+def _distinct(
+    found: Mapping[str, _NameParts], other: Mapping[str, _NameParts]
+) -> dict[str, _NameParts]:
     """The paths, but the other ones for those whose names are equal."""
     counted = Counter("/".join(parts) for parts in found.values())
     return {
@@ -83,7 +85,7 @@ def _unescaped(part: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], part)
 
 
-def _joined(parts: Parts, known: frozenset[Parts]) -> Iterator[str]:
+def _joined(parts: _NameParts, known: frozenset[_NameParts]) -> Iterator[str]:
     start = 0
     for end in range(1, len(parts) + 1):
         if end == len(parts) or parts[:end] not in known:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
-from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, Entry, box_of
+from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, BundleEntry, box_of
 from reshard.formats.tensorflow.files import FORMAT, DataFile
 from reshard.formats.tensorflow.index import IndexEntry
 from reshard.formats.tensorflow.kept_graph import HELD_GRAPH, MOST_GRAPH_BYTES
@@ -94,7 +94,7 @@ class OtherLeaves:
         )
         return Carried(FORMAT, tuple(parts), shape)
 
-    def _part(self, key: str, entry: Entry, box: Box) -> CarriedPart:
+    def _part(self, key: str, entry: BundleEntry, box: Box) -> CarriedPart:
         if box.size > entry.nbytes:
             raise CorruptError(
                 f"{self._where}: {key!r} has {box.size:,} strings at {box}, but {entry.nbytes:,} bytes are stored; restore the checkpoint "
@@ -105,7 +105,7 @@ class OtherLeaves:
         return CarriedPart(extent, box, entry.crc32c)
 
 
-def file_of(key: str, entry: Entry, files: Sequence[DataFile], where: str) -> DataFile:
+def file_of(key: str, entry: BundleEntry, files: Sequence[DataFile], where: str) -> DataFile:
     """The data file of an entry. Raises CorruptError where it has not all of its bytes."""
     if entry.data_file >= len(files):
         raise CorruptError(
@@ -128,7 +128,7 @@ def _text(data: bytes) -> str | None:
         return None  # bytes, such as a message
 
 
-def _kind(entry: Entry) -> str:
+def _kind(entry: BundleEntry) -> str:
     """What a tensor that is no array of numbers holds."""
     count, more = math.prod(entry.shape), "s" * (math.prod(entry.shape) != 1)
     name = OTHER_DTYPES.get(entry.dtype, f"dtype {entry.dtype} of TensorFlow")

@@ -12,7 +12,7 @@ from typing import Any
 
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.errors import CorruptError, LayoutError, ReshardError
-from reshard.formats.base import Chunks, Reader, Record
+from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Carried,
@@ -30,7 +30,7 @@ from reshard.formats.slices.parse import read_slice_file
 from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
-    Entry,
+    BundleEntry,
     Extents,
     box_of,
 )
@@ -56,7 +56,7 @@ _SLICE_BYTES, _OF_VALUE = 600, 26
 tracemalloc measures 940 with one dimension, 1060 with two, 1690 with eight, 2600 with 16 (CPython 3.11)."""
 
 
-def open_tensorflow(root: Location, record: Record = "checked", uri: str = "") -> Reader:
+def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
     """Open the checkpoint that a prefix names.
 
     Args:
@@ -208,7 +208,9 @@ def _chunks(found: IndexEntry, files: Sequence[DataFile], where: str) -> Gathere
     return gathered_chunks(shape, itemsize, pieces)
 
 
-def _piece(key: str, box: Box, entry: Entry, files: Sequence[DataFile], where: str) -> RawPiece:
+def _piece(
+    key: str, box: Box, entry: BundleEntry, files: Sequence[DataFile], where: str
+) -> RawPiece:
     nbytes = box.size * storage_bytes(DTYPES[entry.dtype])
     if nbytes != entry.nbytes:
         raise CorruptError(

@@ -53,7 +53,7 @@ LOCAL_BYTES = LOCAL.size
 _OF_SCRIPT = ("code/", "constants.pkl")
 """Records that TorchScript alone has."""
 
-Read = Callable[[int, int], bytes]
+_ReadBytes = Callable[[int, int], bytes]
 """The bytes of an archive from an offset, all of them; raises CorruptError where there are fewer."""
 
 
@@ -94,7 +94,7 @@ class Archive(Struct, frozen=True):
     """The records of an archive by name, without the part that all names begin with."""
 
     records: dict[str, ArchiveRecord]
-    read: Read
+    read: _ReadBytes
     where: str
     most: Most = OF_ITEM
 
@@ -143,7 +143,7 @@ class Archive(Struct, frozen=True):
             )
 
 
-def open_archive(read: Read, nbytes: int, where: str, most: Most = OF_ITEM) -> Archive:
+def open_archive(read: _ReadBytes, nbytes: int, where: str, most: Most = OF_ITEM) -> Archive:
     """The archive in ``nbytes`` bytes, all of them.
 
     Raises CorruptError if the bytes are not an archive or its parts contradict each other, FormatError for compressed records.
@@ -155,7 +155,7 @@ def open_archive(read: Read, nbytes: int, where: str, most: Most = OF_ITEM) -> A
     return Archive(_named(records, where), read, where, most)
 
 
-def _directory(read: Read, nbytes: int, where: str, most: Most) -> tuple[int, int, int]:
+def _directory(read: _ReadBytes, nbytes: int, where: str, most: Most) -> tuple[int, int, int]:
     """Offset and size of the central directory, and how many records it lists."""
     end_at = nbytes - END.size
     magic, *_, count, size, start, comment = END.unpack(read(end_at, END.size))

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.formats.contents import PathKey
+from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.nodes import Built, Name, Table
 from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
@@ -31,7 +32,6 @@ EMPTY_KINDS = {list: "List", tuple: "Tuple", Table: "Dict"}
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
-Path = tuple[PathKey, ...]
 Plain = bool | int | float | complex | str | None
 
 
@@ -47,14 +47,14 @@ class Unread(Struct, frozen=True):
     kind: str
 
 
-Values = tuple[tuple[Path, Plain | Empty], ...] | Unread
+PlainValues = tuple[tuple[Path, Plain | Empty], ...] | Unread
 
 
 class NotPlainError(Exception):
     """A part of a value is not plain; its text says what it is, as in "it is …"."""
 
 
-def plain_values(node: Any) -> Values:
+def plain_values(node: Any) -> PlainValues:
     """The values in a node, each with its path in it; an Unread where any part of it is not plain."""
     try:
         return tuple((path, plain_leaf(leaf)) for path, leaf in leaf_nodes(node))

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from reshard.maps.example.copies import Named, TargetCopies, nests, split_at, split_name
 from reshard.maps.example.fit import Fit, UnexplainedError
 
-Key = str
+LoopName = str
 """A loop of a draft: those over targets begin with ``t``."""
 
 
-class Step(Struct, frozen=True):
+class LoopStep(Struct, frozen=True):
     """What a loop adds to a part.
 
     Attributes:
@@ -28,8 +28,8 @@ class Step(Struct, frozen=True):
     source: int = 0
     numbers: tuple[int, ...] = ()
 
-    def times(self, count: int) -> Step:
-        return Step(
+    def times(self, count: int) -> LoopStep:
+        return LoopStep(
             self.target * count, self.source * count, tuple(n * count for n in self.numbers)
         )
 
@@ -44,10 +44,10 @@ class End(Struct, frozen=True):
 
     kind: Named
     numbers: tuple[int, ...]
-    steps: Mapping[Key, tuple[int, ...]]
+    steps: Mapping[LoopName, tuple[int, ...]]
 
 
-class Part(Struct, frozen=True):
+class DraftCopy(Struct, frozen=True):
     """A copy in a draft.
 
     Attributes:
@@ -59,10 +59,10 @@ class Part(Struct, frozen=True):
     of_source: int
     target: int
     source: int
-    steps: Mapping[Key, Step]
+    steps: Mapping[LoopName, LoopStep]
 
 
-class Draft(Struct, frozen=True):
+class RuleDraft(Struct, frozen=True):
     """A rule whose dimensions have no names yet.
 
     Attributes:
@@ -72,13 +72,15 @@ class Draft(Struct, frozen=True):
 
     targets: tuple[End, ...]
     sources: tuple[End, ...]
-    parts: tuple[Part, ...]
-    counts: Mapping[Key, int]
+    parts: tuple[DraftCopy, ...]
+    counts: Mapping[LoopName, int]
     fit: Fit
     fill: float | None
     off: int
 
-    def steps(self, side: str, number: int) -> Iterator[tuple[int, list[tuple[Key, int, int]]]]:
+    def steps(
+        self, side: str, number: int
+    ) -> Iterator[tuple[int, list[tuple[LoopName, int, int]]]]:
         """Of a target or a source: the start of each part, and its loops with count and step."""
         for part in self.parts:
             if number == (part.of_target if side == "target" else part.of_source):
@@ -88,7 +90,7 @@ class Draft(Struct, frozen=True):
                 yield getattr(part, side), loops
 
 
-def drafts_of(found: Mapping[str, TargetCopies], kinds: Mapping[str, Named]) -> list[Draft]:
+def drafts_of(found: Mapping[str, TargetCopies], kinds: Mapping[str, Named]) -> list[RuleDraft]:
     """The drafts of all targets; ``kinds``: shape and dtype of each."""
     alike: dict[tuple[object, ...], list[tuple[tuple[int, ...], str]]] = defaultdict(list)
     for name, copies in found.items():
@@ -105,7 +107,7 @@ def _looped(
     group: Sequence[tuple[tuple[int, ...], str]],
     found: Mapping[str, TargetCopies],
     kinds: Mapping[str, Named],
-) -> Iterator[Draft]:
+) -> Iterator[RuleDraft]:
     """Targets that are made alike, as loops over their names."""
     import numpy as np
 
@@ -130,7 +132,7 @@ def _draft(
     found: Mapping[str, TargetCopies],
     kinds: Mapping[str, Named],
     names: Iterable[str],
-) -> Draft:
+) -> RuleDraft:
     text, numbers = split_name(name)
     first = found[name]
     over = {f"t{i}": (count, step) for i, (count, step) in enumerate(loops)}
@@ -141,21 +143,23 @@ def _draft(
         {key: step[: len(numbers)] for key, (_, step) in over.items()},
     )
     sources: list[End] = []
-    parts: list[Part] = []
+    parts: list[DraftCopy] = []
     at = len(numbers)
     for number, copy in enumerate(first.copies):
         end = at + len(copy.numbers)
         own = {f"p{number}.{i}": loop for i, loop in enumerate(copy.loops)}
         counts |= {key: loop.count for key, loop in own.items()}
-        steps = {k: Step(0, step[end], step[at:end]) for k, (_, step) in over.items()}
-        steps |= {k: Step(loop.target, loop.source, loop.numbers) for k, loop in own.items()}
+        steps = {k: LoopStep(0, step[end], step[at:end]) for k, (_, step) in over.items()}
+        steps |= {k: LoopStep(loop.target, loop.source, loop.numbers) for k, loop in own.items()}
         source = End(copy.kind, copy.numbers, {k: s.numbers for k, s in steps.items()})
         if source not in sources:
             sources.append(source)
-        parts.append(Part(0, sources.index(source), copy.target, copy.source, steps))
+        parts.append(DraftCopy(0, sources.index(source), copy.target, copy.source, steps))
         at = end + 1
     off = sum(found[each].off for each in names)
-    return Draft((target,), tuple(sources), tuple(parts), counts, _fit_of(first), first.fill, off)
+    return RuleDraft(
+        (target,), tuple(sources), tuple(parts), counts, _fit_of(first), first.fill, off
+    )
 
 
 def _fit_of(copies: TargetCopies) -> Fit:
@@ -166,9 +170,9 @@ def _fit_of(copies: TargetCopies) -> Fit:
     return fits.pop()
 
 
-def _cut(drafts: Sequence[Draft]) -> Iterator[Draft]:
+def _cut(drafts: Sequence[RuleDraft]) -> Iterator[RuleDraft]:
     """Drafts that take parts of one source become one, if together they take all of it."""
-    groups: dict[tuple[object, ...], list[Draft]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[RuleDraft]] = defaultdict(list)
     for number, draft in enumerate(drafts):
         takes_part = len(draft.sources) == 1 and draft.fill is None
         takes_part = takes_part and not _takes_all(draft, draft.sources)
@@ -181,7 +185,7 @@ def _cut(drafts: Sequence[Draft]) -> Iterator[Draft]:
             yield from group
 
 
-def _shared_source(draft: Draft) -> tuple[object, ...]:
+def _shared_source(draft: RuleDraft) -> tuple[object, ...]:
     """What drafts that take parts of one source have in common."""
     source = draft.sources[0]
     loops = tuple((k, n) for k, n in draft.counts.items() if k.startswith("t"))
@@ -189,7 +193,7 @@ def _shared_source(draft: Draft) -> tuple[object, ...]:
     return source.kind, source.numbers, over, draft.fit, loops
 
 
-def _takes_all(draft: Draft, sources: Sequence[End]) -> bool:
+def _takes_all(draft: RuleDraft, sources: Sequence[End]) -> bool:
     """Whether the parts have as many elements as the sources."""
     taken = sum(
         math.prod(draft.counts[k] for k, s in part.steps.items() if s.source or any(s.numbers))
@@ -204,10 +208,10 @@ def _takes_all(draft: Draft, sources: Sequence[End]) -> bool:
     return taken >= whole
 
 
-def _joined(group: Sequence[Draft]) -> Draft:
+def _joined(group: Sequence[RuleDraft]) -> RuleDraft:
     ordered = sorted(group, key=lambda draft: draft.parts[0].source)
-    counts: dict[Key, int] = {k: n for k, n in ordered[0].counts.items() if k.startswith("t")}
-    parts: list[Part] = []
+    counts: dict[LoopName, int] = {k: n for k, n in ordered[0].counts.items() if k.startswith("t")}
+    parts: list[DraftCopy] = []
     for number, draft in enumerate(ordered):
         own = {k: k if k.startswith("t") else f"{k}/{number}" for k in draft.counts}
         counts |= {own[k]: n for k, n in draft.counts.items()}
@@ -218,7 +222,7 @@ def _joined(group: Sequence[Draft]) -> Draft:
     targets = tuple(draft.targets[0] for draft in ordered)
     source = ordered[0].sources[0]
     shared = {k: s for k, s in source.steps.items() if k.startswith("t")}
-    return Draft(
+    return RuleDraft(
         targets,
         (replace(source, steps=shared),),
         tuple(parts),
@@ -229,7 +233,7 @@ def _joined(group: Sequence[Draft]) -> Draft:
     )
 
 
-def _settled(draft: Draft) -> Draft:
+def _settled(draft: RuleDraft) -> RuleDraft:
     """The draft with loops over targets cut where they go beyond an axis of a source."""
     while True:
         found = _crossing(draft)
@@ -238,7 +242,7 @@ def _settled(draft: Draft) -> Draft:
         draft = _split(draft, *found)
 
 
-def _crossing(draft: Draft) -> tuple[Key, int] | None:
+def _crossing(draft: RuleDraft) -> tuple[LoopName, int] | None:
     for part in draft.parts:
         shape = draft.sources[part.of_source].kind.shape
         for key, step in part.steps.items():
@@ -250,10 +254,10 @@ def _crossing(draft: Draft) -> tuple[Key, int] | None:
     return None
 
 
-def _split(draft: Draft, key: Key, inner: int) -> Draft:
+def _split(draft: RuleDraft, key: LoopName, inner: int) -> RuleDraft:
     """The same with one loop as two: the one outside, and ``inner`` steps within it."""
     far, near = f"{key}o", f"{key}i"
-    counts: dict[Key, int] = {}
+    counts: dict[LoopName, int] = {}
     for each, count in draft.counts.items():
         counts |= {far: count // inner, near: inner} if each == key else {each: count}
     return replace(
@@ -277,8 +281,8 @@ def _split(draft: Draft, key: Key, inner: int) -> Draft:
     )
 
 
-def _split_end(end: End, key: Key, inner: int) -> End:
-    steps: dict[Key, tuple[int, ...]] = {}
+def _split_end(end: End, key: LoopName, inner: int) -> End:
+    steps: dict[LoopName, tuple[int, ...]] = {}
     for each, step in end.steps.items():
         if each == key:
             steps |= {f"{key}o": tuple(n * inner for n in step), f"{key}i": step}

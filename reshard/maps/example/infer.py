@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from reshard.layout.layout_text import flow
 from reshard.maps.example.copies import Named, TargetCopies, copies_of, split_name
-from reshard.maps.example.drafts import Draft, drafts_of
+from reshard.maps.example.drafts import RuleDraft, drafts_of
 from reshard.maps.example.fit import UnexplainedError
 from reshard.maps.example.naming import Naming
 from reshard.maps.example.pair import pair_origins
@@ -186,7 +186,7 @@ def _origins(example: Example, numbering: Numbering) -> Mapping[str, Origins]:
 def _spelled(
     found: Mapping[str, TargetCopies], kinds: Mapping[str, Named], problems: list[str]
 ) -> Iterator[Spelled]:
-    drafts: list[Draft] = []
+    drafts: list[RuleDraft] = []
     try:
         drafts = drafts_of(found, kinds)
     except UnexplainedError:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.maps.example.spell import IN_NAMES, Spelled
-from reshard.maps.shape import Parts, Shape, Side, parse_shape
+from reshard.maps.shape import Parts, RuleShape, TensorAxes, parse_shape
 from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
 
-Values = tuple[int, ...]
+_Sizes = tuple[int, ...]
 """A size in each example."""
 
 _MARK, _NUMBER = re.compile(r"<(\d+)>"), re.compile(r"#(\d+)#")
@@ -30,12 +30,12 @@ class Naming:
 
     def __init__(self, hints: Sequence[Mapping[str, int]]) -> None:
         self._count = len(hints)
-        self.asked: dict[str, Values] = {}
+        self.asked: dict[str, _Sizes] = {}
         self.constants: dict[str, int] = {}
         self.notes: dict[str, None] = {}
         every = [name for name in hints[0] if all(name in each for each in hints)]
         self._hints = {name: tuple(each[name] for each in hints) for name in every}
-        self._by_values: dict[Values, str] = {}
+        self._by_values: dict[_Sizes, str] = {}
         for name, values in self._hints.items():
             self._by_values.setdefault(values, name)
         self._letters = iter(
@@ -68,7 +68,7 @@ class Naming:
         rule: dict[str, Any],
         first: Spelled,
         names: Sequence[str],
-        numbers: Sequence[Values],
+        numbers: Sequence[_Sizes],
     ) -> None:
         """The names of sources and targets; one alone is no list."""
         for key, texts in (("from", first.sources), ("to", first.targets)):
@@ -76,7 +76,7 @@ class Naming:
             if templates:
                 rule[key] = templates if len(templates) > 1 else templates[0]
 
-    def _all_names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
+    def _all_names(self, first: Spelled, sizes: Sequence[_Sizes]) -> list[str]:
         """The names of a rule's sizes, those that are given with the map renamed."""
         names = self._names(first, sizes)
         known = dict(zip(names, sizes, strict=True))
@@ -95,7 +95,7 @@ class Naming:
                 f"{first}: the script rounds {off:,} elements otherwise, by up to two units in the last place"
             )
 
-    def _names(self, first: Spelled, sizes: Sequence[Values]) -> list[str]:
+    def _names(self, first: Spelled, sizes: Sequence[_Sizes]) -> list[str]:
         names: list[str] = []
         for values, within in zip(sizes, first.within, strict=True):
             name = self._by_values.get(values)
@@ -118,13 +118,13 @@ class Naming:
             names.append(name)
         return names
 
-    def _template(self, text: str, names: Sequence[str], numbers: Sequence[Values]) -> str:
+    def _template(self, text: str, names: Sequence[str], numbers: Sequence[_Sizes]) -> str:
         text = _named(text, names)
         text = _NUMBER.sub(lambda found: self._number(numbers[int(found[1])]), text)
         text = re.sub(r"(?<=[{+])1\*", "", text)
         return re.sub(r"\+0(?=\})", "", text)
 
-    def _number(self, values: Values) -> str:
+    def _number(self, values: _Sizes) -> str:
         """A number in a name: itself where all examples agree, else a size to be given."""
         if len(set(values)) == 1 and (values[0] in (0, 1) or self._count > 1):
             return str(values[0])
@@ -135,7 +135,7 @@ class Naming:
             return str(values[0])
         return self._asked_as("first", values)
 
-    def _asked_as(self, word: str, values: Values, taken: Collection[str] = ()) -> str:
+    def _asked_as(self, word: str, values: _Sizes, taken: Collection[str] = ()) -> str:
         """The name of a size that is given with the map; ``taken`` are those of other dimensions of the rule."""
         known = [n for n, v in self.asked.items() if v == values and n.startswith(word)]
         hints = [n for n, v in self._hints.items() if v == values]
@@ -155,8 +155,8 @@ class Naming:
         self,
         rule: dict[str, Any],
         group: Sequence[Spelled],
-        shape: Shape,
-        known: Mapping[str, Values],
+        shape: RuleShape,
+        known: Mapping[str, _Sizes],
     ) -> None:
         divides = group[0].fit.divides
         factors = [1 / one.fit.factor if divides else one.fit.factor for one in group]
@@ -169,8 +169,8 @@ class Naming:
         self,
         rule: Mapping[str, Any],
         factors: Sequence[float],
-        shape: Shape,
-        known: Mapping[str, Values],
+        shape: RuleShape,
+        known: Mapping[str, _Sizes],
     ) -> str:
         """The factors of all examples in words. ValueError where no sizes explain them."""
         words = laws(factors, list(_groups(shape)), known, self._hints)
@@ -185,8 +185,8 @@ class Naming:
 
     def _undetermined(
         self,
-        shape: Shape,
-        known: Mapping[str, Values],
+        shape: RuleShape,
+        known: Mapping[str, _Sizes],
         told: set[str],
         padded: set[str],
         *,
@@ -209,7 +209,7 @@ class Naming:
             given[name] = known[name][0]
             asked.add(name)
 
-    def _asked_size(self, name: str, values: Values, taken: Collection[str]) -> str:
+    def _asked_size(self, name: str, values: _Sizes, taken: Collection[str]) -> str:
         """The name of a size that is given with the map. It is no other dimension's: those may be longer elsewhere."""
         if self._count > 1 and len(set(values)) == 1 and name not in self._hints:
             word = _WORDS.get(values[0], f"size_{values[0]}")
@@ -230,7 +230,7 @@ def _named(text: str, names: Sequence[str]) -> str:
     return _MARK.sub(lambda found: names[int(found[1])], text)
 
 
-def _equations(shape: Shape, known: Mapping[str, Values]) -> list[Equation]:
+def _equations(shape: RuleShape, known: Mapping[str, _Sizes]) -> list[Equation]:
     """An equation for each axis of each source, with the sizes of the first example."""
     sizes = {name: values[0] for name, values in known.items()}
     return [
@@ -240,13 +240,13 @@ def _equations(shape: Shape, known: Mapping[str, Values]) -> list[Equation]:
     ]
 
 
-def _groups(shape: Shape) -> Iterator[list[str]]:
+def _groups(shape: RuleShape) -> Iterator[list[str]]:
     """Names that stand side by side."""
     for side in (*shape.left, *shape.right):
         yield from _groups_of(side)
 
 
-def _groups_of(side: Side) -> Iterator[list[str]]:
+def _groups_of(side: TensorAxes) -> Iterator[list[str]]:
     for axis in side:
         names: list[str] = []
         for item in axis:
@@ -258,7 +258,7 @@ def _groups_of(side: Side) -> Iterator[list[str]]:
             yield names
 
 
-def _text(values: Values) -> str:
+def _text(values: _Sizes) -> str:
     return " and ".join(map(str, values))
 
 

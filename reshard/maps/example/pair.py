@@ -36,7 +36,7 @@ Split = tuple[tuple[int, ...], int]
 """A shape, of which an axis may be split in two, and the axis along which lines are taken."""
 
 
-class Arithmetic(Struct, frozen=True):
+class Scaling(Struct, frozen=True):
     """What is done with each value, in float32, before it is rounded to the target's dtype."""
 
     factor: float = 1.0
@@ -55,7 +55,7 @@ class Arithmetic(Struct, frozen=True):
         return made
 
 
-SAME = Arithmetic()
+SAME = Scaling()
 
 
 class _Lines(Struct, frozen=True):
@@ -104,7 +104,7 @@ class _Search:
         axes = {n for side in (source, target) for array in side.values() for n in array.shape}
         self.sizes = sorted({*sizes, *axes} - {0, 1})
         self.roots = [math.sqrt(n) for n in self.sizes]
-        self.lines: dict[tuple[Arithmetic, Any, int, bool], _Lines] = {}
+        self.lines: dict[tuple[Scaling, Any, int, bool], _Lines] = {}
         self.sums: dict[tuple[int, bool], Array] = {}
 
     def origins(self) -> dict[str, Origins]:
@@ -130,17 +130,17 @@ class _Search:
                     return Origins(found.reshape(y.shape), np.broadcast_to(factor, y.shape))
         return Origins(np.full(y.shape, _why_unknown(y, is_several)), np.broadcast_to(1.0, y.shape))
 
-    def _likely(self, y: Array, is_split: bool) -> Iterator[Arithmetic]:
+    def _likely(self, y: Array, is_split: bool) -> Iterator[Scaling]:
         """What may have been done to a target: nothing, ± 1, and the factors that some lines have in common with lines of the source."""
         import numpy as np
 
-        yield from (SAME, Arithmetic(addend=1.0), Arithmetic(addend=-1.0))
+        yield from (SAME, Scaling(addend=1.0), Scaling(addend=-1.0))
         for shape, axis in _splits(y.shape, self.sizes if is_split else ()):
             lines = np.moveaxis(y.reshape(shape), axis, -1).reshape(-1, shape[axis])
             few = lines[np.linspace(0, len(lines) - 1, FEW, dtype=np.int64)]
             for factor in self._factors(few, is_split):
-                yield Arithmetic(factor)
-                yield Arithmetic(1 / factor, divides=True)
+                yield Scaling(factor)
+                yield Scaling(1 / factor, divides=True)
 
     def _factors(self, lines: Array, is_split: bool) -> list[float]:
         """Roots of sizes, and one by them, which may make each of these lines of some line of the source."""
@@ -165,7 +165,7 @@ class _Search:
         found: list[float] = left.tolist()
         return found
 
-    def _along(self, y: Array, axis: int, does: Arithmetic, is_split: bool) -> Array | None:
+    def _along(self, y: Array, axis: int, does: Scaling, is_split: bool) -> Array | None:
         """The numbers of all elements, by lines along one axis; None where the source has not all of them."""
         import numpy as np
 
@@ -204,7 +204,7 @@ class _Search:
             found[mine] = self.source[name].ravel()[numbers[mine] - first[k]]
         return found
 
-    def _lines(self, does: Arithmetic, dtype: Any, n: int, is_split: bool) -> _Lines:
+    def _lines(self, does: Scaling, dtype: Any, n: int, is_split: bool) -> _Lines:
         key = (does, dtype, n, is_split)
         if key not in self.lines:
             each = self._each_line(does, dtype, n, is_split)
@@ -212,7 +212,7 @@ class _Search:
         return self.lines[key]
 
     def _each_line(
-        self, does: Arithmetic, dtype: Any, n: int, is_split: bool
+        self, does: Scaling, dtype: Any, n: int, is_split: bool
     ) -> Iterator[tuple[Array, Array, int]]:
         """Lines of the source that are n long: their values, as they are in a target, the number of the first of each, and the step."""
         import numpy as np

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from reshard.maps.example.drafts import Draft, End, Key
+from reshard.maps.example.drafts import End, LoopName, RuleDraft
 from reshard.maps.example.fit import Fit, UnexplainedError
 
-Loops = list[tuple[Key, int, int]]
-"""Key, count and step of each loop."""
+Loops = list[tuple[LoopName, int, int]]
+"""Name, count and step of each loop."""
 
 
 IN_NAMES = "name"
@@ -65,7 +65,7 @@ class Spelled(Struct, frozen=True):
         )
 
 
-def spell(draft: Draft) -> Spelled:
+def spell(draft: RuleDraft) -> Spelled:
     """The draft in words; UnexplainedError for what maps have no words for."""
     spelling = _Spelling(draft)
     left = [spelling.side("source", n, end) for n, end in enumerate(draft.sources)]
@@ -77,13 +77,13 @@ def spell(draft: Draft) -> Spelled:
 class _Spelling:
     """The marks that were given so far."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: RuleDraft) -> None:
         self._draft = draft
-        self._class: dict[Key, Key] = {key: key for key in draft.counts}
-        self._pads: list[tuple[Key, int]] = []
-        self._crops: list[tuple[Key, int]] = []
-        self._within: dict[Key, set[str]] = {}
-        self._constants: dict[Key, int] = {}
+        self._class: dict[LoopName, LoopName] = {key: key for key in draft.counts}
+        self._pads: list[tuple[LoopName, int]] = []
+        self._crops: list[tuple[LoopName, int]] = []
+        self._within: dict[LoopName, set[str]] = {}
+        self._constants: dict[LoopName, int] = {}
 
     def side(self, side: str, number: int, end: End) -> str:
         """The words of one tensor, with ``<KEY>`` for each dimension."""
@@ -104,7 +104,7 @@ class _Spelling:
             axes.append(words[0] if len(words) == 1 else f"({' '.join(words)})")
         return " ".join(axes)
 
-    def _constant(self, key: Key, size: int, where: str) -> str:
+    def _constant(self, key: LoopName, size: int, where: str) -> str:
         """A dimension of a target that one number fills."""
         self._class[key] = key
         self._constants[key] = size
@@ -115,7 +115,7 @@ class _Spelling:
         self,
         size: int,
         entries: Sequence[tuple[int, Loops]],
-        gaps: list[tuple[Key, int]],
+        gaps: list[tuple[LoopName, int]],
         where: str,
     ) -> list[str]:
         """An axis of so many places, from the start and the loops of each part, as words."""
@@ -145,7 +145,7 @@ class _Spelling:
         self,
         size: int,
         entries: Sequence[tuple[int, Loops]],
-        gaps: list[tuple[Key, int]],
+        gaps: list[tuple[LoopName, int]],
         where: str,
     ) -> str:
         spans = sorted(
@@ -164,7 +164,7 @@ class _Spelling:
         ]
         return f"[{' | '.join(words)}]"
 
-    def _mark(self, keys: Sequence[Key], where: str) -> str:
+    def _mark(self, keys: Sequence[LoopName], where: str) -> str:
         """One dimension, which these loops are."""
         root = self._root(keys[0])
         for key in keys[1:]:
@@ -172,20 +172,20 @@ class _Spelling:
         self._within.setdefault(root, set()).add(where)
         return f"<{root}>"
 
-    def _root(self, key: Key) -> Key:
+    def _root(self, key: LoopName) -> LoopName:
         while self._class[key] != key:
             key = self._class[key]
         return key
 
     def spelled(self, shape: str) -> Spelled:
         """The rule, with marks that are numbered by their order in the text."""
-        draft, order = self._draft, list[Key]()
+        draft, order = self._draft, list[LoopName]()
         counts = {**draft.counts, **self._constants}
         # A dimension that is cropped has the size of the source, and its loop is what is taken of it.
         taken = {key: counts[key] for key, _ in self._crops}
         counts |= dict(self._crops)
 
-        def number(key: Key) -> str:
+        def number(key: LoopName) -> str:
             root = self._root(key)
             if root not in order:
                 order.append(root)
@@ -213,14 +213,14 @@ class _Spelling:
             _cast_of(draft),
         )
 
-    def _within_roots(self) -> dict[Key, set[str]]:
+    def _within_roots(self) -> dict[LoopName, set[str]]:
         """Where each dimension is found, under whichever of its loops."""
-        within: dict[Key, set[str]] = {}
+        within: dict[LoopName, set[str]] = {}
         for key, places in self._within.items():
             within.setdefault(self._root(key), set()).update(places)
         return within
 
-    def _name(self, end: End, number: Callable[[Key], str], numbers: list[int]) -> str:
+    def _name(self, end: End, number: Callable[[LoopName], str], numbers: list[int]) -> str:
         """A name with the arithmetic of its indices."""
         texts = []
         for at, first in enumerate(end.numbers):
@@ -243,7 +243,7 @@ def _escaped(name: str) -> str:
     return "{}".join(part.replace("{", "{{{{").replace("}", "}}}}") for part in parts)
 
 
-def _replaced(text: str, number: Callable[[Key], str]) -> str:
+def _replaced(text: str, number: Callable[[LoopName], str]) -> str:
     return re.sub(r"<([^<>]+)>", lambda found: number(found[1]), text)
 
 
@@ -257,7 +257,7 @@ def _along(loops: Loops, stride: int, size: int) -> Loops:
     return sorted(found, key=lambda loop: -loop[2])
 
 
-def _cast_of(draft: Draft) -> str | None:
+def _cast_of(draft: RuleDraft) -> str | None:
     """The dtype of the targets, where it is not that of all sources."""
     made = draft.targets[0].kind.dtype
     return None if {end.kind.dtype for end in draft.sources} == {made} else made

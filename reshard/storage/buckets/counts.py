@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DELETED_AT_ONCE = {"S3Store": 1000, "AzureStore": 256}
 """How many objects one request deletes; Google Cloud takes one."""
 
-Part = bytes | memoryview
+_Buffer = bytes | memoryview
 T = TypeVar("T")
 
 _lock = threading.Lock()
@@ -107,7 +107,7 @@ def put(
 
 
 def put_parts(
-    client: ObjectStore, path: str, parts: Iterable[Part], part_bytes: int, at_once: int
+    client: ObjectStore, path: str, parts: Iterable[_Buffer], part_bytes: int, at_once: int
 ) -> PutResult:  # fmt: skip
     """An object, uploaded in parts.
 
@@ -118,7 +118,7 @@ def put_parts(
 
     sent = 0
 
-    def counted() -> Iterator[Part]:
+    def counted() -> Iterator[_Buffer]:
         nonlocal sent
         for part in _by_another_thread(parts):
             before, sent = sent, sent + len(part)
@@ -133,7 +133,7 @@ def put_parts(
     return _answered(client, done)
 
 
-def _by_another_thread(parts: Iterable[Part]) -> Iterator[Part]:
+def _by_another_thread(parts: Iterable[_Buffer]) -> Iterator[_Buffer]:
     every = iter(parts)
     with ThreadPoolExecutor(1, "reshard.parts") as thread:
         while (part := thread.submit(next, every, None).result()) is not None:

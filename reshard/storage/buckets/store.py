@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reshard.errors import MissingError
-from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, Writing
+from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, WriteMode
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.clouds import REQUESTS
@@ -95,7 +95,7 @@ class BucketStore(Struct, frozen=True):
 
         return BucketView(self, folder, self.listing(folder))
 
-    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         if isinstance(data, Pieces):
             if data.nbytes > objects.WHOLE_BYTES:
                 return objects.put_parts(self, path, data.pieces, objects.part_bytes(data.nbytes))

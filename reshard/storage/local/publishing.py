@@ -71,10 +71,10 @@ def _naming(staging: Staging, otherwise: str, act: Callable[[], None]) -> None:
 
 
 def _refuse_replaced(staging: Staging) -> None:
-    """Checks the identity of the folder: it may have been removed, and replaced by an incomplete one."""
+    """Checks the stamp of the folder: it may have been removed, and replaced by an incomplete one."""
     with storage_errors("publish", staging.target):
         status = os.lstat(staging.published)
-    if staging.identity not in (None, (status.st_dev, status.st_ino)):
+    if staging.stamp not in (None, (status.st_dev, status.st_ino)):
         raise StorageError(
             f"the staging folder {str(staging.root)!r} was removed while it was written; nothing was published at "
             f"{str(staging.target)!r}; leave that folder alone and run again"

@@ -45,14 +45,14 @@ class Staging(Struct, frozen=True):
         root: the folder in it below which everything is written.
         file: name of the file in ``root`` that becomes the target; "" where ``root`` itself does, ``FILES_OF_PREFIX`` where all
             files in it do (``prefix_files``).
-        identity: device and inode of what becomes the target, to notice that something else has replaced it.
+        stamp: device and inode of what becomes the target, to notice that something else has replaced it.
     """
 
     target: Path
     folder: Path
     root: Path
     file: str = ""
-    identity: tuple[int, int] | None = None
+    stamp: tuple[int, int] | None = None
 
     @property
     def is_prefix(self) -> bool:
@@ -139,14 +139,14 @@ def emptied(staging: Staging) -> Staging:
         staging.root.mkdir()
         if staging.published != staging.root:
             staging.published.touch()
-    return identified(staging)
+    return stamped(staging)
 
 
-def identified(staging: Staging) -> Staging:
-    """The staging folder with the identity of what is in it now and becomes the target."""
+def stamped(staging: Staging) -> Staging:
+    """The staging folder with the stamp of what is in it now and becomes the target."""
     with storage_errors("look at", staging.published):
         status = os.lstat(staging.published)
-    return replace(staging, identity=(status.st_dev, status.st_ino))
+    return replace(staging, stamp=(status.st_dev, status.st_ino))
 
 
 def make_folders(folder: Path) -> None:

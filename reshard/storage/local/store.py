@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
-from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile, Pieces, Writing
+from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile, Pieces, WriteMode
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
     close_after_reading,
@@ -85,7 +85,7 @@ class LocalStore:
     def view(self, folder: str) -> LocalStore:
         return LocalStore(Inside(folder.rstrip("/") or folder, blobs_of_snapshot(folder)))
 
-    def write(self, path: str, data: bytes | memoryview | Pieces, how: Writing = "whole") -> str:
+    def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         if isinstance(data, Pieces):
             _write_pieces(path, data.pieces)
         elif how == "new":

@@ -38,15 +38,15 @@ from reshard.storage.local.staging import (
     dissolve,
     emptied,
     held,
-    identified,
     locked,
     make_folders,
     staging_for,
+    stamped,
 )
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 
 PARTS_REQUEST = "parts/request"
 """What all parts of a conversion share; ``storage.parts`` writes it."""
@@ -93,7 +93,7 @@ class LocalTransaction:
 
     def left_by(self) -> Mapping[str, Any] | None:
         header = read_journal_header(self._staging.journal)
-        return None if header is None else header.identity
+        return None if header is None else header.made_by
 
     def has_parts(self) -> bool:
         return size_if_there(self._staging.folder / PARTS_REQUEST) is not None
@@ -105,26 +105,26 @@ class LocalTransaction:
         if not self._is_own(header) or not self._has_records():
             return None
         is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
-        return Earlier(header.identity, is_same_boot, self._staging.journal.stat().st_mtime_ns)
+        return Earlier(header.made_by, is_same_boot, self._staging.journal.stat().st_mtime_ns)
 
     def records(self) -> Iterator[bytes]:
         return read_records(self._staging.journal)
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, made_by: Mapping[str, Any]) -> None:
         end_attempts(self._staging.folder)
         unlink_files(self._staging)
         self._staging = emptied(self._staging)
-        self._journal = new_journal(self._staging.journal, self._header(identity))
+        self._journal = new_journal(self._staging.journal, self._header(made_by))
 
     def adopt(self) -> None:
         end_attempts(self._staging.folder)
         unlink_files(self._staging)  # those that are written anew must get their names again
-        self._staging = identified(self._staging)
+        self._staging = stamped(self._staging)
 
-    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
+    def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
         path, old = self._staging.next_journal, self._staging.journal
         with ExitStack() as on_error:
-            journal = new_journal(path, self._header(identity))
+            journal = new_journal(path, self._header(made_by))
             on_error.callback(journal.close)
             for record in records:
                 journal.append(record)
@@ -145,7 +145,7 @@ class LocalTransaction:
             self._attempts = None
         if self._staging.file:  # a task may have written it anew
             with suppress(StorageError):
-                self._staging = identified(self._staging)
+                self._staging = stamped(self._staging)
 
     def append(self, record: str) -> None:
         if self._journal is None:
@@ -181,7 +181,7 @@ class LocalTransaction:
         self,
         *,
         overwrite: bool,
-        check: Check | None = None,
+        check: CheckReplaced | None = None,
         prove: Prove | None = None,  # noqa: ARG002  files on a disk have no versions
     ) -> None:
         publish(self._staging, overwrite=overwrite, check=check, last=self._marks)
@@ -210,9 +210,9 @@ class LocalTransaction:
     def _has_records(self) -> bool:
         return next(self.records(), None) is not None
 
-    def _header(self, identity: Mapping[str, Any]) -> JournalHeader:
-        root = self._staging.identity[1] if self._staging.identity else 0
-        return JournalHeader(identity, host_name(), boot_id(), root)
+    def _header(self, made_by: Mapping[str, Any]) -> JournalHeader:
+        root = self._staging.stamp[1] if self._staging.stamp else 0
+        return JournalHeader(made_by, host_name(), boot_id(), root)
 
     def _is_own(self, header: JournalHeader) -> bool:
         """Whether the journal is of the folder or file that is there.
@@ -264,16 +264,16 @@ FORMAT = "reshard.journal"
 VERSION = 2
 
 
-class JournalHeader(Struct, frozen=True):
+class JournalHeader(Struct, frozen=True, rename={"made_by": "identity"}):
     """Whose journal it is.
 
     Attributes:
-        identity: of the run.
+        made_by: the run, in its own words.
         host, boot: where its lines were written, and in which run of that kernel.
         root: inode of the folder or file that becomes the target.
     """
 
-    identity: Mapping[str, Any]
+    made_by: Mapping[str, Any]
     host: str
     boot: str
     root: int

@@ -74,7 +74,6 @@ MAY_READ = Depends(NeedsScope("read"))
 
 Reading = Annotated[Caller, Depends(NeedsScope("read"))]
 Converting = Annotated[Caller, Depends(NeedsScope("convert"))]
-Administering = Annotated[Caller, Depends(NeedsScope("admin"))]
 
 
 async def read_metrics(

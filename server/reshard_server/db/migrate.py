@@ -96,7 +96,9 @@ Columns = Mapping[str, frozenset[str]]
 
 
 def _columns(tables: sa.MetaData) -> Columns:
-    return {table.name: frozenset(table.c.keys()) for table in tables.sorted_tables}
+    return {
+        table.name: frozenset(column.name for column in table.c) for table in tables.sorted_tables
+    }
 
 
 def _columns_of_first() -> Columns:

@@ -164,7 +164,7 @@ SCHEDULE_OUTPUTS = sa.Table(
     sa.Column("at", sa.Float, nullable=False),
     sa.Column("conversion", sa.String(64), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("identity", sa.String(128)),
+    sa.Column("identity", sa.String(128), key="stamp"),
     sa.Index("schedule_outputs_by_schedule", "schedule"),
     sa.Index("schedule_outputs_by_conversion", "conversion"),
 )

@@ -16,8 +16,8 @@ INDEX = "model.safetensors.index.json"
 RECORDS = (RECORD, INDEX)
 
 
-def identity(output: Location) -> str | None:
-    """Identifies a converted checkpoint; None if there is none."""
+def output_stamp(output: Location) -> str | None:
+    """Changes when something else takes the place of a converted checkpoint; None if there is none."""
     return stamp_of_finished(output, RECORDS)
 
 
@@ -31,7 +31,7 @@ def remove(output: Location, number: str, known: str) -> bool:
 
     Args:
         number: distinguishes it from other outputs.
-        known: its identity.
+        known: its stamp.
     """
     is_removed = remove_finished(output, known, RECORDS, f"{REMOVED_PREFIX}{number[:32]}")
     if is_removed:

@@ -24,7 +24,7 @@ from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.schedules.made_outputs import identity, is_full_version
+from reshard_server.schedules.made_outputs import is_full_version, output_stamp
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.schedule import PublishedVersions
 
@@ -124,7 +124,7 @@ def _highest(folder: Location) -> int:
 
 def _is_same(scheduling: Scheduling, output: Output) -> bool:
     place = scheduling.roots.recheck(output.target)
-    return scheduling.roots.ask(output.target, lambda: identity(place)) == output.identity
+    return scheduling.roots.ask(output.target, lambda: output_stamp(place)) == output.stamp
 
 
 def _deltas_since_full(scheduling: Scheduling, made: list[Output], most: int) -> int:

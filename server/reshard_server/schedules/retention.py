@@ -16,7 +16,7 @@ from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
 from reshard_server.observability.audit import audit
-from reshard_server.schedules.made_outputs import identity, remove
+from reshard_server.schedules.made_outputs import output_stamp, remove
 from reshard_server.schedules.publish_versions import kept_versions
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps
@@ -28,10 +28,10 @@ REMOVE_SECONDS = 120.0
 
 
 def record_made(scheduling: Scheduling, conversion: str) -> None:
-    """Records the identity of each output after the conversion succeeded."""
+    """Records the stamp of each output after the conversion succeeded."""
     db = scheduling.database
     for output in schedule_outputs.of_conversion(db, conversion):
-        made = _identity(scheduling, output)
+        made = _stamp(scheduling, output)
         if made is None:
             schedule_outputs.forget(db, output)
         else:
@@ -93,20 +93,20 @@ def _too_old(
 def _is_there(scheduling: Scheduling, output: Output) -> bool:
     """Raises ProblemError if a bucket does not say."""
     try:
-        return _identity(scheduling, output) == output.identity
+        return _stamp(scheduling, output) == output.stamp
     except ProblemError as problem:
         if problem.kind in OF_A_BUCKET:
             raise
         return False
 
 
-def _identity(scheduling: Scheduling, output: Output) -> str | None:
+def _stamp(scheduling: Scheduling, output: Output) -> str | None:
     place = scheduling.roots.recheck(output.target)
-    return scheduling.roots.ask(output.target, lambda: identity(place))
+    return scheduling.roots.ask(output.target, lambda: output_stamp(place))
 
 
 def _remove(scheduling: Scheduling, target: Location, output: Output) -> bool:
     """Removes the output; False if it is gone or something else has its name."""
     return scheduling.roots.ask(
-        output.target, lambda: remove(target, output.id, output.identity or ""), REMOVE_SECONDS
+        output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
     )

@@ -20,7 +20,7 @@ from reshard.errors import (
 )
 from reshard.formats.dcp import files
 from reshard.formats.dcp.entries import ItemPlace
-from reshard.formats.dcp.item_files import ItemFiles, Window
+from reshard.formats.dcp.item_files import ArchiveWindow, ItemFiles
 from reshard.storage.location import locate
 from tests.dcp_files import (
     cut,
@@ -151,7 +151,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path: Path) -> None:
     )
 
 
-def window_of(folder: Path, place: ItemPlace) -> Window:
+def window_of(folder: Path, place: ItemPlace) -> ArchiveWindow:
     opened = ItemFiles(locate(str(folder)), [place.file])
     with closing(opened):
         ((_, window),) = opened.windows([place], {place: ("it", True)})

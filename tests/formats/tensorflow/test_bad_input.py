@@ -20,7 +20,7 @@ from reshard.errors import (
     NotACheckpointError,
     ReshardError,
 )
-from reshard.formats.tensorflow.bundle import Entry, entry_bytes, header_bytes
+from reshard.formats.tensorflow.bundle import BundleEntry, entry_bytes, header_bytes
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.table import entries, masked
 from reshard.formats.tensorflow.wire import bytes_field, number_field
@@ -39,16 +39,16 @@ def crc(first: int, count: int) -> int:
 def whole(**changes: Any) -> dict[bytes, bytes]:
     """An index of one tensor of 6 x 4 elements."""
     entry = {"dtype": FLOAT, "shape": (6, 4), "offset": 0, "nbytes": 96, "crc32c": crc(0, 24)}
-    return {b"": header_bytes(1), b"w": entry_bytes(Entry(**entry | changes))}
+    return {b"": header_bytes(1), b"w": entry_bytes(BundleEntry(**entry | changes))}
 
 
 def sliced(*rows: tuple[int, int]) -> dict[bytes, bytes]:
     """The same in slices of rows: where each begins, and how many there are."""
     slices = tuple(((start, count), (0, -1)) for start, count in rows)
-    found = {b"": header_bytes(1), b"w": entry_bytes(Entry(FLOAT, (6, 4), slices=slices))}
+    found = {b"": header_bytes(1), b"w": entry_bytes(BundleEntry(FLOAT, (6, 4), slices=slices))}
     for (start, count), extents in zip(rows, slices, strict=True):
         nbytes = 16 * count
-        entry = Entry(FLOAT, (count, 4), 0, 16 * start % 48, nbytes, crc(0, 1))
+        entry = BundleEntry(FLOAT, (count, 4), 0, 16 * start % 48, nbytes, crc(0, 1))
         found[slice_key(b"w", extents)] = entry_bytes(entry)
     return found
 

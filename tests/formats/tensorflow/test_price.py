@@ -9,7 +9,7 @@ import pytest
 
 import reshard
 from reshard.formats.registry import find_checkpoint
-from reshard.formats.tensorflow.bundle import Entry, entry_bytes, header_bytes
+from reshard.formats.tensorflow.bundle import BundleEntry, entry_bytes, header_bytes
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.write.table import table_bytes
 
@@ -20,9 +20,9 @@ def _in_slices(prefix: Path, count: int, rank: int) -> Path:
     """One tensor in so many slices along its first dimension, which all have the same bytes."""
     rest = (2,) * (rank - 1)
     extents = [((n, 1), *((0, 2) for _ in rest)) for n in range(count)]
-    one = entry_bytes(Entry(UINT8, (1, *rest), nbytes=2 ** len(rest)))
+    one = entry_bytes(BundleEntry(UINT8, (1, *rest), nbytes=2 ** len(rest)))
     entries = {slice_key(b"w", each): one for each in extents}
-    entries |= {b"": header_bytes(1), b"w": entry_bytes(Entry(UINT8, (count, *rest), slices=tuple(extents)))}  # fmt: skip
+    entries |= {b"": header_bytes(1), b"w": entry_bytes(BundleEntry(UINT8, (count, *rest), slices=tuple(extents)))}  # fmt: skip
     prefix.with_name(f"{prefix.name}.index").write_bytes(table_bytes(sorted(entries.items())))
     prefix.with_name(f"{prefix.name}.data-00000-of-00001").write_bytes(bytes(2 ** len(rest)))
     return prefix

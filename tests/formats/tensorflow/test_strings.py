@@ -14,7 +14,7 @@ import reshard
 from reshard.cli.views.inspection import inspection_view
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Carried, CarriedPart, Extent
-from reshard.formats.tensorflow.bundle import STRING, Entry, entry_bytes, header_bytes
+from reshard.formats.tensorflow.bundle import STRING, BundleEntry, entry_bytes, header_bytes
 from reshard.formats.tensorflow.other_leaves import MOST_READ_BYTES, MOST_STRINGS
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strings, stored_strings
@@ -161,7 +161,7 @@ def put(folder: Path, tensors: Tensors, *, edit: Any = None, **changes: Any) -> 
             "nbytes": len(stored),
             "crc32c": crc,
         }
-        index[name.encode()] = entry_bytes(Entry(**entry | changes))
+        index[name.encode()] = entry_bytes(BundleEntry(**entry | changes))
         data += stored
     return write(folder, index, data)
 
@@ -177,11 +177,11 @@ def sliced(folder: Path, *rows: tuple[int, int]) -> Path:
     """Five strings in slices: where each begins, and how many there are."""
     index = {b"": header_bytes(1)}
     slices, data = tuple(((start, count),) for start, count in rows), b""
-    index[b"w"] = entry_bytes(Entry(STRING, (5,), slices=slices))
+    index[b"w"] = entry_bytes(BundleEntry(STRING, (5,), slices=slices))
     for start, count in rows:
         stored, crc = stored_strings(strings_of([b"abc"] * count))
         index[slice_key(b"w", ((start, count),))] = entry_bytes(
-            Entry(STRING, (count,), 0, len(data), len(stored), crc)
+            BundleEntry(STRING, (count,), 0, len(data), len(stored), crc)
         )
         data += stored
     return write(folder, index, data)
@@ -249,7 +249,7 @@ def test_what_is_too_large_is_named_only(tmp_path: Path) -> None:
     stored, crc = stored_strings(Strings(np.zeros(count, np.int64), b""))
     index = {
         b"": header_bytes(1),
-        b"w": entry_bytes(Entry(STRING, (count,), 0, 0, len(stored), crc)),
+        b"w": entry_bytes(BundleEntry(STRING, (count,), 0, 0, len(stored), crc)),
     }
     made = write(tmp_path, index, stored)
     with pytest.raises(FormatError, match=rf"cannot hold 'w' \({count:,} strings\)"):
@@ -260,7 +260,7 @@ def test_texts_of_one_place_are_read_up_to_a_limit(tmp_path: Path) -> None:
     """Many entries may name the same bytes."""
     stored, crc = stored_strings(strings_of([b"x" * ((1 << 20) - 8)]))
     count = MOST_READ_BYTES // len(stored) + 2
-    entry = entry_bytes(Entry(STRING, (), 0, 0, len(stored), crc))
+    entry = entry_bytes(BundleEntry(STRING, (), 0, 0, len(stored), crc))
     index = {b"": header_bytes(1)} | {f"t{n:04}".encode(): entry for n in range(count)}
     leaves = reshard.inspect(write(tmp_path, index, stored)).leaves
     assert sum(leaf.text is not None for leaf in leaves) == MOST_READ_BYTES // len(stored)

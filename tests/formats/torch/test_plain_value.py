@@ -8,12 +8,12 @@ import pytest
 
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.torch import plain_value
-from reshard.formats.torch.plain_value import PLAIN_NAMES, Empty, Unread, Values, plain_values
+from reshard.formats.torch.plain_value import PLAIN_NAMES, Empty, PlainValues, Unread, plain_values
 from tests.dcp_files import rebuilt
 from tests.pickled import Call, Global, Ordered, pickled
 
 
-def values(value: Any) -> Values:
+def values(value: Any) -> PlainValues:
     return plain_values(read_pickle(pickled(value), PLAIN_NAMES, "it"))
 
 

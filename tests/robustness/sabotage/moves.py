@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from reshard.conversion.proof import check_sources
+from reshard.documents.shared import Strategy
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.tensor_book import TensorResult
@@ -21,7 +22,7 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, Strategy, TensorPlan
+from reshard.planning.tensor_plan import Fill, Plan, TensorPlan
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,

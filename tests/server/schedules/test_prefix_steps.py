@@ -12,7 +12,7 @@ from reshard_server.db.conversions import claims
 from reshard_server.jobs.child_request import make_child_request
 from reshard_server.schedules.folder_listing import GoneError
 from reshard_server.schedules.hard_links import link_step, links_for
-from reshard_server.schedules.made_outputs import identity
+from reshard_server.schedules.made_outputs import output_stamp
 from reshard_server.schedules.made_outputs import remove as remove_output
 from reshard_server.schedules.run_now import run_now
 from reshard_server.worker.wording import Wording
@@ -196,10 +196,10 @@ def test_a_prefix_that_somebody_wrote_in_its_place_stays(
 def test_a_removal_that_was_interrupted_is_known(bench: Bench, saved: Path) -> None:
     prefix = bench.data / "ckpt-1"
     write(saved, prefix)
-    known = identity(locate(prefix))
+    known = output_stamp(locate(prefix))
     assert known is not None
     remove(prefix, ".index", ".data-00000-of-00002")
-    assert identity(locate(prefix)) == known
+    assert output_stamp(locate(prefix)) == known
     assert not remove_output(locate(prefix), "1", "another")
     assert remove_output(locate(prefix), "1", known)
     assert not list(bench.data.iterdir())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from reshard_server.db.schedules import outputs as schedule_outputs
-from reshard_server.schedules.made_outputs import identity
+from reshard_server.schedules.made_outputs import output_stamp
 
 from reshard.storage.local import finished_output
 from reshard.storage.location import locate
@@ -196,9 +196,9 @@ def test_real_outputs_are_known_by_their_record(tmp_path: Path) -> None:
 
     reshard.save(tmp_path / "a", {"w": np.arange(64.0)})
     reshard.convert(tmp_path / "a", tmp_path / "b")
-    first = identity(locate(tmp_path / "b"))
+    first = output_stamp(locate(tmp_path / "b"))
     assert first is not None
     shutil.copytree(tmp_path / "b", tmp_path / "c")
-    assert identity(locate(tmp_path / "c")) != first
+    assert output_stamp(locate(tmp_path / "c")) != first
     reshard.convert(tmp_path / "a", tmp_path / "b", cast=[(".", "float32")], overwrite=True)
-    assert identity(locate(tmp_path / "b")) not in (None, first)
+    assert output_stamp(locate(tmp_path / "b")) not in (None, first)

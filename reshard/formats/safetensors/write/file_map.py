@@ -19,8 +19,8 @@ from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
 from reshard.formats.safetensors.write.file_plan import (
-    FileSlice,
     PlannedFile,
+    PlannedSlice,
     listed_files,
 )
 from reshard.formats.safetensors.write.header import (
@@ -161,7 +161,7 @@ class _Planned:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _index_of(one: FileSlice, grid: Grid) -> Index:
+def _index_of(one: PlannedSlice, grid: Grid) -> Index:
     return tuple(bisect_right(c, at) - 1 for c, at in zip(grid.cuts, one.box.start, strict=True))
 
 

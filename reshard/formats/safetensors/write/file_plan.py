@@ -27,7 +27,7 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.layout.tensor_layout import device_boxes
 
 
-class FileSlice(Struct, frozen=True):
+class PlannedSlice(Struct, frozen=True):
     """A slice of a tensor that a file holds."""
 
     tensor: TargetTensor
@@ -64,7 +64,7 @@ class PlannedFile(Struct, frozen=True):
     """
 
     name: str
-    slices: tuple[FileSlice, ...]
+    slices: tuple[PlannedSlice, ...]
     number: int
     count: int
 
@@ -88,18 +88,18 @@ def listed_files(target: TargetCheckpoint, form: SafetensorsForm) -> list[Planne
     ]
 
 
-def _in_file(one: FileSlice) -> tuple[int, str]:
+def _in_file(one: PlannedSlice) -> tuple[int, str]:
     itemsize = storage_bytes(one.tensor.spec.dtype)
     alignment = itemsize & -itemsize  # packed elements have three bytes
     return -alignment, one.name
 
 
-def _whole(tensor: TargetTensor) -> FileSlice:
-    return FileSlice(tensor, Box.full(tensor.spec.shape))
+def _whole(tensor: TargetTensor) -> PlannedSlice:
+    return PlannedSlice(tensor, Box.full(tensor.spec.shape))
 
 
-def _shards(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> Iterator[list[FileSlice]]:
-    file: list[FileSlice] = []
+def _shards(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> Iterator[list[PlannedSlice]]:
+    file: list[PlannedSlice] = []
     nbytes = 0
     for tensor in tensors:
         if file and form.files == "shards" and nbytes + tensor.spec.nbytes > form.file_bytes:
@@ -111,7 +111,7 @@ def _shards(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> Iterator[
         yield file
 
 
-def _ranks(tensors: Sequence[TargetTensor]) -> list[list[FileSlice]]:
+def _ranks(tensors: Sequence[TargetTensor]) -> list[list[PlannedSlice]]:
     boxes = [_device_boxes(tensor) for tensor in tensors]
     counts = {len(found): tensor for tensor, found in zip(tensors, boxes, strict=True) if found}
     if not counts:
@@ -128,7 +128,7 @@ def _ranks(tensors: Sequence[TargetTensor]) -> list[list[FileSlice]]:
     (count,) = counts
     return [
         [
-            FileSlice(tensor, found[rank]) if found else _whole(tensor)
+            PlannedSlice(tensor, found[rank]) if found else _whole(tensor)
             for tensor, found in zip(tensors, boxes, strict=True)
         ]
         for rank in range(count)
@@ -148,15 +148,15 @@ def _device_boxes(tensor: TargetTensor) -> list[Box]:
     return device_boxes(spec.layout, spec.shape, spec.name)
 
 
-def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[list[FileSlice]]:
+def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[list[PlannedSlice]]:
     holders = [_holders(tensor, form) for tensor in tensors]
     count = _rank_count(holders)
-    files: list[list[FileSlice]] = [[] for _ in range(count)]
+    files: list[list[PlannedSlice]] = [[] for _ in range(count)]
     filled = [0] * count
     for tensor, found in zip(tensors, holders, strict=True):
         for box, ranks in (found or {Box.full(tensor.spec.shape): list(range(count))}).items():
             rank = min(ranks, key=filled.__getitem__)
-            files[rank].append(FileSlice(tensor, box))
+            files[rank].append(PlannedSlice(tensor, box))
             filled[rank] += max(1, files[rank][-1].nbytes)
     return [file for file in files if file] or [[]]
 

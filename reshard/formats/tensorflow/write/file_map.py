@@ -31,7 +31,7 @@ from reshard.formats.slices.slice_file import (
 from reshard.formats.tensorflow.bundle import (
     NUMBERS,
     STRING,
-    Entry,
+    BundleEntry,
     Extents,
     entry_bytes,
     header_bytes,
@@ -72,7 +72,7 @@ def plan_files(target: TargetCheckpoint, form: TensorflowForm) -> FileMap:
 class _Text(Struct, frozen=True):
     """A string in the head of the first data file."""
 
-    entry: Entry
+    entry: BundleEntry
     stored: bytes
 
 
@@ -133,7 +133,7 @@ class _Planned:
         for leaf, carried in carried_strings(self._target):
             place = self._data.strings[leaf.name]
             number, nbytes = numbers[place.file], joined_bytes(carried)
-            entry = Entry(STRING, carried.shape, number, place.start, nbytes, carried.crc)
+            entry = BundleEntry(STRING, carried.shape, number, place.start, nbytes, carried.crc)
             entries[self._keys[leaf.name].encode()] = entry_bytes(entry)
         for name in self._target.tensors:
             entries |= self._entries(name, ranges, numbers)
@@ -154,21 +154,21 @@ class _Planned:
         dtype, shape = NUMBERS[tensor.spec.dtype], tensor.spec.shape
         key = self._keys[name].encode()
 
-        def entry(index: Index) -> Entry:
+        def entry(index: Index) -> BundleEntry:
             box, (place,) = stored.slices.box(index), stored.starts[index]
             nbytes = box.size * tensor.spec.itemsize
             crc = ranges[place.file].crc(place.start, nbytes)
-            return Entry(dtype, box.shape, numbers[place.file], place.start, nbytes, crc)
+            return BundleEntry(dtype, box.shape, numbers[place.file], place.start, nbytes, crc)
 
         if not tensor.spec.nbytes:
-            yield key, entry_bytes(Entry(dtype, shape, crc32c=CRC32C.of(b"")))
+            yield key, entry_bytes(BundleEntry(dtype, shape, crc32c=CRC32C.of(b"")))
             return
         indices = list(stored.slices.indices())
         if len(indices) == 1:
             yield key, entry_bytes(entry(indices[0]))
             return
         extents = [_extents(stored.slices, index) for index in indices]
-        yield key, entry_bytes(Entry(dtype, shape, slices=tuple(extents)))
+        yield key, entry_bytes(BundleEntry(dtype, shape, slices=tuple(extents)))
         for index, one in zip(indices, extents, strict=True):
             yield slice_key(key, one), entry_bytes(entry(index))
 
@@ -189,7 +189,7 @@ def _stored_texts(texts: Mapping[str, bytes]) -> Iterator[tuple[str, _Text]]:
     offset = 0
     for key, text in texts.items():
         stored, crc = stored_strings(one_string(text))
-        yield key, _Text(Entry(STRING, (), 0, offset, len(stored), crc), stored)
+        yield key, _Text(BundleEntry(STRING, (), 0, offset, len(stored), crc), stored)
         offset += len(stored)
 
 

@@ -18,7 +18,7 @@ from reshard.formats.tensorflow.wire import bytes_field, number_field
 
 _ROOT: tuple[str, ...] = ()
 
-Path = tuple[str, ...]
+_NodePath = tuple[str, ...]
 """Parts of a key, with their escapes."""
 
 
@@ -50,7 +50,7 @@ def target_graph(form: TensorflowForm, keys: Collection[str]) -> tuple[bytes, st
 def object_graph(keys: Iterable[str]) -> bytes:
     """The graph of objects with these keys of variables, which end in ``names.VALUE``."""
     graph = _Graph()
-    slots: list[tuple[Path, Path, str, str]] = []
+    slots: list[tuple[_NodePath, _NodePath, str, str]] = []
     for key in keys:
         name = key.removesuffix(VALUE)
         variable, is_slot, rest = name.partition(f"{SLOT}/")
@@ -68,10 +68,10 @@ class _Graph:
     """Objects by their paths; each has a number, the root 0."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Path, int] = {_ROOT: 0}
+        self._numbers: dict[_NodePath, int] = {_ROOT: 0}
         self._fields: list[list[bytes]] = [[]]
 
-    def node(self, path: Path) -> int:
+    def node(self, path: _NodePath) -> int:
         """The number of the object at a path, which is made with those before it."""
         number = self._numbers.get(path)
         if number is None:
@@ -91,7 +91,7 @@ class _Graph:
         attribute = b"".join(bytes_field(place, part) for place, part in enumerate(parts, 1))
         self._fields[number].append(bytes_field(2, attribute))
 
-    def slot(self, variable: Path, optimizer: Path, name: str, key: str) -> None:
+    def slot(self, variable: _NodePath, optimizer: _NodePath, name: str, key: str) -> None:
         """Gives an optimizer a slot of a variable."""
         number = self._new()
         self.variable(number, key.removesuffix(VALUE), key)

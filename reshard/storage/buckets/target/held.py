@@ -68,9 +68,9 @@ def _held(
 class PartTransaction(ObjectTransaction):
     """A held part. It removes no object: which of them are of other parts, only the commit knows."""
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, made_by: Mapping[str, Any]) -> None:
         self._open()
-        self._segments.start(identity)
+        self._segments.start(made_by)
         self._is_begun = True
 
     def adopt(self) -> None:

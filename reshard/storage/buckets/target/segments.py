@@ -72,12 +72,12 @@ class Segments:
         self._earlier_paths()
         return self._has_parts
 
-    def earlier_identity(self) -> Mapping[str, Any] | None:
-        """The identity of the run that left records; None where there is none that can be read.
+    def left_by(self) -> Mapping[str, Any] | None:
+        """The run that left records, as it described itself; None where there is none that can be read.
 
         Raises ResumeError where another version of this program wrote them.
         """
-        return _identity_in(self._store, self._earlier_paths())
+        return _left_by(self._store, self._earlier_paths())
 
     def records(self) -> Iterator[bytes]:
         """Those of this run once it has started, else those of the earlier run, in the order in which they were added."""
@@ -98,12 +98,12 @@ class Segments:
             self._has_parts = PARTS_REQUEST in names
         return self._earlier
 
-    def start(self, identity: Mapping[str, Any], records: Iterable[str] = ()) -> None:
+    def start(self, made_by: Mapping[str, Any], records: Iterable[str] = ()) -> None:
         """Puts these records and then the header, which makes them count; removes those of earlier runs."""
         for record in records:
             self.append(record)
         self.flush()
-        document = {"format": FORMAT, "version": VERSION, "identity": dict(identity)}
+        document = {"format": FORMAT, "version": VERSION, "identity": dict(made_by)}
         self._put(0, checked_line(json.dumps(document, sort_keys=True)))
         earlier, self._earlier, self._is_started = self._earlier_paths(), [], True
         objects.delete(self._store, [path for path in earlier if path not in self._put_paths])
@@ -137,7 +137,7 @@ class Segments:
             self._kept[path] = data
 
 
-def _identity_in(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] | None:
+def _left_by(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] | None:
     """None where there is none that can be read."""
     fence = _fence_that_counts(paths)
     if fence is None:
@@ -146,7 +146,7 @@ def _identity_in(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] 
     line = next(valid_lines(_content(store, path)), b"")
     try:
         document = json.loads(line)
-        known, version, identity = document["format"], document["version"], document["identity"]
+        known, version, made_by = document["format"], document["version"], document["identity"]
     except (ValueError, TypeError, KeyError):
         return None
     if (known, version) != (FORMAT, VERSION):
@@ -154,7 +154,7 @@ def _identity_in(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] 
             f"an unfinished run was recorded by another version of reshard: {store.text(path)} has version {version!r}, "
             f"expected {VERSION}; resume with that version, or start over (restart)"
         )
-    return identity if isinstance(identity, dict) else None
+    return made_by if isinstance(made_by, dict) else None
 
 
 def _records_in(

@@ -40,7 +40,7 @@ from reshard.storage.commit_markers import (
 )
 from reshard.storage.host import this_kernel
 from reshard.storage.location import Location
-from reshard.storage.transaction import Check, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 
 _TICK_S = 0.5
 
@@ -84,16 +84,16 @@ class ObjectTransaction:
         return self._target
 
     def left_by(self) -> Mapping[str, Any] | None:
-        return self._segments.earlier_identity()
+        return self._segments.left_by()
 
     def has_parts(self) -> bool:
         return self._segments.has_parts
 
     def earlier(self) -> Earlier | None:
-        identity = self.left_by()
-        if identity is None or not self._has_records():
+        made_by = self.left_by()
+        if made_by is None or not self._has_records():
             return None
-        return Earlier(identity, is_trusted=True)  # a put that was answered is durable
+        return Earlier(made_by, is_trusted=True)  # a put that was answered is durable
 
     def check(self) -> None:
         self._lease.check()
@@ -115,11 +115,11 @@ class ObjectTransaction:
         self._flush()
         return self._segments.records()
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, made_by: Mapping[str, Any]) -> None:
         self._open()
         self._end_uploads()
         self._delete(self._unmarked())
-        self._segments.start(identity)
+        self._segments.start(made_by)
         self._is_begun = True
 
     def adopt(self) -> None:
@@ -127,8 +127,8 @@ class ObjectTransaction:
         self._end_uploads()
         self._unmarked()
 
-    def rewrite(self, identity: Mapping[str, Any], records: Iterable[str]) -> None:
-        self._segments.start(identity, records)
+    def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
+        self._segments.start(made_by, records)
         self._is_begun = True
 
     def open_elsewhere(self) -> Elsewhere:
@@ -164,7 +164,7 @@ class ObjectTransaction:
         self,
         *,
         overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
-        check: Check | None = None,  # noqa: ARG002
+        check: CheckReplaced | None = None,  # noqa: ARG002
         prove: Prove | None = None,
     ) -> None:
         self.check()

@@ -25,7 +25,7 @@ class Output:
 
     Attributes:
         template: the target in the schedule, with its fields.
-        identity: distinguishes this output from anything else at its path; None while it is expected.
+        stamp: distinguishes this output from anything else at its path; None while it is expected.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Output:
     step: int | None
     at: float
     conversion: str
-    identity: str | None = None
+    stamp: str | None = None
 
     @classmethod
     def expected(
@@ -74,9 +74,9 @@ def was_made(db: sa.Engine, schedule: str, step: int) -> bool:
     return bool(_select(db, _O.schedule == schedule, _O.step == step, _O.state != "expected"))
 
 
-def set_made(db: sa.Engine, output: Output, identity: str) -> None:
+def set_made(db: sa.Engine, output: Output, stamp: str) -> None:
     """Notes that the output's conversion succeeded."""
-    _change(db, output, "expected", {"state": "made", "identity": identity})
+    _change(db, output, "expected", {"state": "made", "stamp": stamp})
 
 
 def begin_removing(db: sa.Engine, output: Output) -> bool:
@@ -103,4 +103,4 @@ def _same(output: Output) -> tuple[sa.ColumnElement[bool], ...]:
 def _select(db: sa.Engine, *where: sa.ColumnElement[bool]) -> list[Output]:
     with db.connect() as connection:
         rows = connection.execute(sa.select(SCHEDULE_OUTPUTS).where(*where)).all()
-    return [Output(*(getattr(row, name) for name in Output.__slots__)) for row in rows]
+    return [Output(*(row._mapping[_O[name]] for name in Output.__slots__)) for row in rows]

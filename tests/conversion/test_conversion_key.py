@@ -1,4 +1,4 @@
-"""Two conversions have the same identity only if they are the same, however their options are written."""
+"""Two conversions have the same key only if they are the same, however their options are written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import reshard
 from reshard.conversion.check_target import check_target
 from reshard.conversion.options import Target
-from reshard.conversion.resume.identity import Identity, differences, identify_conversion
+from reshard.conversion.resume.conversion_key import ConversionKey, differences, key_of_conversion
 from reshard.engine.limits import limits_of
 from reshard.errors import TargetExistsError
 from reshard.layout.device_mesh import DeviceMesh
@@ -20,8 +20,8 @@ from reshard.layout.layout_map import LayoutMap
 from tests.orbax_trees import save_pytree
 
 
-def identity(**options: Any) -> Identity:
-    return identify_conversion("/source", check_target(Target("/target", **options), limits_of(None, None)).options, "")  # fmt: skip
+def key(**options: Any) -> ConversionKey:
+    return key_of_conversion("/source", check_target(Target("/target", **options), limits_of(None, None)).options, "")  # fmt: skip
 
 
 def by_map(mesh: DeviceMesh, *axes: Any) -> dict[str, Any]:
@@ -73,20 +73,20 @@ ALIKE = {
 @pytest.mark.parametrize("alike", ALIKE)
 def test_other_options_are_another_conversion(alike: str) -> None:
     one, other = ALIKE[alike]
-    assert identity(**one).settings != identity(**other).settings
-    assert identity(**one).output != identity(**other).output
-    assert identity(**one) == identity(**one)
+    assert key(**one).settings != key(**other).settings
+    assert key(**one).output != key(**other).output
+    assert key(**one) == key(**one)
 
 
 def test_what_earlier_versions_recorded_is_known_again() -> None:
     """Journals and finished targets name a conversion by these texts."""
     options = {"rename": [("^a", "b")], "cast": [("float", "bfloat16")], "select": ["a", "b"]}
-    found = identity(mesh=DeviceMesh((4, 2), ("data", "model-1")), **options).settings
+    found = key(mesh=DeviceMesh((4, 2), ("data", "model-1")), **options).settings
     assert found["rename"] == "['^a=b']"
     assert found["cast"] == "['float=bfloat16']"
     assert found["select"] == "['a', 'b']"
     assert found["layout"] == "axes as in the source over the mesh (data=4, model-1=2)"
-    assert identity(**by_map(DeviceMesh((2,), ("x",)), None, "x")).settings["layout"] == (
+    assert key(**by_map(DeviceMesh((2,), ("x",)), None, "x")).settings["layout"] == (
         "{'w': [null, x] over the mesh (x=2)}, match='search', ambiguous='error', unmatched='replicate', "
         "default the mesh (x=2)"
     )
@@ -95,21 +95,19 @@ def test_what_earlier_versions_recorded_is_known_again() -> None:
 def test_the_texts_of_all_options_are_those_of_earlier_versions() -> None:
     """Their order is that of messages; the digest names finished targets, which are known again by it."""
     orbax = {"compression": "zstd:3", "chunk_bytes": "64MiB", "ocdbt": True, "style": "v1"}
-    assert list(identity(**orbax).settings.items())[1:-3] == [
+    assert list(key(**orbax).settings.items())[1:-3] == [
         ("select", "[]"), ("drop", "[]"), ("rename", "[]"), ("cast", "[]"), ("to", "None"),
         ("compression", "zstd:3+crc32c"), ("chunk_bytes", "64 MiB"), ("ocdbt", "True"), ("style", "v1"),
         ("files", "None"), ("file_bytes", "None"), ("file_names", "None"), ("carry", "False"),
     ]  # fmt: skip
     checked = check_target(Target("/t", **orbax), limits_of("256MiB", 4))
     assert (
-        identify_conversion("/src", checked.options, "f").output
-        == "c4c79d1fd4e18f6504a16e02c3bb71e9"
+        key_of_conversion("/src", checked.options, "f").output == "c4c79d1fd4e18f6504a16e02c3bb71e9"
     )
     ranks = {"to": "safetensors", "files": "ranks", "file_names": "m-{rank}.safetensors"}
     checked = check_target(Target("/t", **ranks, carry=True), limits_of("256MiB", 4))
     assert (
-        identify_conversion("/src", checked.options, "f").output
-        == "13a2d29f4795dd41720723e52e79fb02"
+        key_of_conversion("/src", checked.options, "f").output == "13a2d29f4795dd41720723e52e79fb02"
     )
 
 
@@ -128,7 +126,7 @@ def test_a_target_of_another_renaming_is_not_already_done(source: Path, tmp_path
 
 
 def test_a_run_that_an_earlier_version_recorded_and_that_may_be_another_is_not_resumed() -> None:
-    now = identity(rename=[("^a", "b=c")])
+    now = key(rename=[("^a", "b=c")])
     before = replace(now, settings={**now.settings, "rename": "['^a=b=c']"})
     assert differences(before, now) == ["rename was ['^a=b=c'] and is [('^a', 'b=c')]"]
     assert differences(now, now) == []

@@ -1,4 +1,4 @@
-"""Identity: which source, in which state, converted how. A run resumes only a run of the same identity.
+"""ConversionKey: which source, in which state, converted how. A run resumes only a run of the same key.
 
 The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
 nothing else shows that a checkpoint was written anew, short of reading it. slices.json and the files of an identity do not
@@ -44,7 +44,7 @@ _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 """Settings that change how the work is cut, but no byte of the output."""
 
 
-class Identity(Struct, frozen=True):
+class ConversionKey(Struct, frozen=True):
     """Which conversion of which source.
 
     Attributes:
@@ -66,15 +66,15 @@ class Identity(Struct, frozen=True):
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
-def identify_conversion(
+def key_of_conversion(
     source: str,
     options: CheckedOptions,
     files: str | None = None,
     unlisted: Unlisted = "leave",
     deltas: Sequence[Location] = (),
     version: int | None = None,
-) -> Identity:
-    """The identity of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet.
+) -> ConversionKey:
+    """The key of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet.
 
     ``version``: that the target's name says, which the target records.
     """
@@ -82,13 +82,13 @@ def identify_conversion(
     settings = _settings(options)
     if (
         unlisted != "leave"
-    ):  # left out otherwise, so that the identities of earlier versions stay what they are
+    ):  # left out otherwise, so that the keys of earlier versions stay what they are
         settings["unlisted"] = unlisted
     if deltas:
         settings["deltas"] = ", ".join(map(real_text, deltas))
     if version is not None:
         settings["version"] = str(version)
-    return Identity(real_text(locate(source)), state, settings)
+    return ConversionKey(real_text(locate(source)), state, settings)
 
 
 def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
@@ -122,7 +122,7 @@ def _settings(options: CheckedOptions) -> dict[str, str]:
     mapped = {} if options.given_map is None else {"map": repr(options.given_map)}
     return {
         "layout": _layout_text(options.layout),
-        **mapped,  # left out without one, as places are, so that the identities of earlier versions stay what they are
+        **mapped,  # left out without one, as places are, so that the keys of earlier versions stay what they are
         **{
             name: option.show(parsed[name])
             for name, option in declared.items()
@@ -146,8 +146,12 @@ def _layout_text(layout: Layout | None) -> str:
 
 
 def _map_text(layouts: LayoutMap) -> str:
-    keys = [f"{key!r}: {_tensor_layout_text(layout)}" for key, layout in layouts.items()]
-    return f"{{{', '.join(keys)}}}, {layouts.dialect}, default {_mesh_text(layouts.device_mesh)}"
+    patterns = [
+        f"{pattern!r}: {_tensor_layout_text(layout)}" for pattern, layout in layouts.items()
+    ]
+    return (
+        f"{{{', '.join(patterns)}}}, {layouts.dialect}, default {_mesh_text(layouts.device_mesh)}"
+    )
 
 
 def _tensor_layout_text(layout: TensorLayout | None) -> str:
@@ -188,7 +192,7 @@ def _fill_text(fill: Fill) -> str:
     )
 
 
-def differences(before: Identity, now: Identity) -> list[str]:
+def differences(before: ConversionKey, now: ConversionKey) -> list[str]:
     """The differences between two conversions, a clause each; none where one can resume the other."""
     if before.source != now.source:
         return [f"the source was {before.source!r} and is {now.source!r}"]
