@@ -19,7 +19,8 @@ Kind = Literal[
     "flag", "choice", "size", "text", "patterns", "pairs", "sizes", "layout", "map", "place"
 ]
 """What a value is: a truth value, one of several words, bytes as a number or as text, text, a list of patterns, pairs of a pattern
-and text, sizes by name, the content of a layout file or a map file, or the path or URL of something that is read. Each surface has one way to ask for a kind."""
+and text, sizes by name, the content of a layout file or a map file, or the path or URL of something that is read. Each surface has one way to
+ask for a kind."""
 
 LAYOUT, CHANGES, OUTPUT = "Layout", "Changes on the way", "Output"
 """The groups of the help."""

@@ -43,7 +43,8 @@ def identify(
         max_memory, workers, progress: as for ``diff``.
 
     Raises CorruptError, naming the tensor, if stored bytes are wrong or not those that the checkpoint recorded; PlanError for
-    ``write`` where the checkpoint is no folder; FormatError where another program or a newer version wrote files of these names; MissingPackageError without the extra.
+    ``write`` where the checkpoint is no folder; FormatError where another program or a newer version wrote files of these names;
+    MissingPackageError without the extra.
 
     >>> identify("ckpt/1000").root  # doctest: +SKIP
     'd0c8…'
@@ -127,9 +128,9 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
         root: the root that the identity must have, 64 hex digits. Files beside weights are no evidence by themselves: pass
             the root that you trust.
 
-    Raises VerificationError for another root, and PlanError for a text that is none; MissingError where the folder has no identity; CorruptError where its files are
-    damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no error, but in
-    the report.
+    Raises VerificationError for another root, and PlanError for a text that is none; MissingError where the folder has no identity;
+    CorruptError where its files are damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no
+    error, but in the report.
 
     >>> prove(params, "identity", root="d0c8…").is_ok  # doctest: +SKIP
     True

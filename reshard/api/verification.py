@@ -55,8 +55,9 @@ def verify(
     """Compares two checkpoints bit by bit, or one checkpoint with the digests that it recorded when it was written.
 
     ``step`` and ``item`` choose ``a``, as for ``inspect``; ``unlisted`` is for both. Every tensor and every recorded file is read, and the result
-    lists all damage. Strings, None and empty containers are compared too, unless a format has no place for them. If ``convert`` made B from A by rules, B has a record of them: each tensor of B is compared with
-    the tensor that it was made from, and if it was cast, with the result of the same cast.
+    lists all damage. Strings, None and empty containers are compared too, unless a format has no place for them. If ``convert`` made B from A
+    by rules, B has a record of them: each tensor of B is compared with the tensor that it was made from, and if it was cast, with the result of
+    the same cast.
 
     Args:
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
@@ -76,8 +77,8 @@ def verify(
             written. Without ``b`` every checksum that they record is compared.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules without B, and for rules that do not fit
-    A. A checkpoint that cannot be read and has no record raises the error of reading it.
+    Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules
+    without B, and for rules that do not fit A. A checkpoint that cannot be read and has no record raises the error of reading it.
 
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)

@@ -30,7 +30,8 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = (
-    "inspect", "steps", "layout", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
+    "inspect", "steps", "layout", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "fingerprint", "identify",
+    "sign", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
 """Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES; a group also has SUBCOMMANDS."""
 

@@ -21,7 +21,8 @@ DeltasAndTarget = Annotated[
     list[str],
     typer.Argument(
         metavar="DELTA... DST",
-        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes, unless --in-place.",
+        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes, unless "
+        "--in-place.",
         show_default=False,
     ),
 ]

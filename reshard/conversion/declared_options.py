@@ -141,7 +141,8 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         group=CHANGES,
         metavar="FILE",
         help=(
-            "Map file, YAML or JSON, or the name of a recipe (reshard recipes): which tensors of SRC become which of DST, by rules that rename, turn, stack, split, fuse and scale "
+            "Map file, YAML or JSON, or the name of a recipe (reshard recipes): which tensors of SRC become which of DST, by rules that rename, "
+            "turn, stack, split, fuse and scale "
             "them. Then --select and --drop search names of SRC, and --rename, --cast and the layout names of DST. "
             "docs/reference/maps.md describes it."
         ),
@@ -177,7 +178,8 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         "with.",
         description="Format of the target; without it safetensors where the target ends in .safetensors, keras for .weights.h5, else the source's.",
         label="Format",
-        hint="Compression, chunk size, style and OCDBT are for Orbax; files, shard size and file names for safetensors; files and shard size for TensorFlow too.",
+        hint="Compression, chunk size, style and OCDBT are for Orbax; files, shard size and file names for safetensors; files and shard size for "
+        "TensorFlow too.",
         labels=("as the source", *OF_FORMATS),
     ),
     "missing_chunks": Option(
@@ -223,7 +225,8 @@ OF_EVERY_FORMAT: Mapping[str, Option] = {
         choices=(None, *get_args(IdentityMode)),
         metavar="HOW",
         help=(
-            "The identity of the weights (reshard identify), by one of four words: carry copies the source's where every digest is the recorded one; compute "
+            "The identity of the weights (reshard identify), by one of four words: carry copies the source's where every digest is the recorded "
+            "one; compute "
             "hashes what was written, read again; check does too, and publishes only if the root is the source's; none does nothing. "
             "compute and check also read a DST that was finished before. Default: carry where SRC has one and no tensor gets other bits."
         ),

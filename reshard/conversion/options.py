@@ -56,9 +56,9 @@ class ConvertOptions(TypedDict, total=False):
             dtype and a dtype, or a mapping: every tensor of the first becomes the second. A dtype is a name, a short name
             such as ``"bf16"``, or one of numpy, ml_dtypes or jax.
             ``"float8_e4m3fn:saturate"`` clips values that are too large to the largest one. The first that applies counts.
-        map: a map file's path, content or text, or the name of a recipe (``reshard.rules.recipes``): which tensors of the source become which of the target. It comes after ``select`` and
-            ``drop``, which then search names of the source alone, and before ``rename``, ``cast`` and the layout, which then
-            search names of the target. docs/reference/maps.md describes it.
+        map: a map file's path, content or text, or the name of a recipe (``reshard.rules.recipes``): which tensors of the source become which
+            of the target. It comes after ``select`` and ``drop``, which then search names of the source alone, and before ``rename``, ``cast``
+            and the layout, which then search names of the target. docs/reference/maps.md describes it.
         sizes: of dimensions of the map that no shape tells, by name.
         reverse: read the map from right to left.
         compression: ``"none"``, the default, ``"zstd[:level]"``, ``"gzip[:level]"``, ``"blosc"``, or ``"keep"`` for
@@ -93,8 +93,8 @@ class ConvertOptions(TypedDict, total=False):
             target again, and only then does the report say "proved".
         identity: what is done about the identity of the weights (``reshard.identify``). ``"carry"`` copies the source's into the target
             where every digest is the recorded one; ``"compute"`` hashes what was written; ``"check"`` does so too, and publishes only
-            if the root is the source's, and both read a target that was finished before; ``"none"`` does nothing. None, the default, carries where the source has one and no tensor gets
-            other bits.
+            if the root is the source's, and both read a target that was finished before; ``"none"`` does nothing. None, the default, carries
+            where the source has one and no tensor gets other bits.
         overwrite: whether an existing target may be replaced.
         restart: start over instead of resuming an interrupted run to this target.
         state: the URL of a folder in a bucket, for the records by which a run to a bucket resumes. None, the default, keeps

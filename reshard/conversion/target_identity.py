@@ -2,7 +2,8 @@
 
 An identity that is carried costs nothing: each target tensor has the digest that the identity records of its source tensor. One that
 is computed is of the bytes that were written, read again at their places, before the target appears. Where its root is not the
-source's, a receipt says which rules made the one of the other; where it is, the source's signature is copied. Deltas over the source record a root at most, which is compared.
+source's, a receipt says which rules made the one of the other; where it is, the source's signature is copied. Deltas over the source record a
+root at most, which is compared.
 """
 
 from __future__ import annotations

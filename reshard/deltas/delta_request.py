@@ -51,21 +51,21 @@ def delta_versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
     version = version_of_name(place.name)
     if version is None:
         raise PlanError(
-            f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs them, by which receivers find it; name it "
-            "such as weight_v000007"
+            f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs "
+            "them, by which receivers find it; name it such as weight_v000007"
         )
     own, base = anchor_version(request.old.root), request.base_version
     if None not in (own, base) and own != base:
         raise PlanError(
-            f"the old checkpoint {request.old.path!r} is the version {version_text(own or 0)}, as its index or its folder's name says, but base_version is "
-            f"{base}; leave base_version out, or give the old checkpoint that is meant"
+            f"the old checkpoint {request.old.path!r} is the version {version_text(own or 0)}, as its index or its folder's name says, "
+            f"but base_version is {base}; leave base_version out, or give the old checkpoint that is meant"
         )
     if base is None:
         base = version - 1 if own is None else own
     if not 0 <= base < version:
         raise PlanError(
-            f"the base of the version {version_text(version)} should be an earlier one, from 0, but is {base}; give another base version, or name the "
-            "target by a later version"
+            f"the base of the version {version_text(version)} should be an earlier one, from 0, but is {base}; give another base version, "
+            "or name the target by a later version"
         )
     return version, base
 

@@ -37,7 +37,8 @@ def run_batches(
     """Carries out all batches; returns the encoded bytes read from the source, each read counted once.
 
     ``targets`` has None for a target that needs no task. Without an ``executor`` this makes threads, in ``processes``
-    of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running ones have ended.
+    of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running
+    ones have ended.
     """
     outputs = _outputs(targets)
     running = [(number, one) for number, one in enumerate(targets) if one is not None]

@@ -1,7 +1,7 @@
 """Warnings about checkpoints without checksums of their data.
 
-A tensor is protected if a delta over it records a checksum, if a digest is recorded (by the program that wrote it, or by ``reshard fingerprint``), if its
-chunks or pieces have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
+A tensor is protected if a delta over it records a checksum, if a digest is recorded (by the program that wrote it, or by
+``reshard fingerprint``), if its chunks or pieces have checksums, or if it was found equal to a tensor of another checkpoint that is protected.
 """
 
 from __future__ import annotations

@@ -360,7 +360,8 @@ def _level(text: str, level: str) -> int:
 def codec_name(encoding: Encoding) -> str:
     """One word for people and for comparing: ``raw+crc32c``, ``zstd:1``.
 
-    ``turned zstd:1`` if chunks store their axes in another order; no target does. ``pieces`` for a chunk that is gathered from raw pieces: it is not one range of a file, so it cannot be copied.
+    ``turned zstd:1`` if chunks store their axes in another order; no target does. ``pieces`` for a chunk that is gathered from raw pieces: it
+    is not one range of a file, so it cannot be copied.
     """
     if encoding.gathered != "no":
         return "pieces"

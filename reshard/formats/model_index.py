@@ -40,7 +40,8 @@ class ModelIndex(Struct, frozen=True):
 def read_model_index(file: Location, there: Collection[str]) -> ModelIndex:
     """The index in a file; ``there``: the names in its folder.
 
-    Raises NotACheckpointError for the index of a delta, CorruptError where it is damaged or names a file elsewhere, MissingError where one of its files is missing.
+    Raises NotACheckpointError for the index of a delta, CorruptError where it is damaged or names a file elsewhere, MissingError where one of
+    its files is missing.
     """
     data = read_bytes(file, what="the index")
     document = json_value(data, str(file))

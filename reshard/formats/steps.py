@@ -2,11 +2,12 @@
 
 Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options; transformers' Trainer
 names them ``checkpoint-1000``, torchtitan ``step-1000``, Megatron ``iter_0001000``, and TensorFlow's have the prefix ``ckpt-1000``. A
-folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller asks for a step.
+folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller
+asks for a step.
 
 A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
-with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its index: programs write
-these in place, without a mark at the end but the last of these files.
+with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its
+index: programs write these in place, without a mark at the end but the last of these files.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ class SliceProof(Record, frozen=True):
             identity: the folder of an ``identity.json``, or that file, or what ``identify`` returned.
             root: that you trust, 64 hex digits.
 
-        Raises VerificationError where it is not, LayoutError for a slice that has no proof, TreeError where the identity has no such tensor, PlanError for a root that is none, and
-        the errors of reading the files.
+        Raises VerificationError where it is not, LayoutError for a slice that has no proof, TreeError where the identity has no such tensor,
+        PlanError for a root that is none, and the errors of reading the files.
 
         >>> proof = SliceProof.from_dict(json.load(open("proof.json")))  # doctest: +SKIP
         >>> proof.check(array, "identity", root="d0c8…")  # doctest: +SKIP

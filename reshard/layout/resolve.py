@@ -50,7 +50,8 @@ class RuleOverlap(Struct, frozen=True):
 def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
     """How the file splits a tensor; ``dtype`` matters for partitions by size.
 
-    Axes shorter than the rank are padded with None on the right. A scalar is whole, whatever its rule says. Raises LayoutError, naming tensor, shape and rule.
+    Axes shorter than the rank are padded with None on the right. A scalar is whole, whatever its rule says. Raises LayoutError, naming tensor,
+    shape and rule.
     Causes are: more axes than dimensions, a dimension that does not divide, a partition axis out of range, a missing
     mesh, and a tensor without a rule under ``unmatched: error``.
     """

@@ -306,8 +306,8 @@ def bytes_beside(metadata_bytes: int, max_memory: int, what: str, buffers: int) 
         mib = -(-(counted_bytes(metadata_bytes) + buffers) // (1 << 20))
         raise MemoryBudgetError(
             f"the metadata of {what} takes {metadata_bytes / (1 << 20):.4g} MiB in memory, of which "
-            f"{INCLUDED_BYTES >> 20} MiB are not counted, and buffers at least {buffers / (1 << 20):.4g} MiB, but {max_memory / (1 << 20):.4g} MiB are allowed; allow "
-            f"max_memory of {mib}MiB",
+            f"{INCLUDED_BYTES >> 20} MiB are not counted, and buffers at least {buffers / (1 << 20):.4g} MiB, but "
+            f"{max_memory / (1 << 20):.4g} MiB are allowed; allow max_memory of {mib}MiB",
             smallest_bytes=mib << 20,
         )
     return left

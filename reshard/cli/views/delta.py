@@ -35,7 +35,9 @@ def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[Ren
     found = sorted(tensors, key=lambda one: -one.stored_bytes)
     shown = capped(found, show_all, MOST_TENSORS)
     if shown:
-        columns = ("tensor", Column("changed", right=True), Column("of", right=True, rank=1), Column("", right=True), Column("stored", right=True))  # fmt: skip
+        columns = (
+            "tensor", Column("changed", right=True), Column("of", right=True, rank=1), Column("", right=True), Column("stored", right=True),
+        )  # fmt: skip
         rows = (
             (
                 one.name,

@@ -1,4 +1,4 @@
-"""What ``verify`` shows: differences first, then tensors without a record, then leaves that are no tensors, then the verdict; and what ``fingerprint`` recorded."""
+"""What ``verify`` shows: differences, tensors without a record, leaves that are no tensors, the verdict; and what ``fingerprint`` recorded."""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ from reshard.cli.text import count_text, safe
 from reshard.cli.views.delta import changes_view
 from reshard.geometry.sizes import format_bytes
 
-COLUMNS = ("version", "kind", "on", Column("size", right=True), Column("tensors", right=True, rank=1), Column("elements", right=True, rank=2), "newest needs it")  # fmt: skip
+COLUMNS = (
+    "version", "kind", "on", Column("size", right=True), Column("tensors", right=True, rank=1), Column("elements", right=True, rank=2),
+    "newest needs it",
+)  # fmt: skip
 
 ROOT_DIGITS = 12
 """Shown of the root of an identity: enough to tell two apart; --json has all."""

@@ -1,7 +1,8 @@
 """Reading weights of Keras 3, and other HDF5 files of arrays.
 
 Opening reads the metadata with h5py. A tensor's bytes lie in one piece of the file, row-major, without checksums, so that the engine
-reads them in ranges; or in chunks, which other programs write, and which it reads where they are. Names are the paths in the file, such as ``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
+reads them in ranges; or in chunks, which other programs write, and which it reads where they are. Names are the paths in the file, such as
+``layers/dense/vars/0``, ``optimizer/vars/1`` among them.
 
 This project records the text that is ``slices.json`` in a folder as a dataset of that name: an array of bytes at the top of the
 file. Keras loads by name, and does not look at it.

@@ -121,7 +121,7 @@ def _name_of(files: Files, headers: Sequence[FileHeader]) -> ModelName:
 
 
 def leaf_count(root: Location) -> int:
-    """About how many tensors the headers name, those that no index lists among them; 0 where the files cannot be found, which opening them reports."""
+    """About how many tensors the headers name, also those that no index lists; 0 where the files cannot be found, which opening reports."""
     try:
         files = files_of(root, "include")
         return sum(each_at_once(root.store, tensor_count, (*files.files, *files.unlisted)))

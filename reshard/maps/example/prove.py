@@ -72,7 +72,8 @@ def complaints(
         if name not in target:
             yield f"the map makes {name!r}, which the script does not"
         elif array.shape != target[name].shape or array.dtype != target[name].dtype:
-            yield f"the map makes {name!r} of {array.dtype.name} {list(array.shape)}, the script of {target[name].dtype.name} {list(target[name].shape)}"
+            made_by_script = f"{target[name].dtype.name} {list(target[name].shape)}"
+            yield f"the map makes {name!r} of {array.dtype.name} {list(array.shape)}, the script of {made_by_script}"
         elif off := _differing(array, target[name], is_rounded=is_rounded):
             yield f"{name!r} differs in {off:,} of {array.size:,} elements"
     for name in target:

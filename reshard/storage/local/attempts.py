@@ -101,7 +101,8 @@ def accept(
 ) -> None:
     """Moves the files of an attempt below ``root``, each in place of what may be there.
 
-    ``may_be_moved``: one that is at its place and not in the attempt any more was moved before. ``heads`` has the first bytes, which no task writes, and the size of each file that chunks share.
+    ``may_be_moved``: one that is at its place and not in the attempt any more was moved before. ``heads`` has the first bytes, which no task
+    writes, and the size of each file that chunks share.
     """
     for file in files:
         source, target = f"{attempts}/{name}/{file}", f"{root}/{file}"

@@ -1,7 +1,7 @@
 """Keeps a step readable by hard links to its files, even if the training run deletes it meanwhile.
 
-The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion; those of a prefix begin with its name there. They share inodes, sizes and
-times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
+The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion; those of a prefix begin with its name there. They
+share inodes, sizes and times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
 moments while reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
 listed before and after; if the listings differ, the step is gone.
 

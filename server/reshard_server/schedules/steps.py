@@ -10,7 +10,8 @@ once more. Names depend on two options of the manager::
     None, 4                                  0023
     "step", 4                                step_0023
 
-transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which need not be said where no step is a plain number. TensorFlow's ``ckpt-23`` is what the names of its
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which need not be said where no step is a plain number.
+TensorFlow's ``ckpt-23`` is what the names of its
 files begin with: a step has an index, which is written last.
 """
 

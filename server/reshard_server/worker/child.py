@@ -2,7 +2,8 @@
 
 It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object per line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``, with ``log`` for what only the operator may read. ``worker.parent`` describes what it reads after the document.
+``{"result": …}`` or ``{"problem": …}``, with ``log`` for what only the operator may read. ``worker.parent`` describes what it reads after the
+document.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def publish_version(
 ) -> dict[str, Any]:
     """Makes the delta of a request, or the full version in its place where the request allows that.
 
-    Returns ``reports``, with the document of ``reshard delta``, its tensors as a list, or of ``reshard convert``, and ``read_bytes``, which is None for a delta.
+    Returns ``reports``, with the document of ``reshard delta``, its tensors as a list, or of ``reshard convert``, and ``read_bytes``, which is
+    None for a delta.
 
     An attempt may have published before its process ended; then its version is compared, and stays.
     """

@@ -1,8 +1,8 @@
 """What the leaves of a target are in a state dict of torch: tensors, and values that are items of their own.
 
 The name of an entry is its keys joined with dots. A list or a tuple without tensors and dicts in it is one value, and so one entry
-(``torch/distributed/checkpoint/_traverse.py``). This project does not tell tuples from lists, so the options that torch's optimizers keep as tuples are
-listed by name.
+(``torch/distributed/checkpoint/_traverse.py``). This project does not tell tuples from lists, so the options that torch's optimizers keep as
+tuples are listed by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The object graph of a target: what ``tf.train.Checkpoint`` goes through to find the value of each variable.
 
-It is that of a source of the same names (``kept_graph.py``). Else it is made of the names: each key of a path is an object, which refers to the next one. Slots of an optimizer are told where the
-optimizer is. (``tensorflow/core/protobuf/trackable_object_graph.proto``)
+It is that of a source of the same names (``kept_graph.py``). Else it is made of the names: each key of a path is an object, which refers to the
+next one. Slots of an optimizer are told where the optimizer is. (``tensorflow/core/protobuf/trackable_object_graph.proto``)
 """
 
 from __future__ import annotations
