@@ -91,7 +91,7 @@ def predict_requests(
 def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
     """Requests that remove one segment of records; a store that deletes many objects at once removes all segments in one."""
     found = (traits_at(target.target).requests for target in targets)
-    return int(any(requests.deletes_one_by_one for requests in found))
+    return int(any(requests.deleted_at_once == 1 for requests in found))
 
 
 class SourceTensor(Struct, frozen=True):

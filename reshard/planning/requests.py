@@ -25,7 +25,7 @@ from reshard.geometry.bands import row_bytes
 from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.multi_plan import Read
 from reshard.planning.tensor_plan import Fill, TensorPlan
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, RequestTraits, pages_of
+from reshard.storage.requests import NONE, Requests, RequestTraits, pages_of
 
 _OF_TRANSACTION = Requests(
     list=6, head=7, get=1, put=6, delete=4, received_bytes=300, sent_bytes=1300
@@ -137,14 +137,14 @@ def metadata(
 
 def of_transaction(store: RequestTraits, objects: int, chunks: int, tasks: int) -> Requests:
     """What holding and publishing a target takes, with the journal's records of so many chunks and tasks."""
-    one_by_one = Requests(delete=2 if store.deletes_one_by_one else 0)
+    one_by_one = Requests(delete=2 if store.deleted_at_once == 1 else 0)
     records = Requests(sent_bytes=_RECORD_BYTES * tasks + _CHUNK_RECORD_BYTES * chunks)
     return _OF_TRANSACTION + one_by_one + records + Requests(list=pages_of(objects) - 1)
 
 
 def deleted(store: RequestTraits, objects: int) -> Requests:
     """What deleting so many objects takes."""
-    return Requests(delete=objects if store.deletes_one_by_one else -(-objects // PAGE_OBJECTS))
+    return Requests(delete=-(-objects // store.deleted_at_once))
 
 
 def requests_of_read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Requests:

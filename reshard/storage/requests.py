@@ -17,7 +17,7 @@ class Requests(Record, frozen=True):
         get: a range of an object.
         put: an object that is put whole, and the begin and the end of an upload in parts.
         part: of an upload.
-        delete: one object, or on S3 up to a thousand.
+        delete: one object, or as many as the store deletes at once (``RequestTraits.deleted_at_once``).
         copy: an object that the store itself copies.
         received_bytes: of objects that were read.
         sent_bytes: of objects that were put.
@@ -86,13 +86,13 @@ class RequestTraits(Struct, frozen=True):
     """What requests to a store do, and how many it answers. Plans count and price requests by it.
 
     Attributes:
-        deletes_one_by_one: whether a request deletes one file; else it deletes up to a thousand.
+        deleted_at_once: how many files one request deletes at most.
         reads_uploads_back: whether a file that was uploaded in parts is read back, since no answer of the store proves it.
         puts_of_copy: puts beside a copy by the store itself; two where the copy is an upload of one part.
         rates: None where calls are no requests, as on a disk.
     """
 
-    deletes_one_by_one: bool = False
+    deleted_at_once: int = 1000
     reads_uploads_back: bool = False
     puts_of_copy: int = 0
     rates: RequestRates | None = None

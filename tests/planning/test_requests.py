@@ -26,7 +26,7 @@ from tests.planning.timed_plans import move
 MANY = RequestTraits(puts_of_copy=2)
 """As S3 does."""
 
-ONE_BY_ONE = RequestTraits(deletes_one_by_one=True, reads_uploads_back=True)
+ONE_BY_ONE = RequestTraits(deleted_at_once=1, reads_uploads_back=True)
 """As Google Cloud does."""
 
 

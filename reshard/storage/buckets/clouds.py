@@ -12,11 +12,11 @@ REQUESTS: Mapping[Scheme, RequestTraits] = MappingProxyType(
     {
         "s3": RequestTraits(puts_of_copy=2, rates=RequestRates(5500, 3500)),
         "gs": RequestTraits(
-            deletes_one_by_one=True,
+            deleted_at_once=1,
             reads_uploads_back=True,
             rates=RequestRates(5000, 1000, 1200),
         ),
-        "az": RequestTraits(rates=RequestRates(20_000, 20_000)),
+        "az": RequestTraits(deleted_at_once=256, rates=RequestRates(20_000, 20_000)),
     }
 )
 """By scheme. Rates are those that the clouds publish. A target's objects count as one prefix and one bucket: clouds split them

@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reshard.storage.buckets.clients import note_answer
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests
+from reshard.storage.buckets.clouds import REQUESTS
+from reshard.storage.buckets.urls import Scheme
+from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, RequestTraits
 
 if TYPE_CHECKING:
     from obstore import GetResult, ListResult, ObjectMeta, PutMode, PutResult
     from obstore.store import ObjectStore
 
-_DELETED_AT_ONCE = {"S3Store": 1000, "AzureStore": 256}
-"""How many objects one request deletes; Google Cloud takes one."""
+_SCHEMES: Mapping[str, Scheme] = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}
 
 _Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -42,6 +43,10 @@ def add(requests: Requests) -> None:
 def _answered(client: ObjectStore, answer: T) -> T:
     note_answer(client)
     return answer
+
+
+def _traits(client: ObjectStore) -> RequestTraits:
+    return REQUESTS[_SCHEMES[type(client).__name__]]
 
 
 def head(client: ObjectStore, path: str) -> ObjectMeta:
@@ -144,9 +149,8 @@ def delete(client: ObjectStore, paths: str | Sequence[str]) -> None:
     """Deletes objects."""
     import obstore
 
-    count = 1 if isinstance(paths, str) else len(paths)
-    at_once = 1 if isinstance(paths, str) else _DELETED_AT_ONCE.get(type(client).__name__, 1)
-    add(Requests(delete=-(-count // at_once)))
+    many = not isinstance(paths, str)
+    add(Requests(delete=-(-len(paths) // _traits(client).deleted_at_once) if many else 1))
     obstore.delete(client, paths)
 
 
@@ -154,5 +158,5 @@ def copy(client: ObjectStore, path: str, target: str) -> None:
     """Has the store copy an object to where none is; on S3 as the one part of an upload."""
     import obstore
 
-    add(Requests(copy=1, put=2 if type(client).__name__ == "S3Store" else 0))
+    add(Requests(copy=1, put=_traits(client).puts_of_copy))
     obstore.copy(client, path, target, overwrite=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from reshard.planning.requests import deleted
 from reshard.storage.base import ON_DISK
 from reshard.storage.buckets.clouds import REQUESTS
-from reshard.storage.buckets.urls import SCHEMES
+from reshard.storage.buckets.urls import SCHEMES, Scheme
 from reshard.storage.target import traits_at, upload_parts
 
 MIB = 1 << 20
@@ -22,6 +23,11 @@ def test_every_cloud_is_known_and_has_a_limit() -> None:
 def test_a_disk_has_no_requests() -> None:
     assert ON_DISK.requests.rates is None
     assert not ON_DISK.by_requests
+
+
+@pytest.mark.parametrize(("scheme", "requests"), [("s3", 1), ("gs", 600), ("az", 3)])
+def test_deletions_are_planned_as_the_cloud_takes_them(scheme: Scheme, requests: int) -> None:
+    assert deleted(REQUESTS[scheme], 600).delete == requests
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_every_kind_is_counted(bucket: Bucket) -> None:
     objects.delete(store, ["a", "parts"])
     found = counts.so_far() - before
     cloud, is_gcs = store.traits.requests, bucket.scheme == "gs"
-    assert (cloud.reads_uploads_back, cloud.deletes_one_by_one) == (is_gcs, is_gcs)
+    assert (cloud.reads_uploads_back, cloud.deleted_at_once == 1) == (is_gcs, is_gcs)
     assert found == Requests(
         list=3, head=2, get=1 + 3 * is_gcs, put=1 + 2, part=3, delete=1 + is_gcs,
         received_bytes=90 + is_gcs * 21 * MIB, sent_bytes=1000 + 21 * MIB,
