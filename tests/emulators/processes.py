@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -47,8 +49,13 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int) -> Iterator[None]:
-    """Runs a server from when it listens to the end of the block."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Runs a server from when it listens to the end of the block.
+
+    It has a process group of its own, which is ended: Node comes in a program of Python that starts it as its child.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         deadline = time.monotonic() + SECONDS
         while not listens(port):
@@ -57,7 +64,8 @@ def running(command: list[str], port: int) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(SECONDS)
 
 
