@@ -180,7 +180,7 @@ def takes_options(record: type[Struct]) -> Callable[[_F], _F]:
             return function(*args, **given)
 
         # inspect.signature takes the attribute; the type of a function does not declare it.
-        checked.__signature__ = shown  # type: ignore[attr-defined]
+        checked.__signature__ = shown  # type: ignore[attr-defined]  # inspect.signature takes it; no type declares it
         return cast("_F", checked)
 
     return decorate

@@ -123,7 +123,7 @@ def fold(base: Path, version: Path, target: Path) -> None:
 
 def _read(folder: Path) -> dict[str, Array]:
     with safe_open(folder / FILE, "np") as file:
-        return {n: file.get_tensor(n).reshape(-1).view(np.uint8) for n in file.keys()}  # noqa: SIM118
+        return {n: file.get_tensor(n).reshape(-1).view(np.uint8) for n in file.keys()}  # noqa: SIM118  an open file is no mapping
 
 
 def _in_threads(work: Any, names: Any) -> list[Any]:

@@ -91,7 +91,7 @@ class XorPayload(TensorPayload):
         # Made with the first block and gone with the last: there may be any number of tensors.
         self._compressor: Any = None
 
-    def take(self, difference: Bytes, new: Bytes, start: int) -> None:  # noqa: ARG002
+    def take(self, difference: Bytes, new: Bytes, start: int) -> None:  # noqa: ARG002  of the interface
         if self._compressor is None:
             self._compressor = _compressor(self.spec.nbytes)
         self.spool.append(self.frame, self._compressor.compress(difference.data))

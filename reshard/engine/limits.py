@@ -68,7 +68,7 @@ def check_limits(max_memory: int, workers: int) -> None:
 
 def _check_growth(max_growth: object) -> None:
     is_number = isinstance(max_growth, int | float) and not isinstance(max_growth, bool)
-    if max_growth is not None and not (is_number and 0 < float(max_growth) < math.inf):  # type: ignore[arg-type]
+    if max_growth is not None and not (is_number and 0 < float(max_growth) < math.inf):  # type: ignore[arg-type]  # is_number has checked it
         raise PlanError(
             f"max_growth is {max_growth!r}; expected a number above 0, such as 16, or None for no limit (max_growth)"
         )

@@ -136,7 +136,7 @@ class _Channel:
             raise BrokenExecutor(f"process {self._process.pid} {self._end()}") from error
         if error is not None:
             raise error
-        return result  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]  # it was pickled
 
     def _end(self) -> str:
         import subprocess

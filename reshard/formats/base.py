@@ -53,25 +53,25 @@ class Chunks(Protocol):
         """
         ...
 
-    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:  # noqa: ARG002
+    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:  # noqa: ARG002  of the interface
         """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
 
         ``locate`` gives the first of them; only what checks a checkpoint reads the others.
         """
         return ()
 
-    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:  # noqa: ARG002
+    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:  # noqa: ARG002  of the interface
         """Ranges of files that hold the elements of a tensor, whose CRCs the format recorded; none where it records none.
 
         What checks a checkpoint reads those of a tensor without ``crcs``, and those of a damaged one, to tell which file it is in.
         """
         return ()
 
-    def lacking(self, names: Iterable[str]) -> dict[str, Stored]:  # noqa: ARG002
+    def lacking(self, names: Iterable[str]) -> dict[str, Stored]:  # noqa: ARG002  of the interface
         """Of these tensors those of which chunks are not stored: from a listing or an index, without a look-up of each chunk."""
         return {}
 
-    def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:  # noqa: ARG002
+    def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:  # noqa: ARG002  of the interface
         """The open checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
         return reader
 

@@ -106,7 +106,7 @@ class Format(Protocol):
         """The checkpoint at a location, finished or not, by its marks; None for anything else."""
         ...
 
-    def files_of(self, root: Location) -> tuple[Location, ...] | None:  # noqa: ARG002
+    def files_of(self, root: Location) -> tuple[Location, ...] | None:  # noqa: ARG002  of the interface
         """The files that a location stands for, in a fixed order; None where it is one file or a folder.
 
         A format whose checkpoints are named by a prefix gives ``run/ckpt-1000.index``, … for ``run/ckpt-1000``; nothing may have
@@ -114,7 +114,7 @@ class Format(Protocol):
         """
         return None
 
-    def may_be_file(self, name: str) -> bool:  # noqa: ARG002
+    def may_be_file(self, name: str) -> bool:  # noqa: ARG002  of the interface
         """Whether a file of that name may be a checkpoint by itself, which ``recognise`` then tells."""
         return False
 
@@ -160,7 +160,7 @@ class Format(Protocol):
         """
         ...
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
         """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 
@@ -172,7 +172,7 @@ class Format(Protocol):
         """
         ...
 
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
+    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002  of the interface
         """The folders of an open checkpoint that get a slices.json, the top last.
 
         Raises FormatError for a checkpoint that has no room for one.
@@ -183,16 +183,16 @@ class Format(Protocol):
 class ReadFormat(Format):
     """A format that is only read: a target of it is refused."""
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002
+    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002  of the interface
         """Raises PlanError."""
         raise self._refusal(source.uri)
 
     def arrange(
         self,
-        form: Form,  # noqa: ARG002
+        form: Form,  # noqa: ARG002  of the interface
         tensor: TargetTensor,
-        source: StoredTensor,  # noqa: ARG002
-        slices: Grid,  # noqa: ARG002
+        source: StoredTensor,  # noqa: ARG002  of the interface
+        slices: Grid,  # noqa: ARG002  of the interface
     ) -> TargetTensor:
         """Raises PlanError."""
         raise self._refusal(repr(tensor.spec.name))

@@ -75,7 +75,7 @@ def is_installed() -> bool:
 def check_installed() -> None:
     """Raises MissingPackageError where the package that hashes is missing, before anything is read."""
     try:
-        import blake3  # noqa: F401
+        import blake3  # noqa: F401  whether it is there
     except ImportError:
         raise MissingPackageError(
             f"an identity is made of BLAKE3, and the package blake3 is not installed; {how_to_install('identity')}"

@@ -36,7 +36,7 @@ def in_order(given: object) -> tuple[Any, ...] | None:
     if isinstance(given, Set | Mapping | str | bytes):
         return None
     try:
-        return tuple(given)  # type: ignore[arg-type]
+        return tuple(given)  # type: ignore[arg-type]  # anything that is iterable
     except TypeError:
         return None
 

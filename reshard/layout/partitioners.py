@@ -46,7 +46,7 @@ class FixedShardsPartitioner:
     def __post_init__(self) -> None:
         _whole_numbers(self, num_shards=1)
 
-    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002  of the interface
         """Parts along each dimension: the number of shards at ``axis``, 1 elsewhere."""
         shape = _checked_shape(shape)
         axis = _axis_index(shape, axis)

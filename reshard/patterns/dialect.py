@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants as op  # type: ignore[attr-defined]  # no stub has it
+from re import _parser  # type: ignore[attr-defined]  # no stub has it
 from typing import Any
 
 from msgspec import Struct

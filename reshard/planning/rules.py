@@ -107,47 +107,38 @@ def _compiled(kind: str, pattern: str, counts: Counts | None = None) -> Pattern:
     return compile_pattern(pattern, f"{kind} {shown(pattern)}", PlanError, counts)
 
 
-def kept_names(select: Sequence[str], drop: Sequence[str], names: Sequence[str]) -> list[str]:
+def kept_names(select: Sequence[str], drop: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     """The names that the rules keep, in order; unlike in ``rewrites`` a rule may find none of them."""
-    among = Names(names)
-    chosen, left = (
-        {n for pattern in patterns for n in _compiled(kind, pattern).found(among)}
-        for kind, patterns in (("select", select), ("drop", drop))
-    )
-    return [
-        name
-        for number, name in enumerate(names)
-        if (number in chosen or not select) and number not in left
-    ]
+    return _left(drop, _kept(select, Names(names), some=False), some=False).texts
 
 
-def _kept(patterns: Sequence[str], names: Names) -> Names:
-    """The names that one of the patterns finds; all names if there is no pattern."""
-    return _chosen("select", patterns, names, True) if patterns else names
+def _kept(patterns: Sequence[str], names: Names, *, some: bool = True) -> Names:
+    """The names that one of the patterns finds; all names if there is no pattern. ``some``: each pattern must find one."""
+    return _chosen("select", patterns, names, True, some) if patterns else names
 
 
-def _left(patterns: Sequence[str], names: Names) -> Names:
-    """The names that no pattern finds."""
-    return _chosen("drop", patterns, names, False) if patterns else names
+def _left(patterns: Sequence[str], names: Names, *, some: bool = True) -> Names:
+    """The names that no pattern finds; ``some`` as for ``_kept``."""
+    return _chosen("drop", patterns, names, False, some) if patterns else names
 
 
-def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool) -> Names:
+def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool, some: bool) -> Names:
     found = bytearray(len(names))
     for pattern in patterns:
-        for position in _found(kind, _compiled(kind, pattern), names):
+        for position in _found(kind, _compiled(kind, pattern), names, some=some):
             found[position] = 1
     chosen = found if is_found else found.translate(_OPPOSITE)
     return Names(list(compress(names.texts, chosen)))
 
 
-def _found(kind: str, pattern: Pattern, names: Names) -> Sequence[int]:
-    """The positions of the names that the pattern finds; PlanError if it finds none."""
+def _found(kind: str, pattern: Pattern, names: Names, *, some: bool = True) -> Sequence[int]:
+    """The positions of the names that the pattern finds; PlanError if it finds none of them but must find some."""
     found = pattern.found(names)
-    if not found:
-        some = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
+    if some and not found:
+        shown_names = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
         raise PlanError(
             f"{kind} {shown(pattern.pattern)} matches none of the {len(names)} names it could apply to "
-            f"({some}){pattern_hint(pattern, names.texts)}; correct or remove it"
+            f"({shown_names}){pattern_hint(pattern, names.texts)}; correct or remove it"
         )
     return found
 

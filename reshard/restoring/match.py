@@ -190,7 +190,7 @@ def _check_key(
 def has_jax() -> bool:
     """Whether jax is installed."""
     try:
-        import jax  # noqa: F401
+        import jax  # noqa: F401  whether it is there
     except ImportError:
         return False
     return True

@@ -71,7 +71,7 @@ class NumpyArray(Struct, frozen=True):
     def regions(self) -> tuple[Region, ...]:
         return (Region(Box.full(self.shape)),)
 
-    def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
+    def place(self, number: int, array: Array) -> Any:  # noqa: ARG002  of the interface
         return array.item() if self.is_scalar else array
 
     def assemble(self, placed: Sequence[Any]) -> Any:
@@ -135,7 +135,7 @@ class UncommittedArray(Struct, frozen=True):
     def is_staged(self) -> bool:
         return not adopts(self.device, self.dtype)
 
-    def place(self, number: int, array: Array) -> Any:  # noqa: ARG002
+    def place(self, number: int, array: Array) -> Any:  # noqa: ARG002  of the interface
         return put_at(array, self.device)
 
     def assemble(self, placed: Sequence[Any]) -> Any:

@@ -124,10 +124,10 @@ class _FromMap(Struct, frozen=True):
     def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.layouts, names, sources))
 
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []
 
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []  # a map is often made for several checkpoints
 
 
@@ -155,10 +155,10 @@ class _FromFile(Struct, frozen=True):
     def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.file, names, sources))
 
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []
 
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []
 
 
@@ -181,10 +181,10 @@ class _FromSource(Struct, frozen=True):
     def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
         return tuple(layout_warnings(self.same, names, sources))
 
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []
 
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
         return []
 
 
@@ -223,7 +223,7 @@ class _FromTree(Struct, frozen=True):
     def look_up(self, names: Sequence[str]) -> None:
         pass  # a tree has no patterns
 
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:  # noqa: ARG002
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:  # noqa: ARG002  of the interface
         return tuple(replicated_warnings(self.mesh, self.replicated))  # ``idle`` reports the others
 
     def lacking(self, names: Collection[str]) -> list[str]:

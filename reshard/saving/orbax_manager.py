@@ -82,7 +82,7 @@ def _classes() -> SimpleNamespace:
     import jax
     import orbax.checkpoint as ocp
 
-    class SliceHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]
+    class SliceHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # Orbax has no types here
         """Orbax's standard handler, with the same arguments; it also writes slices.json."""
 
         def __init__(self, **options: Any) -> None:
@@ -109,7 +109,7 @@ def _classes() -> SimpleNamespace:
 
     @ocp.args.register_with_handler(SliceHandler, for_save=True)
     @dataclasses.dataclass
-    class SliceSave(ocp.args.StandardSave):  # type: ignore[misc]
+    class SliceSave(ocp.args.StandardSave):  # type: ignore[misc]  # Orbax has no types here
         """Like ``ocp.args.StandardSave``, with slice metadata; TreeError if it casts."""
 
         def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ def _classes() -> SimpleNamespace:
 
     @ocp.args.register_with_handler(SliceHandler, for_restore=True)
     @dataclasses.dataclass
-    class SliceRestore(ocp.args.StandardRestore):  # type: ignore[misc]
+    class SliceRestore(ocp.args.StandardRestore):  # type: ignore[misc]  # Orbax has no types here
         """Like ``ocp.args.StandardRestore``, for the manager that saved; other managers take either."""
 
     return SimpleNamespace(

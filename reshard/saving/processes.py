@@ -75,15 +75,15 @@ class SingleProcess(Struct, frozen=True):
 
     def exchange(
         self,
-        step: str,  # noqa: ARG002
+        step: str,  # noqa: ARG002  of the interface
         work: Callable[[], bytes],
         *,
-        settle: bool = False,  # noqa: ARG002
+        settle: bool = False,  # noqa: ARG002  of the interface
     ) -> list[bytes]:
         """The result of ``work``."""
         return [work()]
 
-    def settled(self, step: str) -> bool:  # noqa: ARG002
+    def settled(self, step: str) -> bool:  # noqa: ARG002  of the interface
         """True: there are no others."""
         return True
 

@@ -43,7 +43,7 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
     import jax
 
     if _is_symbolic(tensor):
-        return tensor  # type: ignore[no-any-return]
+        return tensor  # type: ignore[no-any-return]  # a symbolic tensor of Keras
     array = _array(tensor)
     if isinstance(array, jax.core.Tracer):
         return _constrain(array, _sharding(layout, traced=True))

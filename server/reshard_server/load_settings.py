@@ -41,8 +41,8 @@ def load_settings(flags: Mapping[str, Any], file: Path | None) -> Settings:
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  of the interface
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  of the interface
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             in_file = InitSettingsSource(settings_cls, init_kwargs=document)
             return init_settings, env_settings, in_file

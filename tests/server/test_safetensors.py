@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 import reshard
 from tests.formats.safetensors.build import TREE, file_of, sharded, snapshot_of
+from tests.server.asking import ask
 from tests.server.live import Live, live
 
 INDEX = "model.safetensors.index.json"
@@ -51,12 +52,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def client(server: Live) -> Iterator[httpx.Client]:
     with server.client("bob") as client:
         yield client
-
-
-def ask(client: httpx.Client, path: str, **body: Any) -> Any:
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 @pytest.mark.parametrize("source", FORMS)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.server.asking import ask, converted
 from tests.server.live import Live, live
 from tests.state_files import write_state
 
@@ -40,20 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def client(server: Live) -> Iterator[httpx.Client]:
     with server.client("bob") as client:
         yield client
-
-
-def ask(client: httpx.Client, path: str, **body: Any) -> Any:
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def converted(client: httpx.Client, **body: Any) -> Any:
-    made = client.post("/v1/conversions", json=body)
-    assert made.status_code == 202, made.text
-    with client.stream("GET", f"{made.headers['Location']}/events", timeout=120) as stream:
-        last = [line for line in stream.iter_lines() if line][-1]
-    return json.loads(last.removeprefix("data: "))
 
 
 def test_folders_and_files_are_listed(client: httpx.Client) -> None:

@@ -117,7 +117,7 @@ def show(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show one conversion: its state and progress, why it failed, and what it did, as reshard convert shows it."""
+    """Show one conversion or delta: its state and progress, why it failed, and what it did, as the command that made it shows it."""
     from reshard.cli.console import print_all, print_json
     from reshard.cli.remote import one_conversion
 

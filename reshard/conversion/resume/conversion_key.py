@@ -80,9 +80,8 @@ def key_of_conversion(
     """
     state = source_state(locate(source)) if files is None else files
     settings = _settings(options)
-    if (
-        unlisted != "leave"
-    ):  # left out otherwise, so that the keys of earlier versions stay what they are
+    # What is at its default is left out, so that the keys of earlier versions stay what they are.
+    if unlisted != "leave":
         settings["unlisted"] = unlisted
     if deltas:
         settings["deltas"] = ", ".join(map(real_text, deltas))

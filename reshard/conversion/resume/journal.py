@@ -134,7 +134,7 @@ def journaled_chunks(
                 spec,
                 open_chunks.setdefault(number, {}),
                 part,
-                lambda c, spec=spec, encoding=encoding: closed_bytes(spec, encoding, c.index),  # type: ignore[misc]
+                lambda c, spec=spec, encoding=encoding: closed_bytes(spec, encoding, c.index),  # type: ignore[misc]  # defaults bind the loop variables
             )
             if chunk is not None:
                 yield _journaled(number, spec, chunk, output, is_summed=is_summed)

@@ -58,12 +58,12 @@ class Dcp(Format):
     ) -> Reader:
         return open_dcp(root, record, uri, self.conventions)
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> DcpForm:  # noqa: ARG002
+    def form(self, options: Mapping[str, Any], source: Reader) -> DcpForm:  # noqa: ARG002  of the interface
         return DcpForm()
 
     def arrange(
         self,
-        form: Form,  # noqa: ARG002
+        form: Form,  # noqa: ARG002  of the interface
         tensor: TargetTensor,
         source: StoredTensor,
         slices: Grid,  # noqa: ARG002  torch puts together what it wants

@@ -54,19 +54,19 @@ class Keras(Format):
     ) -> Reader:
         return open_keras(root, record, uri)
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> KerasForm:  # noqa: ARG002
+    def form(self, options: Mapping[str, Any], source: Reader) -> KerasForm:  # noqa: ARG002  of the interface
         return KerasForm()
 
     def arrange(
         self,
-        form: Form,  # noqa: ARG002
+        form: Form,  # noqa: ARG002  of the interface
         tensor: TargetTensor,
         source: StoredTensor,
         slices: Grid,  # noqa: ARG002  Keras loads whole tensors
     ) -> TargetTensor:
         return arrange(tensor, source)
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
         return warnings(target)
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

@@ -34,7 +34,7 @@ _MOST_TEXT = 200
 def require_h5py() -> None:
     """Raises MissingPackageError where h5py cannot be imported."""
     try:
-        import h5py  # noqa: F401
+        import h5py  # noqa: F401  whether it is there
     except ImportError as error:
         raise MissingPackageError(
             f"Keras' .weights.h5 files need h5py, which cannot be imported ({error}); {how_to_install('keras')}"

@@ -74,7 +74,7 @@ class Orbax(Format):
     ) -> Reader:
         return open_orbax(root, record, uri)
 
-    def form(self, options: Mapping[str, Any], source: Reader) -> OrbaxForm:  # noqa: ARG002
+    def form(self, options: Mapping[str, Any], source: Reader) -> OrbaxForm:  # noqa: ARG002  of the interface
         return OrbaxForm(**options)
 
     def arrange(

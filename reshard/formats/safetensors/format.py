@@ -118,7 +118,7 @@ class Safetensors(Format):
     ) -> TargetTensor:
         return arrange(cast("SafetensorsForm", form), tensor, source)
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
         return target_warnings(target, cast("SafetensorsForm", target.form))
 
     def plan(self, target: TargetCheckpoint) -> FileMap:

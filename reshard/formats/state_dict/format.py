@@ -62,7 +62,7 @@ class StateDict(ReadFormat):
     ) -> Reader:
         return open_state_dict(root, uri, unlisted)
 
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
+    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002  of the interface
         raise FormatError(
             f"{reader.uri} has no room for a record of digests: its files are only read; convert it to a format that records them"
         )

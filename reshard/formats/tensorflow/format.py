@@ -60,7 +60,7 @@ class Tensorflow(Format):
 
     def arrange(
         self,
-        form: Form,  # noqa: ARG002
+        form: Form,  # noqa: ARG002  of the interface
         tensor: TargetTensor,
         source: StoredTensor,
         slices: Grid,  # noqa: ARG002  TensorFlow puts together what it wants
@@ -86,7 +86,7 @@ class Tensorflow(Format):
         refuse_surrogates(self, target)
         return plan_files(target, cast("TensorflowForm", target.form))
 
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002
+    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002  of the interface
         raise FormatError(
             f"{reader.uri} is the prefix of files in a folder that may have others, where no digests are recorded; convert it, which "
             "records them beside the target"

@@ -85,7 +85,7 @@ def _to_keras(layout: TensorLayout, mesh: Any) -> Any:
 
 @cache
 def _nested_layout() -> Any:
-    class NestedTensorLayout(_distribution().TensorLayout):  # type: ignore[misc]
+    class NestedTensorLayout(_distribution().TensorLayout):  # type: ignore[misc]  # the class is found at run time
         """A layout that splits a dimension by several mesh axes, which Keras' own check refuses."""
 
         def _validate_axes(self) -> None:

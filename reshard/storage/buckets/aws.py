@@ -85,5 +85,5 @@ def _are_given(config: Mapping[str, str]) -> bool:
 
 def _find(*names: tuple[str, str]) -> str:
     """The first of these files that is there; "" for none."""
-    paths = (os.path.expanduser(os.environ.get(*name)) for name in names)  # noqa: PTH111
-    return next((path for path in paths if os.path.exists(path)), "")  # noqa: PTH110
+    paths = (os.path.expanduser(os.environ.get(*name)) for name in names)  # noqa: PTH111  as the AWS SDKs expand it
+    return next((path for path in paths if os.path.exists(path)), "")  # noqa: PTH110  paths are text here

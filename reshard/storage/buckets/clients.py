@@ -141,7 +141,7 @@ def new_client(
         case "az":
             make, more = store.AzureStore, _az(config)
     with bucket_errors("open", format_url(scheme, bucket, "")):
-        return make(  # type: ignore[no-any-return]
+        return make(  # type: ignore[no-any-return]  # obstore is imported late
             bucket,
             config=config,
             client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),

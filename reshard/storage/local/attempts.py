@@ -117,7 +117,7 @@ def accept(
                         continue
                     raise
                 make_parents(target, root)
-                os.rename(source, target)  # noqa: PTH104
+                os.rename(source, target)  # noqa: PTH104  once for each chunk
 
 
 def _complete(path: str, head: bytes, nbytes: int) -> None:

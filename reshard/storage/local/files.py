@@ -233,7 +233,7 @@ def make_parents(path: str, root: str) -> None:
             raise
         make_parents(parent, root)
         with suppress(FileExistsError):
-            os.mkdir(parent)  # noqa: PTH102
+            os.mkdir(parent)  # noqa: PTH102  paths are text here
 
 
 def open_shared(path: str) -> int:

@@ -43,7 +43,7 @@ class LocalStore:
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:
             # Of each chunk: a Path would be slow.
-            found = os.stat(path) if self._inside is None else self._inside.status(path, what)  # noqa: PTH116
+            found = os.stat(path) if self._inside is None else self._inside.status(path, what)  # noqa: PTH116  the comment above
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -110,7 +110,7 @@ def _waiting_weight(original: Any) -> Any:
 
 def _claiming(original: Any) -> Any:
     @wraps(original)
-    def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  it becomes that method
         layout_map = current_layout_map()
         if layout_map is not None and not is_claimed(model):
             claim(model, model, layout_map)

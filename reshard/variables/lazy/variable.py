@@ -99,12 +99,12 @@ class Variable:
     @property
     def shape(self) -> tuple[int, ...]:
         """Size of each dimension, known while lazy."""
-        return self._value.shape if self._initial is None else self._initial.shape  # type: ignore[union-attr]
+        return self._value.shape if self._initial is None else self._initial.shape  # type: ignore[union-attr]  # one of the two is there
 
     @property
     def dtype(self) -> Any:
         """The dtype, known while lazy."""
-        return self._value.dtype if self._initial is None else self._initial.dtype  # type: ignore[union-attr]
+        return self._value.dtype if self._initial is None else self._initial.dtype  # type: ignore[union-attr]  # one of the two is there
 
     @property
     def ndim(self) -> int:

@@ -78,7 +78,7 @@ def clipped(found: Any, max_norm: Any, id_rank: int, name: str) -> Array:
     axes = tuple(range(id_rank, found.ndim))
     norm = xp.sqrt(xp.sum(found * found, axis=axes, keepdims=True))
     scale = max_norm / xp.where(norm > 0, norm, norm.dtype.type(1))
-    return xp.where(norm > max_norm, found * scale, found)  # type: ignore[no-any-return]
+    return xp.where(norm > max_norm, found * scale, found)  # type: ignore[no-any-return]  # numpy or jax
 
 
 def _selected(shards: Sequence[jax.Array], rows: ShardRows, ids: jax.Array) -> jax.Array:

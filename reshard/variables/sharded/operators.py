@@ -27,7 +27,7 @@ class ArrayOperators:
 
     __array_priority__ = 100  # numpy arrays then call the operators of this class
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as numpy arrays have none
 
     def __neg__(self) -> Array:
         return _one(operator.neg, self)
@@ -41,10 +41,10 @@ class ArrayOperators:
     def __abs__(self) -> Array:
         return _one(operator.abs, self)
 
-    def __eq__(self, other: object) -> Array:  # type: ignore[override]
+    def __eq__(self, other: object) -> Array:  # type: ignore[override]  # element by element, as numpy does
         return _both(operator.eq, self, other)
 
-    def __ne__(self, other: object) -> Array:  # type: ignore[override]
+    def __ne__(self, other: object) -> Array:  # type: ignore[override]  # element by element, as numpy does
         return _both(operator.ne, self, other)
 
     def __lt__(self, other: Any) -> Array:

@@ -95,7 +95,7 @@ def _changed_numpy(shard: Any, places: Any, new: Any, operation: str) -> Array:
                 changed[places[turn]] = _quotient(changed[places[turn]], new[turn])
         else:
             getattr(np, _NUMPY[operation]).at(changed, places, new)
-    return unwritable(changed)  # type: ignore[no-any-return]
+    return unwritable(changed)  # type: ignore[no-any-return]  # numpy or jax
 
 
 _NUMPY = {

@@ -48,7 +48,7 @@ Key = Annotated[
 
 
 async def _to_read(
-    id: ConversionId,  # noqa: A002
+    id: ConversionId,  # noqa: A002  the name in the path
     request: Request,
     serving: Serving,
     caller: Reading,
@@ -58,7 +58,7 @@ async def _to_read(
 
 
 async def _to_change(
-    id: ConversionId,  # noqa: A002
+    id: ConversionId,  # noqa: A002  the name in the path
     serving: Serving,
     caller: Converting,
 ) -> Conversion:

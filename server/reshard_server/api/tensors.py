@@ -195,7 +195,7 @@ async def get_tensor(
     query: Wanted,
     serving: Serving,
     caller: Reading,
-    range: Annotated[  # noqa: A002
+    range: Annotated[  # noqa: A002  the name of the header
         str | None, Header(description="One range of bytes.", examples=["bytes=0-1023"])
     ] = None,
     if_range: Annotated[

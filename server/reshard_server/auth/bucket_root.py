@@ -83,7 +83,7 @@ class BucketRoot:
     place: Location
     calls: TimedCalls = field(default_factory=lambda: TimedCalls(CALLS_AT_ONCE))
 
-    def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:  # noqa: ARG002
+    def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:  # noqa: ARG002  of the interface
         """The URL; nothing is looked up."""
         try:
             return locate("/".join((str(self.place), *names)))

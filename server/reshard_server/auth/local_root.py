@@ -108,7 +108,7 @@ class LocalRoot:
     def has(self, place: Location) -> bool:
         return os.path.lexists(place.path) or _is_prefix(place)
 
-    def ask(self, call: Callable[[], T], seconds: float = 0) -> T:  # noqa: ARG002
+    def ask(self, call: Callable[[], T], seconds: float = 0) -> T:  # noqa: ARG002  of the interface
         """Calls it: the system's own limits apply to local disks."""
         return call()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshard import TensorIdentity, WeightsIdentity
-from reshard.errors import CorruptError, VerificationError
+from reshard.errors import FormatError, VerificationError
 from reshard.surface.identities import FileSlice, hashed_dtype, slices_of, storage_bytes
 from reshard.surface.places import locate
 from reshard_server.client.proofs import WantedSlice, slice_with_proof
@@ -68,7 +68,7 @@ class ShardFile:
     read: Callable[[WantedSlice], Array]
 
     def check(self) -> None:
-        """Checks the file; VerificationError where it is not what the identity says, TreeError for a tensor that the identity lacks.
+        """Checks the file; VerificationError where it is not what the identity says.
 
         A slice that cuts tiles of the identity has no proof: the smallest one around it that has one is pulled, and compared.
         """
@@ -81,9 +81,9 @@ class ShardFile:
         """The slices by name, each of which lies in its tensor."""
         try:
             header, found = slices_of(locate(str(self.file)))
-        except CorruptError as error:
+        except FormatError as error:
             text = str(error).replace(str(self.file), self.shown)
-            raise VerificationError(f"{text}; download it again") from None
+            raise VerificationError(f"{text}; {_ASK}") from None
         silent = [piece.name for piece in header.pieces if piece.name not in found]
         if silent:
             raise self._wrong(silent[0], "says of no slice where it belongs")

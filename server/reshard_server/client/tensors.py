@@ -55,7 +55,7 @@ class Tensors:
         self,
         checkpoint: str,
         name: str,
-        slice: str | None = None,  # noqa: A002
+        slice: str | None = None,  # noqa: A002  the name of the parameter
         dtype: DTypeLike | None = None,
         *,
         identity: str | None = None,

@@ -62,7 +62,7 @@ class ProblemProtocol(H11Protocol):
     head_seconds: float
     stalled_seconds: float
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn names a narrower transport
         """Starts the time limit of the first request."""
         super().connection_made(transport)
         self._head = _Deadline(self.loop, self.head_seconds, self._head_too_slow)

@@ -136,6 +136,12 @@ def moved(name: str, **members: Any) -> Callable[[Parts], object]:
     return lambda parts: parts.slices(lambda tensors: tensors[name].update(members))
 
 
+def later_version(parts: Parts) -> None:
+    metadata = parts.header["__metadata__"]
+    document = {**json.loads(metadata["reshard.slices"]), "version": 9}
+    metadata["reshard.slices"] = json.dumps(document)
+
+
 CHANGES: dict[str, Callable[[Parts], object]] = {
     "matrix": flipped("w"),
     "scalar": flipped("scalar"),
@@ -150,6 +156,7 @@ CHANGES: dict[str, Callable[[Parts], object]] = {
     "dtype": lambda parts: parts.header["half"].update(dtype="F16"),
     "shape": lambda parts: parts.header["half"].update(shape=[16, 64]),
     "cut short": lambda parts: parts.stored.pop(),
+    "a later version": later_version,
 }
 SHARD = r"^the shard \S+/shard\.safetensors is not that of the identity [0-9a-f]{64}: "
 ASK = "; find out who changed the checkpoint, or whether client and server have different versions$"
@@ -170,7 +177,9 @@ REFUSED = {
     + ASK,
     "dtype": SHARD + "'half' has the dtype float16, but expected is bfloat16" + ASK,
     "shape": SHARD + r"'half' .*" + ASK,
-    "cut short": r"^\S*shard\.safetensors .*; download it again$",
+    "cut short": r"^\S*shard\.safetensors .*" + ASK,
+    "a later version": r"^reshard\.slices in the header of \S*/shard\.safetensors has the version 9; this version of reshard reads version 1"
+    + ASK,
 }
 
 

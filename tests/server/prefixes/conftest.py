@@ -13,7 +13,7 @@ import reshard
 from tests.dcp_files import cut, write_dcp
 from tests.formats.safetensors.build import snapshot_of
 from tests.server.live import Live, live
-from tests.server.prefixes.asking import ENDINGS, TABLE, TENSORFLOW, TREE
+from tests.server.prefixes.saved import ENDINGS, TABLE, TENSORFLOW, TREE
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ import numpy as np
 
 import reshard
 from tests.megatron.saved import SIZES, VOCAB, unpack, weight
-from tests.server.prefixes.asking import ENDINGS, TABLE, TENSORFLOW, ask, listed
+from tests.server.asking import ask
+from tests.server.prefixes.saved import ENDINGS, TABLE, TENSORFLOW, listed
 
 
 def test_each_new_step_is_published_as_safetensors(

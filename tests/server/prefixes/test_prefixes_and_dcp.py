@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from safetensors.numpy import load
 
 from reshard.cli.app import run
+from tests.server.asking import ask, converted
 from tests.server.live import Live
-from tests.server.prefixes.asking import TABLE, TENSORFLOW, ask, listed
+from tests.server.prefixes.saved import TABLE, TENSORFLOW, listed
 from tests.server.tokens import TOKENS
 
 NAME = "model/table"
@@ -24,14 +24,6 @@ LAYOUT = {
 }
 SOURCES = {"data/tf/ckpt-7": NAME, "data/torch/step-20": "model.table"}
 FORMATS = {"data/tf/ckpt-7": "tensorflow", "data/torch/step-20": "dcp"}
-
-
-def converted(client: httpx.Client, **body: Any) -> Any:
-    made = client.post("/v1/conversions", json=body)
-    assert made.status_code == 202, made.text
-    with client.stream("GET", f"{made.headers['Location']}/events", timeout=120) as stream:
-        last = [line for line in stream.iter_lines() if line][-1]
-    return json.loads(last.removeprefix("data: "))
 
 
 def test_listed_with_their_format(client: httpx.Client) -> None:

@@ -164,7 +164,7 @@ class ObjectTransaction:
         self,
         *,
         overwrite: bool,  # noqa: ARG002  what was there is gone since the begin
-        check: CheckReplaced | None = None,  # noqa: ARG002
+        check: CheckReplaced | None = None,  # noqa: ARG002  of the interface
         prove: Prove | None = None,
     ) -> None:
         self.check()

@@ -137,7 +137,7 @@ MARKED = {
         LibraryDocument,
         "delta",
         model_of,
-        {"tensors": list[model_of(DeltaTensor)]},  # type: ignore[misc]
+        {"tensors": list[model_of(DeltaTensor)]},  # type: ignore[misc]  # a model that is made at run time
     ),
 }
 """The models that schemas name by ``MODEL_MARK``, by their names."""
@@ -154,6 +154,6 @@ MULTI_PLAN = answer_of(
     MultiPlanAnswer,
     "plan",
     source=RootedPath,
-    plans=list[PLAN],  # type: ignore[valid-type]
+    plans=list[PLAN],  # type: ignore[valid-type]  # a model that is made at run time
     requests=_REQUESTS,
 )

@@ -72,7 +72,7 @@ def describe(app: FastAPI) -> None:
             app.openapi_schema = _completed(document)
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it
 
 
 TAGS = {

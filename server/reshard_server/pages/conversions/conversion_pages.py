@@ -40,11 +40,11 @@ MOST_TENSORS = 500
 """Limit of a report's rows; the API's answer has all."""
 
 
-def _to_see(id: ConversionId, serving: Serving, visitor: Visiting) -> Conversion:  # noqa: A002
+def _to_see(id: ConversionId, serving: Serving, visitor: Visiting) -> Conversion:  # noqa: A002  the name in the path
     return visible(serving, visitor.caller, id)
 
 
-def _to_change(id: ConversionId, serving: Serving, visitor: Changing) -> Conversion:  # noqa: A002
+def _to_change(id: ConversionId, serving: Serving, visitor: Changing) -> Conversion:  # noqa: A002  the name in the path
     return visible(serving, visitor.caller, id)
 
 
@@ -208,7 +208,7 @@ class CancelOutcome:
 @ROUTER.post("/cancel")
 def cancel_chosen(visitor: Changing, serving: Serving, fields: Form) -> Response:
     """Cancels each chosen conversion; the page lists the cancelled ones, and why others were not cancelled."""
-    chosen = [id[:LONGEST_ID] for id in fields.texts("id")]  # noqa: A001
+    chosen = [id[:LONGEST_ID] for id in fields.texts("id")]  # noqa: A001  the name of the field
     outcomes = [_cancel(serving, visitor.caller, conversion) for conversion in chosen]
     return page(
         "conversions/cancelled.html",

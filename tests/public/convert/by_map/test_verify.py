@@ -1,4 +1,4 @@
-"""``verify`` by a map: it compares with what the map makes, whoever made it, and uses the map that is recorded."""
+"""``verify`` compares each tensor with what the map makes of its sources. Without a map it uses the one that B records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkpoints of TensorFlow and of torch's DCP hold, and questions about them to a server."""
+"""What checkpoints of TensorFlow and of torch's DCP hold, and how a server lists them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ TENSORFLOW: dict[str, Any] = {
     "layout": {"partitions": [{"match": "table$", "fixed_shards": 3}]},
 }
 ENDINGS = [f".data-{n:05d}-of-00003" for n in range(3)] + [".index", ".slices.json"]
-
-
-def ask(client: httpx.Client, path: str, **body: Any) -> Any:
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def listed(client: httpx.Client, **query: Any) -> dict[str, Any]:
