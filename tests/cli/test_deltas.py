@@ -127,7 +127,13 @@ def test_verify_takes_what_a_shell_makes_of_a_pattern(
     assert run(["verify", base, full, "--delta", *chain]) == 0
     assert "with 2 deltas against B" in " ".join(capsys.readouterr().out.split())
     assert run(["verify", base, "--delta", *chain, full, "--quiet"]) == 0
-    capsys.readouterr()
+    for words in (["--delta", base, *chain, full], ["--delta", base, *chain]):
+        assert run(["verify", *words]) == 0
+        assert "with 2 deltas" in " ".join(capsys.readouterr().out.split())
+    assert run(["verify", "--delta", str(versions / "none"), *chain]) == 1
+    assert (
+        f"{versions / 'none'} does not exist: expected the directory of" in capsys.readouterr().err
+    )
     assert run(["verify", base, full, base]) == 2
     assert (
         f"{full} and {base} stand behind A, but A is compared with one checkpoint; give one, and deltas by --delta"

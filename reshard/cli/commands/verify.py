@@ -148,7 +148,7 @@ def verify(
 
     With --receipt the roots of A and B must be those that the receipt names, and B what its rules make of A.
     With --delta, once for each, the version that the deltas make of A is verified, and nothing is written: with B bit by bit, without it by
-    the checksums that they record.
+    the checksums that they record. The base may also stand behind --delta, before the deltas.
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer. --identity is then a root, and the
     text of the public key of --key is sent.
@@ -156,7 +156,8 @@ def verify(
     from reshard.cli.progress import watching
 
     asked = asked_server(server, token_file)
-    other, delta = _split(b or [], delta or [], is_there=asked is not None)
+    a, delta = _base_of(a, delta or []) if asked is None else (a, delta or [])
+    other, delta = _split(b or [], delta, is_there=asked is not None)
     mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
     rules: dict[str, Any] = {
         "select": select,
@@ -199,6 +200,13 @@ def verify(
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
         raise typer.Exit(FAILED)
+
+
+def _base_of(a: str, deltas: list[str]) -> tuple[str, list[str]]:
+    """The base and the deltas, also of ``verify --delta BASE DELTA…``, where the option takes the base."""
+    if deltas and is_delta(a) and not is_delta(deltas[0]):
+        return deltas[0], [a, *deltas[1:]]
+    return a, deltas
 
 
 def _split(
