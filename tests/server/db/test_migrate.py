@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from reshard_server.db import migrate as migrating
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.db.database import open_database
+from reshard_server.db.database import open_database, sqlite_module
 from reshard_server.db.migrate import migrate
 from reshard_server.db.schedules import schedules
 from reshard_server.db.stored import versions
@@ -155,6 +155,23 @@ def test_of_two_processes_one_migrates(old: dict[str, Any]) -> None:
     assert sorted(done) == [[], LATER]
     for engine in engines:
         engine.dispose()
+
+
+def test_records_that_another_connection_writes_are_opened_once_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    load_sqlite(tmp_path)
+    writer = sqlite_module().connect(
+        tmp_path / "records.sqlite", isolation_level=None, check_same_thread=False
+    )
+    writer.execute("BEGIN IMMEDIATE")
+    end = threading.Timer(0.3, writer.rollback)
+    end.start()
+    db = opened({"state": tmp_path, "database_url": None})
+    assert version(db) == HEAD
+    db.dispose()
+    end.join()
+    writer.close()
 
 
 def opened_raw_engine(chosen: dict[str, Any]) -> sa.Engine:
