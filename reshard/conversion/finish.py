@@ -23,7 +23,7 @@ from reshard.engine.tensor_book import TensorResult, closed_bytes
 from reshard.errors import CorruptError, SourceChangedError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.carry_out import finish_files
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import ChunkChecksum
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Index

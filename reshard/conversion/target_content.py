@@ -11,7 +11,8 @@ from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.target_tensors import demand_of, target_tensor
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Made, Reader, TargetTensor
-from reshard.formats.contents import Encoding, Leaf, StoredTensor
+from reshard.formats.contents import Leaf, StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes

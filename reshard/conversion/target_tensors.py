@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from reshard.formats.base import Form, TargetTensor
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
-from reshard.formats.contents import Encoding, Leaf, StoredTensor, codec_name
+from reshard.formats.contents import Leaf, StoredTensor
+from reshard.formats.encoding import Encoding, codec_name
 from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

@@ -24,7 +24,8 @@ from reshard.engine.tensor_book import (
     source_books,
 )
 from reshard.engine.write.chunk_files import close_chunk, raw_bytes
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.engine.write.uploads import Uploads
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap, Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index

@@ -29,7 +29,8 @@ from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unli
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, Extent, StoredTensor, codec_name
+from reshard.formats.contents import Extent, StoredTensor
+from reshard.formats.encoding import Encoding, codec_name
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.task_memory import CAST_SCRATCH_BYTES

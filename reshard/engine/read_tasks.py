@@ -13,7 +13,8 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.part_units import WeightRange
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index

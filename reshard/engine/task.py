@@ -14,7 +14,8 @@ from msgspec import Struct
 from reshard.checksums.sums import Count, Sums
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.documents.shared import Strategy
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype

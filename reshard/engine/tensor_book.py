@@ -14,7 +14,7 @@ from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage, coverage_of, 
 from reshard.engine.task import CastStats, StoredChunk
 from reshard.engine.write.chunk_files import raw_bytes
 from reshard.errors import VerificationError
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from reshard.formats.contents import (
     Container,
-    Encoding,
     Extent,
     Leaf,
     RecordedRange,
@@ -26,6 +25,7 @@ from reshard.formats.contents import (
     StoredTensor,
     Style,
 )
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes

@@ -27,7 +27,8 @@ from itertools import count, pairwise
 
 from msgspec import Struct
 
-from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
+from reshard.formats.contents import Extent, GatheredChunk, RawPiece
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid, Index
 from reshard.geometry.row_major import span

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import TargetTensor
 from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Grid, Index
 

@@ -15,7 +15,8 @@ from reshard.documents.checkpoints import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unprotected
-from reshard.formats.contents import Container, Encoding, Item, Leaf, Style
+from reshard.formats.contents import Container, Item, Leaf, Style
+from reshard.formats.encoding import Encoding
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec

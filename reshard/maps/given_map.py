@@ -20,7 +20,8 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout, parse_layout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, apply_rules
-from reshard.maps.read_map import load_map, map_of_document, parse_map, recipe, recipe_names
+from reshard.maps.read_map import load_map, map_of_document, parse_map
+from reshard.maps.recipes import recipe, recipe_names
 from reshard.maps.reverse import reversed_rules
 from reshard.maps.rule import MAX_SIZE, MapFile, MapRule, Refusal
 from reshard.patterns.compile import compile_pattern

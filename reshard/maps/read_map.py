@@ -19,9 +19,6 @@
     rules: [{match: "q_proj", axes: [model]}]    # and whatever else a layout file may say, of the targets
 
 Every error names file, line and key, what was expected and what was found.
-
-A map can also be a recipe, which comes with this package and is asked for by name: a file of ``reshard/recipes``, with the version
-of the model code that it was made from in its ``about``.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from reshard.errors import LayoutError
@@ -323,29 +319,3 @@ def plain_text(file: MapFile) -> str:
 
 
 __all__ = ["KEYS", "LayoutError", "load_map", "parse_map", "plain_text"]
-
-
-_SUFFIX = ".yaml"
-
-
-def recipe_names() -> tuple[str, ...]:
-    """The names of all recipes, sorted."""
-    return tuple(sorted(_names()))
-
-
-def _names() -> Iterator[str]:
-    for file in files("reshard").joinpath("recipes").iterdir():
-        if file.name.endswith(_SUFFIX):
-            yield file.name.removesuffix(_SUFFIX)
-
-
-def recipe_text(name: str) -> str:
-    """The text of a recipe, which is a map file. KeyError for a name that none has."""
-    if name not in recipe_names():
-        raise KeyError(name)
-    return files("reshard").joinpath("recipes", f"{name}{_SUFFIX}").read_text("utf-8")
-
-
-def recipe(name: str) -> MapFile:
-    """The map of a recipe. KeyError for a name that none has."""
-    return parse_map(recipe_text(name), f"recipe {name}")

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from reshard.documents.shared import Strategy
-from reshard.formats.contents import CHECKSUM
+from reshard.formats.encoding import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.cost import READ_BYTES_PER_SECOND, is_turned

@@ -19,7 +19,8 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Grid

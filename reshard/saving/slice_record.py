@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.contents import Container, Encoding, Item
+from reshard.formats.contents import Container, Item
+from reshard.formats.encoding import Encoding
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.finish import slice_file
 from reshard.formats.orbax.write.item_tree import item_trees

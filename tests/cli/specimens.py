@@ -5,7 +5,8 @@ from __future__ import annotations
 from reshard.conversion.plan import ConversionPlan, PlannedTensor
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
-from reshard.formats.contents import Container, Encoding, Item, Leaf, PathKey
+from reshard.formats.contents import Container, Item, Leaf, PathKey
+from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
 from reshard.layout.axes import AxesLike

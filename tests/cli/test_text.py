@@ -22,7 +22,7 @@ from reshard.cli.text import (
     single,
     some_text,
 )
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh

@@ -14,16 +14,8 @@ from reshard.conversion.options import Target
 from reshard.conversion.target_plan import form_of
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.chunking import MAX_CHUNKS
-from reshard.formats.contents import (
-    Container,
-    Encoding,
-    Extent,
-    Item,
-    Leaf,
-    PathKey,
-    StoredTensor,
-    codec_name,
-)
+from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.encoding import Encoding, codec_name
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh

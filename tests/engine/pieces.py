@@ -18,7 +18,7 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.engine.tensor_book import TensorResult
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid

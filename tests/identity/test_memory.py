@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.identity import read_leaves

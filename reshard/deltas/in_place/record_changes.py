@@ -20,8 +20,9 @@ from reshard.engine.read_digests import check_decodable
 from reshard.engine.task import SourceChunk
 from reshard.formats.base import Reader
 from reshard.formats.codecs import DecodeStream, decoder_bytes, open_stream
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
 from reshard.formats.delta.checksums import Checksum
+from reshard.formats.encoding import Encoding
 from reshard.storage.local.spool import Spool, Spooled
 
 if TYPE_CHECKING:

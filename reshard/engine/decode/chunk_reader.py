@@ -18,7 +18,8 @@ from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
 from reshard.formats.codecs.source import REMEDY, Source
 from reshard.formats.codecs.stream import RawStream
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.encoding import Encoding
 from reshard.geometry.bands import Band
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes

@@ -19,7 +19,7 @@ from reshard.engine.buffers import ALIGNMENT, Arena
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.geometry.bands import bands, row_bytes
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes

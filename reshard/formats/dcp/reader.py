@@ -17,14 +17,7 @@ from msgspec.structs import replace
 from reshard.errors import FormatError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import (
-    Container,
-    Encoding,
-    Extent,
-    Item,
-    RecordedRange,
-    StoredTensor,
-)
+from reshard.formats.contents import Container, Extent, Item, RecordedRange, StoredTensor
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import FORMAT, read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
@@ -33,6 +26,7 @@ from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
 from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of, unread_warnings
+from reshard.formats.encoding import Encoding
 from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
-from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
+from reshard.formats.contents import Extent, Layer, StoredTensor
 from reshard.formats.delta.index import DeltaIndex, version_text
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import Delta, Payload
 from reshard.formats.delta.shuffle import SHUFFLED_ITEMSIZE
+from reshard.formats.encoding import Encoding
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index
 

@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
+from reshard.formats.contents import Extent, GatheredChunk, RawPiece
+from reshard.formats.encoding import Encoding
 from reshard.formats.leaf_paths import Path
 from reshard.formats.msgpack.arrays import ArrayBytes
 from reshard.formats.msgpack.tree import Value

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.limits import MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases

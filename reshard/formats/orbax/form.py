@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import Form, TargetTensor
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
-from reshard.formats.contents import Encoding, StoredTensor, Style
+from reshard.formats.contents import StoredTensor, Style
+from reshard.formats.encoding import Encoding
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

@@ -19,7 +19,6 @@ from reshard.formats.base import Chunks, Reader
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
-    Encoding,
     Extent,
     Item,
     Leaf,
@@ -27,6 +26,7 @@ from reshard.formats.contents import (
     RecordedRange,
     StoredTensor,
 )
+from reshard.formats.encoding import Encoding
 from reshard.formats.leaf_paths import Path
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.model_index import ModelIndex

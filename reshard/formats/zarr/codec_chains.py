@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.formats.json.safe_json import expect, shorten
 
 BY_TENSORSTORE = Encoding("tensorstore")

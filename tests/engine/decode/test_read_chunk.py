@@ -16,7 +16,8 @@ from reshard.engine.decode.chunk_reader import StoredChunks
 from reshard.engine.decode.read_chunk import ChunkRead, quickest_memory, stream_memory
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.planning.task_memory import AT_ONCE_BYTES
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

@@ -14,7 +14,8 @@ import tensorstore as ts
 from reshard.formats.codecs import (
     open_stream,
 )
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 
 WHERE = "tensor 'a/b', chunk (0, 1)"
 

@@ -16,7 +16,8 @@ from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.codecs import (
     open_stream,
 )
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from tests.formats.codecs.chunk_cases import (
     CASES,
     WHERE,

@@ -16,7 +16,8 @@ from reshard.formats.codecs import (
     encoded_room,
     open_stream,
 )
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from tests.formats.codecs.decoding import growth
 
 WHERE = "tensor 'a/b', chunk (0, 1)"

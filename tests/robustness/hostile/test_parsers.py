@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import open_stream
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import json_value
 from reshard.formats.ocdbt.index import OcdbtIndex

@@ -17,7 +17,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
-from reshard.formats.contents import Encoding
+from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

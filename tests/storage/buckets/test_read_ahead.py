@@ -11,7 +11,8 @@ import pytest
 
 from reshard.errors import StorageError
 from reshard.formats.codecs import open_stream
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Extent
+from reshard.formats.encoding import Encoding
 from reshard.storage.buckets.read_ahead import ReadAhead
 from reshard.storage.location import locate, open_range
 from tests.emulators.apis import error_answers as answers

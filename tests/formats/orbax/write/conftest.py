@@ -16,7 +16,8 @@ import pytest
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.contents import Container, Encoding, Item, Leaf, PathKey
+from reshard.formats.contents import Container, Item, Leaf, PathKey
+from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.write.file_map import plan_files
