@@ -19,6 +19,6 @@ def converted(client: httpx.Client, **body: Any) -> Any:
     """A conversion when it has ended."""
     made = client.post("/v1/conversions", json=body)
     assert made.status_code == 202, made.text
-    with client.stream("GET", f"{made.headers['Location']}/events", timeout=120) as stream:
+    with client.stream("GET", f"{made.headers['Location']}/events", timeout=300) as stream:
         last = [line for line in stream.iter_lines() if line][-1]
     return json.loads(last.removeprefix("data: "))

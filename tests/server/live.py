@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import httpx
 from tests.server.tokens import bearer, token_documents
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
+"""Far more than a start, an end or an answer takes, for a machine that is busy."""
 
 
 @dataclass
@@ -33,13 +34,22 @@ class Live:
 
     def client(self, who: str | None = "ann", **more: Any) -> httpx.Client:
         headers = bearer(who) if who else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, **more)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, **more)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was logged as JSON."""
-        return [json.loads(x) for x in self.log.read_text().splitlines() if x.startswith("{")]
+        """What was logged as JSON, without a last line that is still being written."""
+        whole = self.log.read_text().rpartition("\n")[0]
+        return [json.loads(x) for x in whole.splitlines() if x.startswith("{")]
 
-    def end(self, seconds: float = 30) -> int:
+    def line(self, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The first line of this kind, once it is there: a request's is written after its answer."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := [line for line in self.lines() if holds(line)]):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+        return found[0]
+
+    def end(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Tells it to end; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
@@ -83,22 +93,20 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
 def wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where it listens, once it answers."""
-    deadline = time.monotonic() + START_SECONDS
+    """Where it listens, once it is ready."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         found = re.search(r"listens on (http://\S+)", log.read_text())
         if found:
-            try:
-                httpx.get(f"{found[1]}/readyz", timeout=START_SECONDS).raise_for_status()
-            except httpx.TransportError:
-                continue
-            return found[1]
+            with suppress(httpx.HTTPError):  # its database may be slow
+                httpx.get(f"{found[1]}/readyz", timeout=PATIENCE_SECONDS).raise_for_status()
+                return found[1]
         time.sleep(0.05)
     raise AssertionError(f"the server did not start: {log.read_text()}")

@@ -41,7 +41,7 @@ class Postgres:
     def end(self) -> None:
         """Ends at once; its data is thrown away."""
         self.process.send_signal(3)  # SIGQUIT: immediate shutdown
-        self.process.wait(30)
+        self.process.wait(120)
         shutil.rmtree(self.folder)
 
 
@@ -55,7 +55,7 @@ def start_postgres() -> Postgres:
     data, tools = folder / "data", _tools()
     subprocess.run(
         [tools / "initdb", "-D", data, "-U", "reshard", "-A", "trust", "-E", "UTF8", "--no-sync"],
-        check=True, capture_output=True, timeout=60, cwd=folder, **run_as,
+        check=True, capture_output=True, timeout=300, cwd=folder, **run_as,
     )  # fmt: skip
     options = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
     process = subprocess.Popen(
@@ -68,7 +68,7 @@ def start_postgres() -> Postgres:
 
 
 def _await(started: Postgres) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             psycopg.connect(started._url("postgres")).close()

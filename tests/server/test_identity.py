@@ -41,7 +41,7 @@ def client(server: Live) -> Iterator[httpx.Client]:
 def converted(client: httpx.Client, **body: Any) -> Any:
     made = client.post("/v1/conversions", json=body)
     assert made.status_code == 202, made.text
-    for _ in range(600):
+    for _ in range(3000):
         found = client.get(f"/v1/conversions/{made.json()['id']}").json()
         if found["done"]:
             return found

@@ -179,7 +179,7 @@ def test_each_new_step_is_published_as_hugging_face_shards(client: Client, data:
 
 def wait_for_step(client: Client, step: int) -> str:
     """The conversion of a step, once it has succeeded."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     found: dict[str, Any] = {}
     while time.monotonic() < deadline:
         found = {run.key: run for run in client.schedules.runs("publish").runs}

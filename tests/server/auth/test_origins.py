@@ -13,7 +13,7 @@ from reshard_server.errors.problems import ProblemError
 from starlette.datastructures import Headers
 
 from tests.server.changing import changing_routes
-from tests.server.live import Live, live
+from tests.server.live import PATIENCE_SECONDS, Live, live
 from tests.server.served import Served
 
 HERE = {"host": "here:8080"}
@@ -151,7 +151,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def test_a_schedule_cannot_be_paused_from_another_site(server: Live) -> None:
     body = {"when": {"directory": "data/run"}, "targets": [{"target": "data/o/{step}"}]}
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         assert client.put("/v1/schedules/nightly", json=body).status_code == 201
         pause = "/v1/schedules/nightly:pause"
         for headers in CROSS:
@@ -170,7 +170,7 @@ def test_the_body_is_not_read(server: Live) -> None:
         f"POST /v1/conversions HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://evil.example\r\n"
         "Content-Length: 900000\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(head.encode())
         answer = b""
         while part := connection.recv(65536):

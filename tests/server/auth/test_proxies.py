@@ -14,7 +14,7 @@ from reshard_server.load_settings import load_settings
 from reshard_server.settings import Settings
 
 from reshard.errors import ReshardError
-from tests.server.live import live
+from tests.server.live import PATIENCE_SECONDS, live
 from tests.server.served import Served
 
 Told = tuple[str, str, str]
@@ -105,7 +105,9 @@ def test_a_setting_that_cannot_be_used() -> None:
 
 def statuses(url: str, number: int, address: str) -> list[int]:
     headers = {FOR: address, "Authorization": "Bearer wrong"}
-    return [httpx.get(url, headers=headers, timeout=30).status_code for _ in range(number)]
+    return [
+        httpx.get(url, headers=headers, timeout=PATIENCE_SECONDS).status_code for _ in range(number)
+    ]
 
 
 def test_callers_behind_a_proxy_have_rates_of_their_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_requests_are_refused_while_the_database_is_gone(tmp_path: Path) -> None
         ):
             assert client.get(URL).status_code == 200
             postgres.process.send_signal(signal.SIGQUIT)
-            postgres.process.wait(30)
+            postgres.process.wait(120)
             asked = {"source": "data/a", "target": "data/b", "mesh": "x=2"}
             for answer in (
                 client.get(URL),
