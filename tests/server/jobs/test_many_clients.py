@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import reshard
 from tests.server.live import Live, live
 from tests.server.postgres import Postgres
+from tests.server.threads import run_together
 
 URL = "/v1/conversions"
 CLIENTS = 20
@@ -65,21 +67,14 @@ def test_a_key_that_all_send_leads_to_one_conversion(server: Live, jobs: int) ->
 
 def asked_by_all(server: Live, jobs: int, ask: Any) -> list[list[str]]:
     """The ids that each client received; all clients begin at once."""
-    told: list[list[str]] = []
     start = threading.Barrier(CLIENTS)
 
-    def run(number: int) -> None:
+    def run(number: int) -> list[str]:
         with _client(server) as client:
-            start.wait()
-            told.append([ask(client, number, job) for job in range(jobs)])
+            start.wait(120)
+            return [ask(client, number, job) for job in range(jobs)]
 
-    clients = [threading.Thread(target=run, args=(n,)) for n in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join(120)
-    assert len(told) == CLIENTS
-    return told
+    return run_together([partial(run, number) for number in range(CLIENTS)])
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from reshard_server.settings import Settings
 
 from reshard.errors import LayoutError
 from tests.server.served import Served
+from tests.server.threads import run_together
 
 URL = "/v1/layouts"
 
@@ -211,11 +212,7 @@ def test_of_many_who_store_at_once_each_gets_its_own_version(tmp_path: Path) -> 
             refused.append(problem)
 
     def together(expected: versions.Expected) -> None:
-        threads = [threading.Thread(target=store, args=(n, expected)) for n in range(1, 6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together([partial(store, size, expected) for size in range(1, 6)])
 
     together(lambda _: True)
     assert sorted(stored) == [1, 2, 3, 4, 5]

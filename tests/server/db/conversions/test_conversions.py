@@ -26,6 +26,7 @@ from reshard_server.settings import Settings
 
 from tests.server.by_state import of_states
 from tests.server.claimed import begun, claimed
+from tests.server.threads import run_together
 
 PROGRESS = ProgressState(
     stage="copying", moved_bytes=5, total_bytes=10, tasks_done=1, tasks=2, tensor="params/w"
@@ -313,10 +314,6 @@ def test_revisions_of_many(db: sa.Engine) -> None:
 def test_many_threads_begin_and_count_every_attempt(db: sa.Engine) -> None:
     new = made(db).id
     claim = claimed(db, new)
-    threads = [threading.Thread(target=claims.begin_attempt, args=(db, claim)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([lambda: claims.begin_attempt(db, claim)] * 8)
     found = conversions.get(db, new)
     assert found and (found.attempts, found.revision) == (8, 10)
