@@ -16,6 +16,7 @@ from tests.emulators.faults import Refuse
 from tests.server.bucket_roots import CREDENTIALS, mark, put, save
 from tests.server.checkpoint import TREE
 from tests.server.pages.browser import Browser
+from tests.server.ports import kept_port
 from tests.server.served import Served
 
 LIST = "/v1/checkpoints"
@@ -117,12 +118,13 @@ def test_a_server_without_the_cloud_serves_its_other_roots(
     serve: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "buckets.toml"
-    settings.write_text(
-        '["s3://gone"]\nendpoint = "http://127.0.0.1:9"\nretry_timeout_s = 0.2\nskip_signature = true\n'
-    )
-    monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
-    served = serve(roots={"data": "s3://gone/x", "other": tmp_path})
-    answer = served.ask("GET", LIST, "root", params={"root": "data"})
+    with kept_port() as port:
+        settings.write_text(
+            f'["s3://gone"]\nendpoint = "http://127.0.0.1:{port}"\nretry_timeout_s = 0.2\nskip_signature = true\n'
+        )
+        monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
+        served = serve(roots={"data": "s3://gone/x", "other": tmp_path})
+        answer = served.ask("GET", LIST, "root", params={"root": "data"})
     assert (answer.status_code, answer.json()["detail"]) == (
         503,
         "cannot list data: no connection to the server; send the request again later",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.formats.safetensors.build import entry, file_of, packed
 from tests.server.client.cutting import cutting
 from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, live
+from tests.server.ports import kept_port
 from tests.server.tokens import TOKENS
 
 ANN = TOKENS["ann"][0]
@@ -152,16 +153,17 @@ def test_an_error_keeps_what_it_carries() -> None:
 
 def test_who_is_not_there() -> None:
     waits: list[float] = []
-    transport = Transport(httpx.Client(base_url="http://127.0.0.1:9"), waits.append)
-    with pytest.raises(
-        UnreachableError,
-        match=r"the server at http://127.0.0.1:9\S* did not answer, or its answer was cut off",
-    ):
-        transport.ask("GET", "/v1/conversions")
-    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2]
-    with pytest.raises(UnreachableError):
-        transport.ask("POST", "/v1/conversions")
-    assert len(waits) == 5
+    with kept_port() as port:
+        transport = Transport(httpx.Client(base_url=f"http://127.0.0.1:{port}"), waits.append)
+        with pytest.raises(
+            UnreachableError,
+            match=rf"the server at http://127.0.0.1:{port}\S* did not answer, or its answer was cut off",
+        ):
+            transport.ask("GET", "/v1/conversions")
+        assert waits == [0.2, 0.4, 0.8, 1.6, 3.2]
+        with pytest.raises(UnreachableError):
+            transport.ask("POST", "/v1/conversions")
+        assert len(waits) == 5
     for url in ("ftp://x", "localhost:80", "http://user:pw@host", "http://"):
         with pytest.raises(
             ReshardError, match="is not the URL of a server; expected http"
@@ -172,17 +174,16 @@ def test_who_is_not_there() -> None:
 
 def test_a_server_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
     reshard.save(tmp_path / "data" / "run", {"w": WEIGHTS})
-    with live(tmp_path, module="tests.server.idle") as server:
-        port = server.url.rpartition(":")[2]
-        client = Client(server.url, ANN)
-        handle = client.convert("data/run", "data/after")
-        results: list[Any] = []
-        waiting = threading.Thread(target=lambda: results.append(handle.wait(timeout=120)))
-        waiting.start()
-        assert server.end() == 0
-    with client, live(tmp_path, "--port", port):  # the last --port counts
-        waiting.join(120)
-    assert results[0][0].target == "data/after"
+    with kept_port() as port, ThreadPoolExecutor(1) as pool:
+        there = "--port", str(port)  # the last --port counts
+        with live(tmp_path, *there, module="tests.server.idle") as server:
+            client = Client(server.url, ANN)
+            handle = client.convert("data/run", "data/after")
+            waiting = pool.submit(handle.wait, timeout=300)
+            assert server.end() == 0
+        with client, live(tmp_path, *there):
+            (report,) = waiting.result(300)
+    assert report.target == "data/after"
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:

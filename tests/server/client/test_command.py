@@ -21,7 +21,7 @@ from reshard.conversion.report import ConversionReport, IdentityReport, TensorRe
 from reshard.engine.task import CastStats
 from reshard.surface.answers import conversion_report
 from tests.server.client.weights import WEIGHTS
-from tests.server.live import Live, environment, live
+from tests.server.live import PATIENCE_SECONDS, Live, environment, live
 from tests.server.tokens import TOKENS
 
 ANN = TOKENS["ann"][0]
@@ -164,13 +164,16 @@ def test_a_signal_detaches_and_says_where_to_look(
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env={**environment(), "RESHARD_TOKEN": ANN}
         )
-        deadline = time.monotonic() + 60
-        while not (found := client.conversions.list().conversions):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.5)
+        with server.client() as http:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (
+                "reshard_streams_open 1.0" not in http.get("/metrics").text
+            ):  # it waits for the end
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        found = client.conversions.list().conversions
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == code
         named = f"{found[0].id} --server {server.url}"
         assert said.splitlines()[-1] == (

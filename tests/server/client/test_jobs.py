@@ -18,6 +18,7 @@ import reshard
 from reshard.cli.app import run
 from tests.server.claimed import begun
 from tests.server.live import Live, live
+from tests.server.ports import kept_port
 from tests.server.tokens import TOKENS
 
 ANN = TOKENS["ann"][0]
@@ -170,10 +171,13 @@ def test_what_is_refused_says_what_to_do(
 
 def test_a_server_that_does_not_answer(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reshard_server.client.transport.FIRST_WAIT_SECONDS", 0)
-    assert run(["jobs", "list", "--server", "http://127.0.0.1:9", "--json"]) == 1
+    with kept_port() as port:
+        assert run(["jobs", "list", "--server", f"http://127.0.0.1:{port}", "--json"]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["type"] == "UnreachableError"
-    assert error["message"].startswith("the server at http://127.0.0.1:9 did not answer, or its")
+    assert error["message"].startswith(
+        f"the server at http://127.0.0.1:{port} did not answer, or its"
+    )
     assert error["message"].endswith("check the URL, and whether it runs")
 
 
