@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from reshard_server.auth.sessions import PLAIN_NAME
 
-from tests.server.live import Live, live
+from tests.server.live import PATIENCE_SECONDS, Live, live
 from tests.server.served import Served
 from tests.server.tokens import TOKENS
 
@@ -105,7 +105,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def answer_to(server: Live, data: bytes) -> bytes:
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(data)
         answer = b""
         while part := connection.recv(65536):
@@ -129,6 +129,7 @@ def test_a_stranger_with_a_large_body_gets_to_read_the_refusal(server: Live) -> 
 
 def test_no_cookie_is_ever_logged(server: Live, tmp_path: Path) -> None:
     secret = hashlib.sha256(str(tmp_path).encode()).hexdigest()
-    head = f"GET {URL} HTTP/1.1\r\nHost: x\r\nCookie: {PLAIN_NAME}={secret}\r\nConnection: close\r\n\r\n"
+    head = f"GET {URL} HTTP/1.1\r\nHost: x\r\nCookie: {PLAIN_NAME}={secret}\r\nX-Request-Id: cookie\r\nConnection: close\r\n\r\n"
     assert answer_to(server, head.encode()).startswith(b"HTTP/1.1 401 ")
+    assert server.line(lambda x: x.get("request_id") == "cookie")
     assert secret not in server.log.read_text()

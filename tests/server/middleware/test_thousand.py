@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,11 @@ def sent(server: Live, data: bytes) -> bytes:
     host, port = server.url.removeprefix("http://").split(":")
     answer = b""
     with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
-        try:
+        with suppress(ConnectionError):  # it was answered, and closed, before all was read
             connection.sendall(data)
+        with suppress(ConnectionError):
             while part := connection.recv(65536):
                 answer += part
-        except ConnectionError:
-            pass  # it was answered, and closed, before all was read
     return answer
 
 
