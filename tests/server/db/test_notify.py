@@ -40,16 +40,18 @@ def replica(folder: Path, url: str) -> Iterator[sa.Engine]:
     """A replica's records, with a listener for notifications of others."""
     engine = open_database(Settings(state=folder, database_url=url))
     listener = Listener(engine)
+    woken = heard(engine)
     listener.launch()
     try:
-        until(lambda: news_of(engine).is_reliable)
+        # Who waits is woken once it listens; what is heard later is a change.
+        until(lambda: news_of(engine).is_reliable and woken.is_set())
         yield engine
     finally:
         listener.close()
         engine.dispose()
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -101,7 +103,7 @@ def test_a_replica_hears_of_another(tmp_path: Path, postgres: Postgres) -> None:
         events = [heard(one), heard(other)]
         schedules = heard(other, "schedules")
         conversions.create(one, token="ann", request=WISH)
-        assert all(event.wait(30) for event in events)
+        assert all(event.wait(120) for event in events)
         assert not schedules.is_set()
 
 
@@ -116,11 +118,11 @@ def test_a_connection_that_is_cut_listens_again_and_misses_nothing(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
                 "AND pid <> pg_backend_pid()"
             )
-        assert event.wait(30)  # who waits is woken, and looks often from now on
+        assert event.wait(120)  # who waits is woken, and looks often from now on
         until(lambda: found.is_reliable)
         event.clear()
         conversions.create(one, token="ann", request=WISH)
-        assert event.wait(30)
+        assert event.wait(120)
 
 
 def test_a_connection_that_leads_nowhere_is_noticed(
@@ -140,32 +142,30 @@ def _is_noticed(one: sa.Engine, proxy: Proxy) -> None:
     found = news_of(one)
     assert found.look_seconds == news.SELDOM_SECONDS
     proxy.black_hole()
-    until(lambda: not found.is_reliable, 120)
+    until(lambda: not found.is_reliable)
     assert found.look_seconds == news.LOOK_SECONDS
     proxy.mend()
     event = heard(one)
-    until(lambda: found.is_reliable, 120)
-    assert event.wait(30)  # what was told meanwhile is looked for
+    until(lambda: found.is_reliable)
+    assert event.wait(120)  # what was told meanwhile is looked for
 
 
 def test_an_idle_replica_starts_what_another_recorded_at_once(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    """The replica that gets the request runs no conversions; the other one polls only every ``SELDOM_SECONDS``."""
+    """The replica that gets the request runs no conversions; the other one polls once an hour."""
     url = postgres.new_database()
     with (
         live(tmp_path / "a", module="tests.server.idle", database_url=url) as asked,
-        live(tmp_path / "b", database_url=url) as idle,
+        live(tmp_path / "b", module="tests.server.db.seldom", database_url=url) as idle,
         asked.client() as client,
     ):
         time.sleep(3)  # until it looks seldom
         for number in range(3):
             wish = {"source": "data/none", "target": f"data/{number}"}
             found = client.post("/v1/conversions", json=wish).json()
-            began = time.monotonic()
             until(lambda path=f"/v1/conversions/{found['id']}": client.get(path).json()["done"])  # type: ignore[misc]
-            assert time.monotonic() - began < news.SELDOM_SECONDS / 2
-        assert idle.end(60) == 0
+        assert idle.end() == 0
 
 
 def test_who_waits_for_one_topic_hears_no_other() -> None:

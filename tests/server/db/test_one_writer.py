@@ -12,9 +12,11 @@ from reshard_server.db.database import open_database
 from reshard_server.db.one_writer import OneWriterEngine, Turns
 from reshard_server.settings import Settings
 
+PATIENCE_SECONDS = 120
+
 
 def _until_waiting(turns: Turns, number: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(turns._waiting) < number:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -33,7 +35,7 @@ def test_turns_are_handed_on_in_the_order_of_asking() -> None:
             thread.start()
             _until_waiting(turns, number + 1)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert had == list(range(20))
 
 
@@ -63,7 +65,7 @@ def test_sqlite_is_written_by_one_at_a_time_and_read_meanwhile(tmp_path: Path) -
         with db.connect() as reading:
             assert reading.scalar(sa.text("SELECT count(*) FROM executors")) == 0
         assert not wrote.is_set()
-    thread.join(30)
+    thread.join(PATIENCE_SECONDS)
     with db.connect() as reading:
         assert reading.scalar(sa.text("SELECT count(*) FROM executors")) == 2
     db.dispose()
