@@ -41,7 +41,7 @@ def test_a_claim_whose_commit_nobody_was_told_of_is_queued_again(
     queue = JobQueue(settings, small_world.db, OneRoot(Path(small_world.data)))
     queue.launch()
     try:
-        assert small_world.ended(job, 60).state == "succeeded"
+        assert small_world.ended(job).state == "succeeded"
     finally:
         queue.close()
     assert len(texts) > arrives_in_call

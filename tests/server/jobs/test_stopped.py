@@ -19,7 +19,7 @@ def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
     stopping = conversions.request_cancel(world.db, job)
     assert stopping is not None
     assert stopping.state == "cancelling"
-    assert world.ended(job, 20).state == "cancelled"
+    assert world.ended(job).state == "cancelled"
     assert is_gone(child)
     assert not (world.data / "out").exists()
     assert (world.data / ".out.reshard-partial").is_dir()  # for the retry

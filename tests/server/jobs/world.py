@@ -21,6 +21,9 @@ from reshard_server.settings import Settings
 
 import reshard
 
+PATIENCE_SECONDS = 120.0
+"""Far more than a process needs to end, on a machine that is busy."""
+
 REPLICA = Path(__file__).with_name("replica.py")
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 """Some seconds for the slow checkpoint, in many small tasks."""
@@ -42,12 +45,12 @@ class Replica:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE_SECONDS)
 
     def end(self) -> int:
         """In good order."""
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def children(self) -> list[int]:
         """Its conversions' processes."""
@@ -161,7 +164,7 @@ def _is_at_work(process: Path) -> bool:
         return False
 
 
-def is_gone(pid: int, seconds: float = 5) -> bool:
+def is_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> bool:
     """Whether a process ends within this time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
