@@ -13,10 +13,10 @@ import pytest
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
+from tests.ports import kept_port
 from tests.server.bucket_roots import CREDENTIALS, mark, put, save
 from tests.server.checkpoint import TREE
 from tests.server.pages.browser import Browser
-from tests.server.ports import kept_port
 from tests.server.served import Served
 
 LIST = "/v1/checkpoints"

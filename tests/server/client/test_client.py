@@ -21,10 +21,10 @@ import reshard
 from reshard.engine.progress import Progress
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, StorageError
 from tests.formats.safetensors.build import entry, file_of, packed
+from tests.ports import kept_port
 from tests.server.client.cutting import cutting
 from tests.server.client.weights import WEIGHTS
 from tests.server.live import Live, live
-from tests.server.ports import kept_port
 from tests.server.tokens import TOKENS
 
 ANN = TOKENS["ann"][0]

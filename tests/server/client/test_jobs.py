@@ -16,9 +16,9 @@ from reshard_server.settings import Settings
 
 import reshard
 from reshard.cli.app import run
+from tests.ports import kept_port
 from tests.server.claimed import begun
 from tests.server.live import Live, live
-from tests.server.ports import kept_port
 from tests.server.tokens import TOKENS
 
 ANN = TOKENS["ann"][0]
