@@ -1,7 +1,8 @@
-"""A bucket on each of the project's own servers, with little patience: requests that fail do so within seconds."""
+"""A bucket on each of the project's own servers, with little patience: requests that keep failing end within seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,21 @@ def store(bucket: Bucket) -> BucketStore:
 
 
 @pytest.fixture
-def impatient(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket whose requests have half a second, and are not repeated after one."""
-    settings = tmp_path / "buckets.toml"
-    settings.write_text(f'["{bucket.url}"]\nrequest_timeout_s = 0.5\nretry_timeout_s = 1\n')
-    monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
+def wait(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets how many seconds a request to the bucket has, and how long it is repeated."""
+
+    def chosen(request_s: float, retry_s: float) -> None:
+        settings = tmp_path / f"{request_s}-{retry_s}.toml"
+        settings.write_text(
+            f'["{bucket.url}"]\nrequest_timeout_s = {request_s}\nretry_timeout_s = {retry_s}\n'
+        )
+        monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
+
+    return chosen
+
+
+@pytest.fixture
+def impatient(bucket: Bucket, wait: Callable[..., None]) -> Bucket:
+    """A bucket whose requests are not repeated after a second; each has as long as it takes on a slow machine."""
+    wait(request_s=30, retry_s=1)
     return bucket

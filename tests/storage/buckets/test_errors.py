@@ -41,7 +41,7 @@ def refused(call: Callable[[], Any], kind: type[ReshardError] = StorageError) ->
     began = time.monotonic()
     with pytest.raises(kind) as caught:
         call()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     shown = "".join(traceback.format_exception(caught.value))
     for secret in (*SECRETS.values(), "key-of-the-s3-tests"):
         assert secret not in shown
@@ -108,8 +108,9 @@ def test_no_such_bucket(impatient: Bucket) -> None:
 
 @pytest.mark.parametrize("fault", [Disconnect(), BreakAnswer(100), BreakAnswer(5000)])
 def test_a_connection_that_breaks_off_is_made_again(
-    run: Location, impatient: Bucket, fault: Any
+    run: Location, impatient: Bucket, fault: Any, wait: Callable[..., None]
 ) -> None:
+    wait(request_s=30, retry_s=60)
     rule = impatient.emulator.faults.add(fault, operation="get")
     assert read(run) == b"0123456789" * 1000
     assert rule.struck == 1
@@ -124,8 +125,10 @@ def test_a_connection_that_breaks_off_is_made_again(
     ],
 )
 def test_a_connection_that_keeps_breaking_off(
-    run: Location, impatient: Bucket, fault: Any, reason: str
+    run: Location, impatient: Bucket, fault: Any, reason: str, wait: Callable[..., None]
 ) -> None:
+    if isinstance(fault, Hang):
+        wait(request_s=0.5, retry_s=1)
     impatient.emulator.faults.add(fault, operation="get", times=None)
     assert refused(lambda: read(run)).startswith(f"cannot read {impatient.url}/run/a: {reason}")
 
