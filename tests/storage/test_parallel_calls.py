@@ -31,7 +31,7 @@ def test_results_come_in_order() -> None:
 
 def test_requests_wait_together() -> None:
     together = threading.Barrier(REQUESTS_AT_ONCE)
-    results = each_at_once(FAR, lambda _: together.wait(10), range(REQUESTS_AT_ONCE))  # type: ignore[arg-type]
+    results = each_at_once(FAR, lambda _: together.wait(60), range(REQUESTS_AT_ONCE))  # type: ignore[arg-type]
     assert sorted(results) == list(range(REQUESTS_AT_ONCE))
 
 
@@ -49,11 +49,12 @@ def test_few_results_wait_for_a_slow_caller() -> None:
             taken = number
             yield number
 
+    others = workers()
     results = each_at_once(FAR, lambda n: n, numbers())  # type: ignore[arg-type]
     assert next(results) == 0
     assert taken < 5 * REQUESTS_AT_ONCE
     results.close()  # type: ignore[attr-defined]
-    assert not workers()
+    assert workers() <= others
 
 
 def test_an_error_ends_it() -> None:
@@ -62,6 +63,7 @@ def test_an_error_ends_it() -> None:
             raise ValueError("five")
         return number
 
+    others = workers()
     with pytest.raises(ValueError, match="five"):
         list(each_at_once(FAR, fail, range(1000)))  # type: ignore[arg-type]
-    assert not workers()
+    assert workers() <= others

@@ -145,7 +145,7 @@ def test_where_the_version_is_known_blocks_are_requested_at_once() -> None:
     class Slow(Recorded):
         def fill(self, offset: int, out: memoryview) -> int:
             if offset == 0:
-                assert second.wait(30)
+                assert second.wait(60)
             elif offset == BLOCK:
                 second.set()
             return super().fill(offset, out)

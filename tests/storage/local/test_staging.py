@@ -50,7 +50,7 @@ from reshard.storage.local.staging import staged
 with staged(Path(sys.argv[1])) as stage:
     (stage.root / "half").write_text("written")
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -204,7 +204,7 @@ def test_the_staging_folder_is_named_after_the_target(tmp_path):
 def test_a_new_lock_holder_gets_time_to_write_its_process_id(
     tmp_path: Path, written: bytes, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_HOLDER_SECONDS", 10.0 if written else 0.05)
+    monkeypatch.setattr(staging, "_HOLDER_SECONDS", 60.0 if written else 0.05)
     folder = staging_for(tmp_path / "target").folder
     folder.mkdir()
     with (folder / "lock").open("wb", buffering=0) as lock:

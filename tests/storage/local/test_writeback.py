@@ -57,13 +57,22 @@ def test_writeback_starts_in_turn_for_large_files_only(device: Device) -> None:
     assert not threads()
 
 
-def test_writers_do_not_wait_for_a_busy_device(device: Device) -> None:
+def test_writers_do_not_wait_for_a_busy_device(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end what it has not begun is given up: the device is free again only once the thread is waited for."""
     device.free.clear()
+    join = threading.Thread.join
+
+    def free_and_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        device.free.set()
+        join(thread, timeout)
+
     with Writeback() as begun:
         for name in "abc":
             begun.begin(name, WRITEBACK_BYTES)
         assert device.came.acquire(timeout=60)
-        threading.Timer(0.2, device.free.set).start()
+        monkeypatch.setattr(threading.Thread, "join", free_and_join)
     assert device.asked == ["a"]
     assert not threads()
 
