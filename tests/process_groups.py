@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.ports import kept_port
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 240
@@ -18,7 +19,11 @@ def run_group(count: int, program: Sequence[str], *words: str) -> list[str]:
 
     Each runs Python with ``program``, its index, the count, the address of the group and ``words``.
     """
-    address = _free_address()
+    with kept_port() as port:
+        return _run_group(count, f"127.0.0.1:{port}", program, words)
+
+
+def _run_group(count: int, address: str, program: Sequence[str], words: Sequence[str]) -> list[str]:
     environment = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={8 // count}",
@@ -42,9 +47,3 @@ def run_group(count: int, program: Sequence[str], *words: str) -> list[str]:
             process.kill()
     assert [process.returncode for process in started] == [0] * count, printed
     return printed
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -12,39 +12,36 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.ports import kept_port
+
 ORACLES = Path(__file__).parents[2] / ".oracles"
 PYTHON = ORACLES / "cloud/bin/python"
 AZURITE = ORACLES / "azurite/node_modules/azurite/dist/src/blob/main.js"
 NODE = Path(sys.executable).with_name("node")
-SECONDS = 60
+SECONDS = 120
 
 
 @contextlib.contextmanager
 def moto() -> Iterator[str]:
     """The address of a running moto."""
     assert PYTHON.exists(), f"{PYTHON} is missing: run make oracles"
-    port = free_port()
-    with running([str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
-        yield f"http://127.0.0.1:{port}"
+    with kept_port() as port:
+        command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with running(command, port):
+            yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
 def azurite() -> Iterator[str]:
     """The address of a running Azurite, which keeps everything in memory."""
     assert AZURITE.exists(), f"{AZURITE} is missing: run make oracles"
-    port = free_port()
-    command = [
-        str(NODE), str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent",
-        "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
-    ]  # fmt: skip
-    with running(command, port):
-        yield f"http://127.0.0.1:{port}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+    with kept_port() as port:
+        command = [
+            str(NODE), str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent",
+            "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
+        ]  # fmt: skip
+        with running(command, port):
+            yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".oracles"
-SECONDS = 180
+SECONDS = 400
 
 
 class RefusedError(Exception):

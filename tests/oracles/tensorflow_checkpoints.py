@@ -114,7 +114,7 @@ def save_servers(folder: str) -> str:
     """Variables of a ParameterServerStrategy, saved by a process of its own, whose devices are others than this one's."""
     program = Path(__file__).with_name("tensorflow_servers.py")
     done = subprocess.run(
-        [sys.executable, str(program), folder], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, str(program), folder], capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])

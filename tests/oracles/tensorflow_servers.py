@@ -13,19 +13,24 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+KEPT: list[socket.socket] = []
+"""Bound to the servers' addresses until the end, so that no other process gets one before its server listens."""
 
-def free_address() -> str:
-    """An address of this machine that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return f"localhost:{found.getsockname()[1]}"
+
+def kept_address() -> str:
+    """An address of this machine that nobody listens at; gRPC's servers do although it is bound."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("localhost", 0))
+    KEPT.append(found)
+    return f"localhost:{found.getsockname()[1]}"
 
 
 def strategy_of(servers: int, shards: int) -> tf.distribute.Strategy:
     """A strategy for one worker and these parameter servers, which are started."""
     jobs = {"worker": 1, "ps": servers}
     cluster = tf.train.ClusterSpec(
-        {job: [free_address() for _ in range(n)] for job, n in jobs.items()}
+        {job: [kept_address() for _ in range(n)] for job, n in jobs.items()}
     )
     for job, count in jobs.items():
         for task in range(count):

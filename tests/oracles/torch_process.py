@@ -123,7 +123,7 @@ def group(action: str, folders: list[str]) -> Any:
     """What four processes of a group answer (``torch_group.py``)."""
     program = Path(__file__).with_name("torch_group.py")
     done = subprocess.run(
-        [sys.executable, program, action, *folders], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program, action, *folders], capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{action} in four processes failed: {done.stderr}")
