@@ -142,7 +142,7 @@ class Server:
             self._later.append((self._answered + requests, request))
 
     def answered(self) -> None:
-        """Counts an answer, and does what came too late until now."""
+        """Counts an answer, which is about to be sent, and does what came too late until now."""
         with self._lock:
             self._answered += 1
             due = [request for at, request in self._later if at <= self._answered]
@@ -191,8 +191,8 @@ class _Exchange:
             size = response.body_bytes if response.size is None else response.size
             response = msgspec.structs.replace(response, body=(), size=size)
         entry.status, entry.bytes_out = response.status, response.body_bytes
+        self.server.answered()  # before: whoever has the answer finds that done
         self.send(response, fault)
-        self.server.answered()
         if request.header("connection").lower() == "close":
             raise _Closed
 
