@@ -17,6 +17,7 @@ from reshard_server import services
 from reshard_server.app import create_app
 from reshard_server.settings import Settings
 
+from tests.server import patient
 from tests.server.idle import Idle
 from tests.server.tokens import bearer, token_settings
 
@@ -55,8 +56,10 @@ class Served:
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
-    """Makes an application with these settings."""
+    """Makes an application with these settings, which waits for storage as long as it takes."""
     monkeypatch.setattr(services, "JobQueue", Idle)
+    for module, name in patient.waits():
+        monkeypatch.setattr(module, name, patient.SECONDS)
     with ExitStack() as opened:
         yield lambda **settings: opened.enter_context(serving(tmp_path, settings))
 

@@ -67,17 +67,17 @@ class _VisitedFolder:
 
 
 def browse(
-    folder: Location, name: str, page_size: int, after: Key = (), most_seconds: float = MOST_SECONDS
+    folder: Location, name: str, page_size: int, after: Key = (), most_seconds: float | None = None
 ) -> Browsed:
     """The checkpoints below a folder.
 
     Args:
         name: the client's path of the folder.
         after: the last folder of the previous page, as names below ``folder``.
-        most_seconds: time limit of the page, which looks at one folder in any case.
+        most_seconds: time limit of the page, which looks at one folder in any case; None is ``MOST_SECONDS``.
     """
     folder, found = folder.remembered(), list[FoundCheckpoint]()
-    deadline = time.monotonic() + most_seconds
+    deadline = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
     for looked, visited in enumerate(_walk(folder, name, (), after), 1):
         if visited.found is not None:
             found.append(visited.found)

@@ -43,5 +43,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     reshard.save(folder / "data" / "run" / "1", small, layout=layout)
     large = {"w": rng.integers(0, 1 << 16, (1024, 1024), np.int32)}
     reshard.save(folder / "data" / "large", large)
-    with live(folder, requests_per_minute=10**6) as found:
+    with live(folder, module="tests.server.patient", requests_per_minute=10**6) as found:
         yield found

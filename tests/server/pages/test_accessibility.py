@@ -127,11 +127,12 @@ def test_the_policy_is_in_force(browser: Browser, server: Live) -> None:
     """A script that stands in a page does not run, and the tests would notice it."""
     with person(browser, server.url) as someone:
         page = someone.go("/sign-in")
-        page.evaluate(
-            """() => { const made = document.createElement("script");
-            made.textContent = "window.ran = true"; document.body.append(made); }"""
-        )
-        page.wait_for_timeout(100)
+        refused = "refused by the policy: script-src"
+        with page.expect_console_message(lambda said: refused in said.text):
+            page.evaluate(
+                """() => { const made = document.createElement("script");
+                made.textContent = "window.ran = true"; document.body.append(made); }"""
+            )
         assert page.evaluate("window.ran") is None
-        assert any("refused by the policy: script-src" in text for text in someone.wrong)
+        assert any(refused in text for text in someone.wrong)
         someone.wrong.clear()

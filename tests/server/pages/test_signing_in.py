@@ -48,8 +48,15 @@ def test_signing_out_ends_the_session(ann: Browser) -> None:
     assert ann.path == "/sign-in"
 
 
+def limited(serve: Callable[..., Served], per_minute: int) -> Served:
+    """An application that allows so many requests in all: no time passes in which there would be more."""
+    served = serve(requests_per_minute=per_minute)
+    served.app.state.services.rates.clock = lambda: 0.0
+    return served
+
+
 def test_guessing_is_limited(serve: Callable[..., Served]) -> None:
-    browser = Browser(serve(requests_per_minute=3))
+    browser = Browser(limited(serve, 3))
     browser.go("/sign-in")
     page = browser.page
     for _ in range(3):
@@ -66,7 +73,7 @@ def test_guessing_is_limited(serve: Callable[..., Served]) -> None:
 
 
 def test_pages_count_among_the_requests_of_a_token(serve: Callable[..., Served]) -> None:
-    browser = Browser(serve(requests_per_minute=4))
+    browser = Browser(limited(serve, 4))
     browser.sign_in()
     seen = [browser.send("GET", "/schedules").status_code for _ in range(4)]
     assert seen == [200, 200, 200, 429]

@@ -189,7 +189,7 @@ def test_it_goes_only_so_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     mark(tmp_path / "a" / "b")
     mark(tmp_path / "a" / "c" / "d")
     mark(tmp_path / "a" / "c" / "e" / "f")
-    found = browse(locate(tmp_path), "data", 10)
+    found = browse(locate(tmp_path), "data", 10, most_seconds=60)
     assert [x.path for x in found.checkpoints] == ["data/a/b", "data/a/c/d"]
 
 
@@ -207,11 +207,11 @@ def test_pages_of_any_tree(
     root = tmp_path_factory.mktemp("tree")
     for names in tree:
         mark(root.joinpath(*names))
-    whole = browse(locate(root), "data", 10**6)
+    whole = browse(locate(root), "data", 10**6, most_seconds=60)
     assert whole.after is None
     told, after = [], ()
     while after is not None:
-        page = browse(locate(root), "data", page_size, after)
+        page = browse(locate(root), "data", page_size, after, most_seconds=60)
         told += page.checkpoints
         after = page.after
     assert told == whole.checkpoints
