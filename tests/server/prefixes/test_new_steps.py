@@ -111,7 +111,7 @@ def _state(client: httpx.Client, step: int, name: str = "publish") -> str | None
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 400
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -60,7 +60,11 @@ class Bench:
     def process(self, executor: str, **settings: Any) -> Scheduling:
         """One more process, with its own connections, that was heard of just now."""
         roots = {name: self.folder / name for name in ("data", "other")}
-        given = {"state": self.folder, "database_url": self.url or None, "roots": roots, **settings}
+        given = {"state": self.folder, "database_url": self.url or None, "roots": roots}
+        given |= {
+            "lease_seconds": 3600,
+            **settings,
+        }  # nobody beats, so that it lasts for the whole test
         chosen = Settings.model_validate({"tokens": token_settings(), **given})
         database = open_database(chosen)
         self.engines.append(database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -135,18 +136,15 @@ def test_of_many_processes_one_starts_a_tick(any_bench: Bench) -> None:
     bench = any_bench
     bench.put(now=NIGHT - 100, **NIGHTLY)
     processes = [bench.process(f"p{i}") for i in range(4)]
+    gate = threading.Barrier(len(processes))
+
+    def look(process: Any, day: int) -> None:
+        gate.wait(60)
+        bench.tick(NIGHT + day * DAY, process)
+
     for day in range(10):
-        gate = threading.Barrier(len(processes))
-
-        def look(process: Any, day: int = day, gate: threading.Barrier = gate) -> None:
-            gate.wait()
-            bench.tick(NIGHT + day * DAY, process)
-
-        threads = [threading.Thread(target=look, args=(p,)) for p in processes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(processes)) as threads:
+            list(threads.map(look, processes, [day] * len(processes)))
         bench.end(max(run.key for run in bench.runs()))  # the clock that orders runs may step back
     assert [r.outcome for r in bench.runs()] == ["started"] * 10
     assert bench.wakes == 10

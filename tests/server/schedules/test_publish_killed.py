@@ -33,7 +33,7 @@ def weights(step: int) -> dict[str, np.ndarray]:
     return {f"w{n}": rng.integers(0, 256, (1024, 4096), np.uint8) for n in range(6)}
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -68,7 +68,7 @@ def test_killed_within_versions(tmp_path: Path) -> None:
                 client.put(URL, json=BODY).raise_for_status()
             wait_until(begins)
             server.process.send_signal(signal.SIGKILL)
-            server.process.wait(30)
+            server.process.wait(60)
         for folder in published.glob("weight_v*"):
             assert (folder / INDEX).exists(), f"{folder.name} is there without its index"
     with live(tmp_path, lease_seconds=2) as server, server.client() as client:

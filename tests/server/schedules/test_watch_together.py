@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ def test_of_many_processes_one_converts_a_step(any_bench: Bench) -> None:
     threads = [threading.Thread(target=look, args=(p,)) for p in processes]
     for thread in threads:
         thread.start()
-    for step in range(12):
-        write_step(folder, step)
-    _until(lambda: len(bench.told()) == 12 and set(bench.told().values()) == {"started"})
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for step in range(12):
+            write_step(folder, step)
+        _until(lambda: errors or list(bench.told().values()) == ["started"] * 12)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert errors == []
     found = conversions.page(bench.db, conversions.Filters(schedule="s"), 100).conversions
     assert sorted(c.request.source for c in found) == sorted(f"data/run/{i}" for i in range(12))
@@ -59,21 +62,16 @@ def test_four_processes_at_the_same_step(any_bench: Bench) -> None:
     folder.mkdir()
     stored = bench.put()
     processes = [bench.process(f"p{i}") for i in range(4)]
-    won: list[str] = []
-    for step in range(20):
-        gate = threading.Barrier(4)
+    gate = threading.Barrier(4)
 
-        def claim(process: Scheduling, step: int = step, gate: threading.Barrier = gate) -> None:
-            gate.wait()
-            if schedule_runs.claim(process.database, stored.name, step, process.executor):
-                won.append(process.executor)
+    def claim(process: Scheduling, step: int) -> bool:
+        gate.wait(60)
+        return bool(schedule_runs.claim(process.database, stored.name, step, process.executor))
 
-        threads = [threading.Thread(target=claim, args=(p,)) for p in processes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(won) == 20
+    with ThreadPoolExecutor(4) as threads:
+        for step in range(20):
+            won = list(threads.map(claim, processes, [step] * 4))
+            assert sorted(won) == [False, False, False, True]
 
 
 class DiedError(BaseException):
@@ -168,7 +166,7 @@ def _die_at(patch: pytest.MonkeyPatch, where: str) -> None:
     patch.setattr(schedule_runs, "release", lambda *_: None)
 
 
-def _until(holds_true: Any, seconds: float = 30) -> None:
+def _until(holds_true: Any, seconds: float = 180) -> None:
     import time
 
     deadline = time.monotonic() + seconds

@@ -1,6 +1,7 @@
 """A training run: ``training_run.py DIRECTORY OPTIONS`` saves steps by stock Orbax, with pauses.
 
-OPTIONS, as JSON: ``steps`` (start, stop, step), ``form`` (v0 or v1), ``keep`` (max_to_keep), ``pause``.
+OPTIONS, as JSON: ``steps`` (start, stop, step), ``form`` (v0 or v1), ``keep`` (max_to_keep), ``pause`` (seconds; null: until a line
+comes on stdin).
 """
 
 from __future__ import annotations
@@ -29,20 +30,27 @@ def main() -> None:
         _v1(directory, steps, pause, keep)
 
 
-def _v0(directory: Path, steps: range, pause: float, keep: int | None) -> None:
+def _rest(pause: float | None) -> None:
+    if pause is None:
+        sys.stdin.readline()
+    else:
+        time.sleep(pause)
+
+
+def _v0(directory: Path, steps: range, pause: float | None, keep: int | None) -> None:
     chosen = ocp.CheckpointManagerOptions(max_to_keep=keep)
     with ocp.CheckpointManager(directory, options=chosen) as manager:
         for step in steps:
             manager.save(step, args=ocp.args.StandardSave(tree(step)))
-            time.sleep(pause)
+            _rest(pause)
 
 
-def _v1(directory: Path, steps: range, pause: float, keep: int | None) -> None:
+def _v1(directory: Path, steps: range, pause: float | None, keep: int | None) -> None:
     policy = ocp1.training.preservation_policies.LatestN(keep)
     with ocp1.training.Checkpointer(directory, preservation_policy=policy) as checkpointer:
         for step in steps:
             checkpointer.save(step, tree(step))
-            time.sleep(pause)
+            _rest(pause)
 
 
 if __name__ == "__main__":
