@@ -23,7 +23,7 @@ def ray_head(cpus: int = 8) -> Iterator[str]:
     command = [
         Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port=0", f"--num-cpus={cpus}",
         f"--memory={1 << 30}", f"--object-store-memory={128 << 20}", "--include-dashboard=false", f"--temp-dir={folder}",
-        "--node-ip-address=127.0.0.1", "--disable-usage-stats",
+        "--node-ip-address=127.0.0.1", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0",
     ]  # fmt: skip
     log = folder / "log"
     with log.open("wb") as stream:
@@ -35,7 +35,7 @@ def ray_head(cpus: int = 8) -> Iterator[str]:
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
+            process.wait(60)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -20,7 +20,7 @@ from tests.executors.dask_cluster import BUDGET, cluster, hold_back
 
 pytestmark = pytest.mark.xdist_group("dask")
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 TARGETS: dict[str, dict[str, Any]] = {
     "plain": {"mesh": "data=2,model=4"},
     "zstd": {"mesh": "data=2,model=4", "compression": "zstd", "chunk_bytes": "16KiB"},
@@ -134,7 +134,9 @@ def test_tasks_that_go_on_after_their_run_write_nothing(
 
     def let_go(_: reshard.Progress) -> None:
         (notes / "go").touch()
-        while unfinished(notes):
+        deadline = time.monotonic() + WAIT_S
+        while left := unfinished(notes):
+            assert time.monotonic() < deadline, left
             time.sleep(0.01)
 
     later = {**TARGETS["plain"], "cast": {"float": "bfloat16"}}

@@ -23,7 +23,7 @@ from reshard.executors.ray import RayExecutor
 from tests.executors.cluster import NODE, actors, once, processes_of, ray_cluster, send, until
 from tests.executors.trees import LAYOUT, files_of
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("ray")
 
 Alone = Callable[..., dict[str, bytes]]
 LIMITS = {"max_memory": "256MiB", "workers": 2}
@@ -63,7 +63,7 @@ def test_three_hosts_write_what_one_writes(
     assert files_of(tmp_path / "t") == alone(**options)
     assert names_in(tmp_path) == ["t"]
     assert report.time.planned.hosts == 3
-    until(lambda: not actors())
+    until(lambda: not actors(cluster))
 
 
 def test_the_command_takes_a_cluster(
@@ -93,18 +93,40 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+_HELD = """
+import sys, time
+from pathlib import Path
+from reshard.cli import main
+from reshard.executors.ray import RayExecutor
+
+inner, go = RayExecutor.submit, Path(sys.argv.pop(1))
+
+def held(*arguments):
+    while not go.exists():
+        time.sleep(0.01)
+    return inner(*arguments)
+
+RayExecutor.submit = held
+main()
+"""
+"""The command, which waits with all actors until a file is there."""
+
+
 def test_ray_prints_nothing_into_the_answer(trained: Path, cluster: Any, tmp_path: Path) -> None:
     layout = tmp_path / "layout.json"
     layout.write_text(reshard_json(LAYOUT))
     words = [str(trained), str(tmp_path / "t"), "--layout", str(layout), "--max-memory", "256MiB"]
     run = subprocess.Popen(
-        [sys.executable, "-m", "reshard", "convert", *words, "--ray", cluster.address, "--json"],
+        [sys.executable, "-c", _HELD, str(tmp_path / "go"), "convert", *words, "--ray", cluster.address, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    until(lambda: len(actors()) == 3)
-    send(actors()[:1], signal.SIGKILL)  # of which Ray tells
+    )  # fmt: skip
+    try:
+        until(lambda: len(actors(cluster)) == 3)
+        send(actors(cluster)[:1], signal.SIGKILL)  # of which Ray tells
+    finally:
+        (tmp_path / "go").touch()
     out, err = run.communicate()
     assert run.returncode == 0, err
     assert json.loads(out)["time"]["planned"]["hosts"] == 3
@@ -114,7 +136,7 @@ def test_ray_prints_nothing_into_the_answer(trained: Path, cluster: Any, tmp_pat
 def test_workers_that_are_killed_change_nothing(
     trained: Path, alone: Alone, cluster: Any, tmp_path: Path
 ) -> None:
-    kill = once(lambda: send(actors()[:2], signal.SIGKILL))
+    kill = once(lambda: send(actors(cluster)[:2], signal.SIGKILL))
     convert(trained, tmp_path / "t", cluster, progress=kill)
     assert files_of(tmp_path / "t") == alone()
     assert names_in(tmp_path) == ["t"]
@@ -158,16 +180,22 @@ def test_a_node_that_thaws_after_publishing_changes_no_byte(
 
 
 _COORDINATOR = """
-import sys
+import sys, time
 import reshard
 from reshard.engine import task_stream
 from reshard.executors.ray import RayExecutor
 from tests.executors.trees import LAYOUT
 task_stream.BATCH_TASKS, task_stream.BATCH_BYTES = 2, 1 << 20
 source, target, address = sys.argv[1:]
+
+def progress(found):
+    print(found.tasks_done, flush=True)
+    while found.tasks_done >= 10:  # until it is killed
+        time.sleep(1)
+
 with RayExecutor(address) as executor:
     reshard.convert(source, target, layout=LAYOUT, executor=executor, max_memory="256MiB", workers=2,
-                    progress=lambda p: print(p.tasks_done, flush=True))
+                    progress=progress)
 """
 
 
@@ -181,16 +209,18 @@ def test_a_coordinator_that_is_killed_is_resumed(
         text=True,
     )
     assert run.stdout is not None
-    while int(run.stdout.readline()) < 10:
-        pass
-    run.kill()
-    run.wait()
+    try:
+        while int(run.stdout.readline()) < 10:
+            pass
+    finally:
+        run.kill()
+        run.wait()
     assert not (tmp_path / "t").exists()
     report = convert(trained, tmp_path / "t", cluster)
     assert report.resumed_bytes > 0
     assert files_of(tmp_path / "t") == alone()
     assert names_in(tmp_path) == ["t"]
-    until(lambda: not actors())
+    until(lambda: not actors(cluster))
 
 
 @pytest.mark.parametrize("options", [{}, {"to": "safetensors", "file_bytes": "9MB"}], ids=str)
@@ -227,7 +257,7 @@ def test_an_error_names_its_tensor(trained: Path, cluster: Any, tmp_path: Path) 
     with pytest.raises(ReshardError, match="'big_3'"):
         convert(source, tmp_path / "t", cluster)
     assert not (tmp_path / "t").exists()
-    until(lambda: not actors())
+    until(lambda: not actors(cluster))
 
 
 def test_no_cluster_at_the_address(trained: Path, tmp_path: Path) -> None:
