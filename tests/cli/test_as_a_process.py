@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,12 +35,12 @@ def test_help_loads_nothing_heavy_and_is_quick() -> None:
     code = (
         "import sys\nfrom reshard.cli.app import run\nrun(['--help'])\n"
         "heavy = {'jax', 'tensorstore', 'torch', 'tensorflow', 'numpy', 'orbax', 'yaml'}\n"
-        "print('loaded:', sorted(heavy & set(sys.modules)), 'rich.table' in sys.modules)"
+        "print('loaded:', sorted(heavy & set(sys.modules)), 'rich.table' in sys.modules)\n"
+        "print(len(sys.modules))"
     )
-    started = time.monotonic()
     done = fresh("-c", code)
     assert "loaded: []" in done.stdout
-    assert time.monotonic() - started < 5
+    assert int(done.stdout.splitlines()[-1]) < 700  # it takes as long as to load these
 
 
 @pytest.mark.parametrize(

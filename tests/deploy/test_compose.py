@@ -152,11 +152,11 @@ def test_two_replicas_share_the_work(image: Installation, at: Place, postgres: P
         assert made.status_code == 202, made.text
         with two.client() as client:
             assert _ended(client, made.headers["Location"])["state"] == "succeeded"
-            assert one.end(40) == 0
+            assert one.end(120) == 0
             again = client.post("/v1/conversions", json=_asked("data/again"))
             assert _ended(client, again.headers["Location"])["state"] == "succeeded"
         assert "from the file" not in one.log.read_text() + two.log.read_text()
-        assert two.end(40) == 0
+        assert two.end(120) == 0
     np.testing.assert_array_equal(reshard.restore(at.at("/data/again"))["kernel"], weights)
 
 

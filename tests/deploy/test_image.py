@@ -155,7 +155,7 @@ def test_it_serves_as_a_user_without_rights_and_ends_in_order(
         ended = client.get(made.headers["Location"]).json()
         assert ended["state"] == "succeeded", ended
         assert _health(image, server.url) == 0
-        assert server.end(40) == 0
+        assert server.end(120) == 0
         assert _health(image, server.url) != 0
     np.testing.assert_array_equal(reshard.restore(at.at(f"{data}/served"))["kernel"], weights)
     written = {path.relative_to(at.folder).parts[0] for path in at.folder.iterdir()}
