@@ -6,7 +6,10 @@ They are forked from a process that has imported reshard and has used no bucket:
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,9 +24,14 @@ from reshard.errors import ReshardError
 from reshard.storage import host, upload
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.target import lease, take_lease
+from tests.emulators.no_clock import no_clock
 
 PRELOADED = ["tests.robustness.buckets.children"]
 PART_BYTES = 1 << 16
+
+
+ENDING_S = 300.0
+"""A process that has not ended by then hangs, however busy the machine is."""
 
 
 class Child:
@@ -40,16 +48,35 @@ class Child:
 
     def ended(self) -> int:
         """Its exit code, once it has ended."""
-        self._process.join(120)
+        self._process.join(ENDING_S)
         assert self._process.exitcode is not None
         return self._process.exitcode
 
     def answer(self) -> str:
         """``done``, ``already done``, or the kind and the text of its error."""
-        assert self._answers.poll(120)
+        assert self._answers.poll(ENDING_S)
         told: str = self._answers.recv()
         self.ended()
         return told
+
+
+class Awaited:
+    """A process that is not started yet, to be killed or stopped at one of its requests.
+
+    The request may arrive at the server before the test knows the process.
+    """
+
+    def __init__(self) -> None:
+        self._child: Future[Child] = Future()
+
+    def is_this(self, child: Child) -> None:
+        self._child.set_result(child)
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self._child.result(ENDING_S).pid, number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
 
 
 def start(
@@ -100,6 +127,14 @@ def small_tasks() -> None:
         objects.LIMITS[scheme] = replace(limits, least_part_bytes=1)
 
 
+_FOR_GOOD = ExitStack()
+
+
+def without_clock() -> None:
+    """Requests have the numbers that they have in the process of the test."""
+    _FOR_GOOD.enter_context(no_clock())
+
+
 def on_another_host() -> None:
     """Leases of other processes are those of another host, and die in seconds; records are put at once."""
     quick_leases()
@@ -107,6 +142,17 @@ def on_another_host() -> None:
     take_lease.process_state = lambda _: "unknown"
     host.process_mark = lambda: real() | {"host": f"host-{os.getpid()}"}
     lease.process_mark = host.process_mark
+
+
+def patient() -> None:
+    """As ``quick_leases``; but a run that lives is not taken for dead where the machine is busy."""
+    quick_leases()
+    take_lease.DEAD_S = 10.0
+
+
+def patient_on_another_host() -> None:
+    on_another_host()
+    patient()
 
 
 def quick_leases() -> None:

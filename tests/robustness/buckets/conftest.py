@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,17 @@ from reshard.engine import task_stream
 from reshard.storage import upload
 from reshard.storage.buckets import objects
 from tests.emulators.buckets import Bucket
+from tests.emulators.no_clock import no_clock
 from tests.emulators.server import Options
 from tests.orbax_trees import save_pytree
 from tests.robustness.buckets.children import PART_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _no_clock() -> Iterator[None]:
+    """Tests count the requests of a run, and disturb one by its number."""
+    with no_clock():
+        yield
 
 
 @pytest.fixture(params=["s3_bucket", "gcs_bucket"])

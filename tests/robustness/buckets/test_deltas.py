@@ -18,7 +18,7 @@ from tests.delta_layout import apply_delta, bytes_of, changed, stored, write_ful
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.robustness.buckets.cases import emptied, files_of, keys
-from tests.robustness.buckets.children import Child, start_call
+from tests.robustness.buckets.children import Awaited, start_call, without_clock
 
 EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "13"))
 """So many requests apart are those at which a run is killed; 1 tries every one."""
@@ -42,11 +42,11 @@ def versions(tmp_path: Path) -> tuple[str, str]:
 
 def killed_at(number: int, bucket: Bucket, name: str, *arguments: Any, **options: Any) -> int:
     """The exit code of a call that is killed once the request of that number was answered."""
-    child: list[Child] = []
-    kill = Call(lambda: os.kill(child[0].pid, signal.SIGKILL), done=True)
-    bucket.emulator.faults.add(kill, nth=number)
-    child.append(start_call(bucket.environment, name, arguments, options))
-    code = child[0].ended()
+    awaited = Awaited()
+    bucket.emulator.faults.add(Call(awaited.kill, done=True), nth=number)
+    child = start_call(bucket.environment, name, arguments, options, without_clock)
+    awaited.is_this(child)
+    code = child.ended()
     bucket.emulator.faults.clear()
     return code
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,15 +63,31 @@ LASTING: dict[str, Fault] = {
 WAYS = [*SURVIVED, *DOUBTED, *LASTING]
 
 
-WAITING = {"no answer", "done without an answer", *LASTING}
+WAITING = {"no answer": (5.0, 60.0)} | dict.fromkeys(
+    ["done without an answer", *LASTING], (0.5, 1.0)
+)
+"""The seconds that a request has, and after which none is repeated. One that the run survives has more than a busy machine takes."""
+
+LIMIT_S = 120
+"""Less than the usual settings let a run wait, and much more than it takes."""
 
 
 @pytest.fixture
-def impatient(bucket: Bucket, tmp_path: Path) -> Path:
-    """Settings by which requests have half a second, and are not repeated after one."""
-    settings = tmp_path / "buckets.toml"
-    settings.write_text(f'["{bucket.url}"]\nrequest_timeout_s = 0.5\nretry_timeout_s = 1\n')
-    return settings
+def impatient(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Sets how long a run waits that meets this."""
+
+    def choose(way: str) -> None:
+        if way in WAITING:
+            request_s, retry_s = WAITING[way]
+            settings = tmp_path / "buckets.toml"
+            settings.write_text(
+                f'["{bucket.url}"]\nrequest_timeout_s = {request_s}\nretry_timeout_s = {retry_s}\n'
+            )
+            monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
+
+    return choose
 
 
 def sample(requests: int, first: int) -> Iterator[tuple[int, str]]:
@@ -88,7 +104,8 @@ def disturb(bucket: Bucket, number: int, way: str) -> None:
 @pytest.mark.parametrize("over", [False, True], ids=["new", "over another"])
 @pytest.mark.parametrize("case", CASES)
 def test_what_happens_to_a_request(
-    case: str, over: bool, bucket: Bucket, tiny: Path, tmp_path: Path, impatient: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, over: bool, bucket: Bucket, tiny: Path, tmp_path: Path, impatient: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     options = {"overwrite": True} if over else {}
 
@@ -107,8 +124,7 @@ def test_what_happens_to_a_request(
         where = f"request {number} of {requests}: {way}"
         prepare()
         disturb(bucket, number, way)
-        if way in WAITING:
-            monkeypatch.setenv("RESHARD_BUCKETS", str(impatient))
+        impatient(way)
         began = time.monotonic()
         try:
             convert(bucket, tiny, case, **options)
@@ -119,7 +135,7 @@ def test_what_happens_to_a_request(
             is_done = False
         else:
             is_done = True
-        assert time.monotonic() - began < 20, where
+        assert time.monotonic() - began < LIMIT_S, where
         bucket.emulator.faults.clear()
         monkeypatch.delenv("RESHARD_BUCKETS", raising=False)
         if not is_done:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,10 @@ from tests.robustness.buckets.cases import (
     keys,
     nothing_is_left,
 )
-from tests.robustness.buckets.children import Child, start
+from tests.robustness.buckets.children import Awaited, start, without_clock
 
 EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "7"))
 """So many requests apart are those at which a run is killed; 1 tries every one."""
-
-
-def killer(child: list[Child]) -> Callable[[], None]:
-    def kill() -> None:
-        os.kill(child[0].pid, signal.SIGKILL)
-
-    return kill
 
 
 @pytest.mark.usefixtures("_small")
@@ -49,10 +41,12 @@ def test_killed_at_a_request_and_run_again(
     first = list(CASES).index(case) + (3 if bucket.scheme == "gs" else 0)
     for number in range(1 + first % EVERY, requests + 1, EVERY):
         emptied(bucket)
-        child: list[Child] = []
-        bucket.emulator.faults.add(Call(killer(child), done=True), nth=number)
-        child.append(start(bucket.environment, tiny, f"{bucket.url}/{TARGET}", CASES[case]))
-        assert child[0].ended() == -signal.SIGKILL, f"request {number} of {requests}"
+        awaited = Awaited()
+        bucket.emulator.faults.add(Call(awaited.kill, done=True), nth=number)
+        url = f"{bucket.url}/{TARGET}"
+        child = start(bucket.environment, tiny, url, CASES[case], without_clock)
+        awaited.is_this(child)
+        assert child.ended() == -signal.SIGKILL, f"request {number} of {requests}"
         is_taken_for_one(bucket, tiny)
         was_committed = f"{TARGET}/commit_success.txt" in keys(bucket)
         report = convert(bucket, tiny, case)

@@ -29,7 +29,16 @@ from tests.robustness.buckets.cases import (
     keys,
     nothing_is_left,
 )
-from tests.robustness.buckets.children import Child, on_another_host, quick_leases, start
+from tests.robustness.buckets.children import (
+    ENDING_S,
+    Awaited,
+    Child,
+    on_another_host,
+    patient,
+    patient_on_another_host,
+    quick_leases,
+    start,
+)
 
 EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "19"))
 """So many requests apart are those at which a run is stopped; 1 tries every one."""
@@ -46,17 +55,19 @@ class Stopped:
     ) -> None:  # fmt: skip
         self._is_stopped = threading.Event()
         self._is_over = threading.Event()
+        self._awaited = Awaited()
         fault = Call(self._stop, done=done)
         bucket.emulator.faults.add(fault, operation=operation, key=key, nth=nth)
         self._child = run(bucket, source, case, prepare)
+        self._awaited.is_this(self._child)
 
     def _stop(self) -> None:
-        os.kill(self._child.pid, signal.SIGSTOP)
+        self._awaited.send(signal.SIGSTOP)
         self._is_stopped.set()
-        assert self._is_over.wait(60)
+        assert self._is_over.wait(ENDING_S)
 
     def wait(self) -> None:
-        assert self._is_stopped.wait(60)
+        assert self._is_stopped.wait(ENDING_S)
 
     def store_goes_on(self) -> None:
         """The store does the request, or answers it."""
@@ -65,12 +76,12 @@ class Stopped:
     def answer(self) -> str:
         """Lets it go on; how it ended."""
         self._is_over.set()
-        os.kill(self._child.pid, signal.SIGCONT)
+        self._awaited.send(signal.SIGCONT)
         return self._child.answer()
 
     def kill(self) -> None:
         self._is_over.set()
-        os.kill(self._child.pid, signal.SIGKILL)
+        self._awaited.kill()
 
 
 def run(
@@ -188,7 +199,9 @@ def test_the_last_request_of_an_upload_comes_late(
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("prepare", [quick_leases, on_another_host], ids=["one host", "two hosts"])
+@pytest.mark.parametrize(
+    "prepare", [patient, patient_on_another_host], ids=["one host", "two hosts"]
+)
 @pytest.mark.parametrize("what", ["anew", "left by a run that was killed", "over another"])
 def test_of_two_runs_one_does_it(
     what: str, prepare: Callable[[], None], bucket: Bucket, tiny: Path
@@ -203,7 +216,7 @@ def test_of_two_runs_one_does_it(
         killed.kill()
     meet = threading.Barrier(2)
     bucket.emulator.faults.add(
-        Call(lambda: meet.wait(60)), operation="put", key="partial/lease$", times=2
+        Call(lambda: meet.wait(ENDING_S)), operation="put", key="partial/lease$", times=2
     )
     runs = [run(bucket, tiny, "raw", prepare, **more) for _ in range(2)]
     told = sorted(one.answer() for one in runs)
