@@ -35,6 +35,9 @@ LOOK_SECONDS = 1.0
 START_SECONDS = 60
 """How long processes may take until they are ready; it is a quarter of a second."""
 
+ENDING_SECONDS = 30
+"""How long a process whose connection has closed may take to end; it is a moment, but on a busy machine."""
+
 _MAIN = (
     "import sys; sys.path[:] = sys.argv[3:]; from reshard.engine.processes import serve; "
     "serve(int(sys.argv[1]), [int(n) for n in sys.argv[2].split(',')])"
@@ -142,7 +145,7 @@ class _Channel:
         import subprocess
 
         try:
-            code = self._process.wait(1)
+            code = self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             return "closed its connection"
         return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -11,7 +11,9 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import pytest
 
@@ -37,11 +39,19 @@ def test_tasks_run_in_both_and_each_is_another_interpreter(two):
     assert os.getpid() not in pids
 
 
-def test_each_process_runs_several_at_once(two):
-    begun = time.monotonic()
-    for future in [two.submit(time.sleep, 0.5) for _ in range(4)]:
-        future.result()
-    assert time.monotonic() - begun < 1.5
+def met(folder: Path, number: int, count: int) -> int:
+    """Comes back once so many tasks run; its process."""
+    (folder / str(number)).touch()
+    deadline = time.monotonic() + 60
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline, sorted(folder.iterdir())
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def test_each_process_runs_several_at_once(two, tmp_path):
+    futures = [two.submit(met, tmp_path, number, 4) for number in range(4)]
+    assert sorted(Counter(future.result() for future in futures).values()) == [2, 2]
 
 
 def test_what_it_runs_may_change_from_task_to_task(two):
@@ -88,6 +98,20 @@ def test_a_process_that_is_killed_is_an_error_that_names_it(tmp_path):
         with pytest.raises(BrokenExecutor, match=r"^process \d+ was ended by signal 9$"):
             for future in [both.submit(int, "7") for _ in range(2)]:
                 future.result()
+
+
+def end_late() -> None:
+    """As a process that is killed on a busy machine, or whose memory is dumped: its files close some time before it ends."""
+    os.closerange(3, 1 << 10)
+    time.sleep(1.5)
+    os._exit(9)
+
+
+def test_a_process_that_is_slow_to_end_is_named_by_its_end():
+    with own_processes(1, 1) as one:
+        ended = one.submit(end_late)
+        with pytest.raises(BrokenExecutor, match=r"^process \d+ ended with code 9$"):
+            ended.result()
 
 
 def test_run_tasks_says_what_to_do_when_one_is_killed(tmp_path):
@@ -143,8 +167,8 @@ def test_they_end_with_a_parent_that_is_killed(words):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
         parent.kill()
-        parent.wait(10)
-        deadline = time.monotonic() + 30
+        parent.wait(60)
+        deadline = time.monotonic() + 60
         while any(is_running(pid) for pid in pids):
             assert time.monotonic() < deadline, pids
             time.sleep(0.05)
