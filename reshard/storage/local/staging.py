@@ -32,7 +32,7 @@ STAGED_PREFIX = "prefix"
 FILES_OF_PREFIX = f"{STAGED_PREFIX}.*"
 """Stands for the name of the file that becomes the target, where several do."""
 
-_HOLDER_SECONDS = 0.5
+_HOLDER_SECONDS = 10.0
 """The longest time, on a busy machine, between taking a lock and writing the holder into it."""
 
 
@@ -221,7 +221,7 @@ def _holder(fd: int) -> str:
     """The text of the lock's holder; waits a moment for it, since the holder may have taken the lock just now."""
     deadline = time.monotonic() + _HOLDER_SECONDS
     while not (written := os.pread(fd, 32, 0)) and time.monotonic() < deadline:
-        time.sleep(_HOLDER_SECONDS / 50)
+        time.sleep(0.01)
     return written.decode(errors="replace")
 
 
