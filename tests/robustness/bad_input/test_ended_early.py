@@ -52,14 +52,14 @@ def start_slowly(source: Path, target: Path, *args: str) -> subprocess.Popen[str
 
 def command(*args: object) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "reshard", *map(str, args)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_killed_and_started_again(source, tmp_path):
     target, before = tmp_path / "dst", fingerprint(source)
     child = start_slowly(source, target)
     child.kill()
-    child.communicate(timeout=30)
+    child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
     assert not target.exists()
     assert leftovers(tmp_path) == [".dst.reshard-partial"]
@@ -77,7 +77,7 @@ def test_killed_while_overwriting(source, tmp_path):
     before = fingerprint(target)
     child = start_slowly(source, target, "--overwrite")
     child.kill()
-    child.communicate(timeout=30)
+    child.communicate(timeout=60)
     assert fingerprint(target) == before
     converts(source, target, overwrite=True)
 

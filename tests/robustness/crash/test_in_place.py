@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.robustness.crash.killing import PRELOADED
+from tests.robustness.crash.killing import ENDING_S, PRELOADED
 from tests.robustness.faults.seam import CHANGES, Call, Go, at_the_seam
 from tests.robustness.in_place_case import apply_case, check_between, check_ended, prepare_case
 
@@ -56,7 +56,7 @@ def test_the_next_call_ends_it(tmp_path: Path) -> None:
         shutil.copytree(prepared, work)
         child = context.Process(target=apply_killed, args=(str(work), at))
         child.start()
-        child.join(60)
+        child.join(ENDING_S)
         assert child.exitcode == -signal.SIGKILL, at
         found.add(check_between(work))
         assert apply_case(work).version == "000002"

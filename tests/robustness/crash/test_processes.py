@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -136,7 +136,7 @@ def test_processes_of_a_holder_that_died_end_too(sources, tmp_path):
     child.communicate(timeout=60)
     assert resumed(sources["raw"], target, IN_PROCESSES) > 0
     assert reshard.verify(sources["raw"], target).differences == 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(is_running(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -160,7 +160,7 @@ def test_a_second_signal_kills(sources, tmp_path):
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline() == "tidying\n"
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == -signal.SIGINT
     assert "Traceback" not in err
     assert reshard.convert(sources["raw"], target, max_memory="1GiB").resumed_bytes > 0
@@ -235,19 +235,17 @@ def test_a_run_that_waited_for_nothing_finds_another_result(sources, tmp_path, m
 
 def test_many_at_once_give_one_result(sources, tmp_path, monkeypatch):
     monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
-    target, ended = tmp_path / "t", []
+    target, begun = tmp_path / "t", threading.Barrier(4)
 
-    def one() -> None:
+    def one(_: int) -> bool | str:
+        begun.wait(60)
         try:
-            ended.append(reshard.convert(sources["raw"], target).already_done)
+            return reshard.convert(sources["raw"], target).already_done
         except ReshardError as error:
-            ended.append(str(error))
+            return str(error)
 
-    threads = [threading.Thread(target=one) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        ended = list(threads.map(one, range(4)))
     assert ended.count(False) == 1
     assert all(e in (True, False) or "is writing" in str(e) for e in ended)
     assert reshard.verify(sources["raw"], target).differences == 0

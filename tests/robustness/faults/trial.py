@@ -14,7 +14,7 @@ from reshard.errors import ReshardError
 from tests.robustness.faults.seam import Hook, at_the_seam
 
 LIMIT_S = 60
-CLOSING_S = 5.0
+CLOSING_S = 60.0
 REMEDIES = (
     "run the same command again", "check it", "check the", "check that", "grant", "choose", "raise the limit", "restore", "free space", "run again",
 )  # fmt: skip

@@ -67,7 +67,7 @@ def in_processes(jobs: list[tuple[Path, Path, int]]) -> list[str]:
     processes = [context.Process(target=in_process, args=(*job, queue)) for job in jobs]
     for process in processes:
         process.start()
-    told = [queue.get(timeout=120) for _ in processes]
+    told = [queue.get(timeout=300) for _ in processes]
     for process in processes:
         process.join()
     return sorted(told)
@@ -97,7 +97,7 @@ def test_threads_of_one_process_with_one_target(tmp_path):
     gate, told = threading.Barrier(8), []
 
     def one(number: int) -> None:
-        gate.wait()
+        gate.wait(60)
         try:
             convert(source, target, number)
             told.append("done")
