@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -195,19 +195,16 @@ def test_contributions_of_several_threads_merge():
     array = random_array((4096, 256), 4)
     grid = Grid.regular(array.shape, (512, 100))
     boxes = [grid.box(i) for i in grid.indices()]
-    parts = [0] * 4
 
-    def work(k: int) -> None:
+    def work(k: int) -> int:
         for _ in range(3):  # the last round counts: scratches are reused in between
-            parts[k] = 0
+            part = 0
             for box in boxes[k::4]:
-                parts[k] ^= linear_of_box(CRC64NVME, array[box.slices], box, array.shape)
+                part ^= linear_of_box(CRC64NVME, array[box.slices], box, array.shape)
+        return part
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        parts = list(threads.map(work, range(4)))
     total = parts[0] ^ parts[1] ^ parts[2] ^ parts[3]
     assert finish(CRC64NVME, total, array.nbytes) == plain(CRC64NVME, array.tobytes())
 

@@ -112,7 +112,7 @@ class Conversion:
         for _ in range(2):
             child = context.Process(target=self.run, args=(plan, journal), kwargs={"dies_after": 1})
             child.start()
-            child.join(60)
+            child.join(300)
             assert child.exitcode == -signal.SIGKILL
         assert len(journal.read_bytes().splitlines()) == 2
         return self.run(plan, journal)

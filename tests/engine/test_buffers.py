@@ -67,7 +67,7 @@ def test_a_task_waits_until_its_bytes_fit_the_budget():
         with pytest.raises(TimeoutError):
             large.result(0.05)
         pool.release(small)
-        assert large.result(10).nbytes == 700
+        assert large.result(60).nbytes == 700
     pool.release(beside)
 
 

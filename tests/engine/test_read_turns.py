@@ -15,7 +15,7 @@ BUCKET, FOLDER = "s3://bucket/run/1", "/data/run/1"
 @pytest.mark.parametrize("tasks", [1, 2, 5, 8])
 def test_half_of_the_tasks_read_while_the_others_write(tasks: int) -> None:
     turns, most, now, lock = ReadTurns(), 0, 0, threading.Lock()
-    begun = threading.Barrier(tasks, timeout=30)
+    begun = threading.Barrier(tasks, timeout=60)
 
     def task(_: int) -> int:
         nonlocal most, now

@@ -56,13 +56,13 @@ def test_a_thread_does_not_see_the_scope_of_another() -> None:
         with theirs.scope():
             seen.append(current_layout_map())
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
         seen.append(current_layout_map())
 
     with mine.scope():
         thread = threading.Thread(target=other)
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         assert current_layout_map() is mine
         leave.set()
         thread.join()
