@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import reshard
 from reshard.formats.registry import open_reader
 from tests.fresh_process import run_fresh
+from tests.open_files import open_files
 from tests.orbax_trees import (
     mesh,
     put,
@@ -138,9 +137,8 @@ def test_the_memory_of_a_process_grows_by_no_more_than_the_budget(tmp_path):
 
 
 def test_nothing_is_left_open_by_a_stream_that_is_given_up(large):
-    before = len(list(Path("/proc/self/fd").iterdir()))
     pieces = iter(reshard.open_checkpoint(large[0] / "raw").stream("w"))
     next(pieces)
-    assert len(list(Path("/proc/self/fd").iterdir())) > before
+    assert open_files(large[0]) > 0
     pieces.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files(large[0]) == 0

@@ -130,10 +130,6 @@ def stored(extent):
     return Path(extent.path).read_bytes()[extent.offset : extent.offset + extent.length]
 
 
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def decode(encoding, extent, nbytes, step=100_003):
     data = bytearray(nbytes)
     with closing(open_stream(encoding, extent, nbytes, WHERE)) as stream:

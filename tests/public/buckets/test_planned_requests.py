@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from reshard import ConversionReport, MultiReport, Requests, Target
 from reshard.storage import recent_reads
 from reshard.storage.buckets import counts
 from tests.emulators.buckets import Bucket
+from tests.emulators.no_clock import no_clock
 from tests.emulators.server import Server
 from tests.orbax_trees import save_manager_items, save_pytree
 from tests.public.buckets.trees import tree
@@ -45,6 +46,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "read back": {"layout": COLUMNS, "check": "readback"},
     "identity": {"layout": COLUMNS, "identity": "compute"},
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_clock() -> Iterator[None]:
+    """A plan takes a run for as fast as on a machine that does nothing else."""
+    with no_clock():
+        yield
 
 
 def weights(layers: int = 12) -> dict[str, Any]:
