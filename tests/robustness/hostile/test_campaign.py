@@ -125,9 +125,9 @@ def test_the_campaign_notices_what_goes_wrong(specimens, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(campaign, "CASE_BYTES", 256 << 20)
     *ending, hanging = SABOTAGE
-    wrong = run_campaign(specimens, tmp_path / "work", ending, 200.0, lambda _: None).wrong
+    wrong = run_campaign(specimens, tmp_path / "work", ending, 500.0, lambda _: None).wrong
     monkeypatch.setattr(campaign, "HANG_SECONDS", 4.0)  # it hangs however long it is waited for
-    wrong += run_campaign(specimens, tmp_path / "work", [hanging], 200.0, lambda _: None).wrong
+    wrong += run_campaign(specimens, tmp_path / "work", [hanging], 500.0, lambda _: None).wrong
     for seed, (_, text) in SABOTAGE.items():
         assert any(w.startswith(f"seed {seed} ") and text in w for w in wrong), (seed, wrong)
         assert (tmp_path / "work" / "wrong" / str(seed) / "src").is_dir()
