@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.ports import kept_port
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 600
+LIMIT_S = 500
 
 
 def run_group(count: int, program: Sequence[str], *words: str) -> list[str]:
