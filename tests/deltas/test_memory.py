@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tests.fresh_process import run_fresh
 
 MIB = 1 << 20
-BUDGET = 96
+BUDGET = 48
 ALLOWED_BESIDE = 128 * MIB
 DELTA = f"""
     import sys
@@ -28,10 +28,10 @@ APPLY = f"""
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two versions of 512 MiB, a tensor of 384 MiB among them."""
+    """Two versions of 256 MiB, a tensor of 192 MiB among them."""
     folder = tmp_path_factory.mktemp("versions")
     rng = np.random.default_rng(0)
-    old = {"large": rng.integers(0, 256, (96, 4 * MIB), dtype=np.uint8), **{f"t{n}": rng.integers(0, 256, 16 * MIB, dtype=np.uint8) for n in range(8)}}  # fmt: skip
+    old = {"large": rng.integers(0, 256, (48, 4 * MIB), dtype=np.uint8), **{f"t{n}": rng.integers(0, 256, 16 * MIB, dtype=np.uint8) for n in range(4)}}  # fmt: skip
     for name in ("old", "new"):
         (folder / name).mkdir()
         save_file(old, folder / name / "model.safetensors")

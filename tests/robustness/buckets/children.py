@@ -147,7 +147,7 @@ def on_another_host() -> None:
 def patient() -> None:
     """As ``quick_leases``; but a run that lives is not taken for dead where the machine is busy."""
     quick_leases()
-    take_lease.DEAD_S = 10.0
+    take_lease.DEAD_S = 5.0
 
 
 def patient_on_another_host() -> None:

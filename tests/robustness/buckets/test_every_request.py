@@ -63,10 +63,10 @@ LASTING: dict[str, Fault] = {
 WAYS = [*SURVIVED, *DOUBTED, *LASTING]
 
 
-WAITING = {"no answer": (5.0, 60.0)} | dict.fromkeys(
+WAITING = {"no answer": (1.0, 60.0)} | dict.fromkeys(
     ["done without an answer", *LASTING], (0.5, 1.0)
 )
-"""The seconds that a request has, and after which none is repeated. One that the run survives has more than a busy machine takes."""
+"""The seconds that a request has, and after which none is repeated. Where the run survives, that is more than a busy machine takes."""
 
 LIMIT_S = 120
 """Less than the usual settings let a run wait, and much more than it takes."""
