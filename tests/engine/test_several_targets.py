@@ -146,7 +146,7 @@ def _others(done: DoneUnits, move: Fill) -> DoneUnits:
     return others
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(several())
 def test_every_target_has_every_bit(case):
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from tests.maps.by_numpy import assert_same_arrays, made_by
 from tests.maps.random_rules import RandomRule, rules
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 @given(rules())
 def test_a_rule_makes_what_einops_makes_and_gives_it_back(one: RandomRule) -> None:
     text = {"map": [one.rule]}

@@ -194,7 +194,7 @@ SAVINGS = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(moves(), st.sampled_from(SAVINGS), st.sampled_from(["16MiB", "1GiB"]))
 def test_any_mesh_to_any_other(tmp_path_factory, move, saving, max_memory):
     shape, dtype, ((one, from_axes), (other, to_axes)) = move

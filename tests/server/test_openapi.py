@@ -108,7 +108,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
             [
                 Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/openapi.json",
                 "-H", f"Authorization: {bearer('root')['Authorization']}", "--checks", "all",
-                "--exclude-checks", "positive_data_acceptance", "--max-examples", "5", "--seed", "7",
+                "--exclude-checks", "positive_data_acceptance", "--max-examples", "3", "--seed", "7",
                 "--no-shrink", "--continue-on-failure", "--request-timeout", "60",
                 "--suppress-health-check", "all",
             ],

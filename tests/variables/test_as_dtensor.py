@@ -99,7 +99,7 @@ def axes_by_name(model: Any) -> dict[str, list[str | None]]:
 
 
 @pytest.mark.filterwarnings("ignore::reshard.LayoutWarning")  # drawn keys need not match
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_the_same_weights_have_the_same_layouts(tensorflow: Oracle, data: Any) -> None:
     kind, parts = data.draw(models())

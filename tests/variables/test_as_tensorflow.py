@@ -81,7 +81,7 @@ def sliced(draw: Any) -> tuple[Any, list[int], list[Any], bool]:
     return whole, sizes, list(items) if isinstance(items, tuple) and items else [Ellipsis], False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=sliced())
 def test_slices(tensorflow: Oracle, case: Any) -> None:
     whole, sizes, items, single = case
@@ -104,7 +104,7 @@ def test_masks(tensorflow: Oracle, data: Any) -> None:
     np.testing.assert_array_equal(ShardedVariable(shards)[mask], theirs, strict=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_assign(tensorflow: Oracle, data: Any) -> None:
     whole, method = data.draw(tables()), data.draw(st.sampled_from(NEW_VALUES))
@@ -118,7 +118,7 @@ def test_assign(tensorflow: Oracle, data: Any) -> None:
             np.testing.assert_array_equal(mine, other, strict=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_scatter(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
@@ -135,7 +135,7 @@ def test_scatter(tensorflow: Oracle, data: Any) -> None:
             np.testing.assert_allclose(mine, other, rtol=1e-6, strict=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_sparse_read_but_for_the_order_of_rows(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
@@ -148,7 +148,7 @@ def test_sparse_read_but_for_the_order_of_rows(tensorflow: Oracle, data: Any) ->
     np.testing.assert_array_equal(variable.sparse_read(indices), whole[indices], strict=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_embedding_lookup(tensorflow: Oracle, data: Any) -> None:
     rows, strategy = data.draw(st.integers(1, 13)), data.draw(st.sampled_from(["div", "mod"]))

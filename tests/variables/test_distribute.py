@@ -211,7 +211,7 @@ AXES = st.lists(st.sampled_from([None, "data", "model"]), max_size=3).filter(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from([(4, 2), (2, 4), (8, 1)]),
     AXES,

@@ -114,7 +114,7 @@ def close(found: float, expected_square: Fraction) -> bool:
     )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 12),
     st.integers(0, 2**32), st.booleans(), st.integers(1, 5),

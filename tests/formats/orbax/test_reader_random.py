@@ -51,7 +51,7 @@ def collides(tree: Any) -> bool:
     return len({n.replace("/", ".") for n in names}) < len(names)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=3),
     use_ocdbt=st.booleans(),

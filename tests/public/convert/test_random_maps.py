@@ -99,7 +99,7 @@ def read_all(path: Path) -> Arrays:
     return found
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 @given(conversions())
 def test_any_rule_from_any_grid_to_any_other_and_back(conversion: Any) -> None:
     one: RandomRule

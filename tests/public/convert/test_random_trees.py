@@ -74,7 +74,7 @@ def conversions(draw: st.DrawFn) -> Any:
 
 @settings(
     deadline=None,
-    max_examples=25,
+    max_examples=15,
     suppress_health_check=list(HealthCheck),
 )
 @given(conversions())

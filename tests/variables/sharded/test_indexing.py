@@ -50,7 +50,7 @@ def indexed(draw: Any) -> tuple[ShardedVariable, np.ndarray[Any, Any], Any]:
     return variable, whole, draw(st.one_of(kinds))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(indexed())
 def test_any_index(case: tuple[ShardedVariable, np.ndarray[Any, Any], Any]) -> None:
     variable, whole, index = case

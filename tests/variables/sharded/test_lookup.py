@@ -19,7 +19,7 @@ def table(strategy: str, shards: int = 5, axis: int = 0, **options: Any) -> Shar
     return ShardedVariable.split(whole, shards, "t", axis=axis, partition_strategy=strategy, **options)  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from(["div", "mod"]), st.integers(1, 15), st.integers(0, 1),
     st.lists(st.integers(0, 12), max_size=8), st.integers(1, 3),

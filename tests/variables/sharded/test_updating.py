@@ -60,7 +60,7 @@ def scatters(draw: Any) -> tuple[Any, ...]:
     return variable, whole, indices, values
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(scatters(), st.sampled_from(sorted(NUMPY)), st.booleans())
 def test_scatter(case: tuple[Any, ...], method: str, as_slices: bool) -> None:
     variable, whole, indices, values = case
