@@ -14,7 +14,7 @@ from tests.robustness.hostile.campaign import run_campaign
 from tests.robustness.hostile.operations import OPTIONS, Seen, check_equal, operate
 from tests.robustness.hostile.watch import Watch, snapshot
 
-CASES = 100
+CASES = 60
 KEEP = OPTIONS.index({"compression": "keep"})
 """A seed that converts so."""
 

@@ -27,7 +27,7 @@ TREE = {"kernel": np.arange(64, dtype=np.float32).reshape(8, 8)}
 @pytest.fixture(params=["sqlite", "postgres"])
 def jobs(request: pytest.FixtureRequest) -> int:
     """Of each client."""
-    return {"sqlite": 3, "postgres": 1}[request.param]
+    return {"sqlite": 2, "postgres": 1}[request.param]
 
 
 @pytest.fixture
