@@ -179,7 +179,6 @@ def takes_options(record: type[Struct]) -> Callable[[_F], _F]:
             _check_names(function.__name__, given, shown.parameters)
             return function(*args, **given)
 
-        # inspect.signature takes the attribute; the type of a function does not declare it.
         checked.__signature__ = shown  # type: ignore[attr-defined]  # inspect.signature takes it; no type declares it
         return cast("_F", checked)
 

@@ -90,8 +90,7 @@ def takes_target_options(*, is_plan: bool = False, after: str = "item") -> Calla
         at = list(own.parameters).index(after) + 1
         shown = [p.replace(kind=KEYWORD) for p in kept]
         parameters = [*shown[:at], *_parameters(is_plan=is_plan), *shown[at:]]
-        # inspect.signature, which typer calls, takes the attribute; the type of a function does not declare it.
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # the comment above
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it; no type declares it
         return command
 
     return decorate

@@ -191,7 +191,7 @@ class _Exchange:
             size = response.body_bytes if response.size is None else response.size
             response = msgspec.structs.replace(response, body=(), size=size)
         entry.status, entry.bytes_out = response.status, response.body_bytes
-        self.server.answered()  # before: whoever has the answer finds that done
+        self.server.answered()  # late writes come before the answer is sent
         self.send(response, fault)
         if request.header("connection").lower() == "close":
             raise _Closed

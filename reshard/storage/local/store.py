@@ -42,8 +42,7 @@ class LocalStore:
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
         try:
-            # Of each chunk: a Path would be slow.
-            found = os.stat(path) if self._inside is None else self._inside.status(path, what)  # noqa: PTH116  the comment above
+            found = os.stat(path) if self._inside is None else self._inside.status(path, what)  # noqa: PTH116  of each chunk: a Path is slow
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""``reshard serve`` that looks into its records once an hour while it is told of changes."""
+"""Runs ``reshard serve``, but looks for new records only once an hour; notifications wake it at once."""
 
 from __future__ import annotations
 
