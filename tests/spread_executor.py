@@ -38,5 +38,5 @@ class SpreadExecutor(HostsExecutor):
         if self._threads is not None:
             self._threads.shutdown()
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  of the interface
         self.close()

@@ -82,7 +82,7 @@ class SimulatedHosts(HostsExecutor):
     def close(self) -> None:
         """Nothing runs."""
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override] # no keywords
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Gives a batch to the worker that is free first; the work travels with the first batch only."""
         (batch,) = arguments
         with self._coordinator.step("pickling"):

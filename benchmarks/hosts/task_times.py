@@ -64,7 +64,7 @@ class Timed(Executor):
     def __init__(self) -> None:
         self.times: list[Measured] = []
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override] # no keywords
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         (batch,) = arguments
         future: Future[Any] = Future()
         began = time.perf_counter()

@@ -148,21 +148,21 @@ def test_what_is_not_explained_is_named(tmp_path: Path, capsys: Capture) -> None
     assert found["command"] == "rules infer"
 
 
-def missing_output(probes: Path, out: Path) -> None:  # noqa: ARG001
+def missing_output(probes: Path, out: Path) -> None:  # noqa: ARG001  all take the same
     (out / "run2.safetensors").unlink()
 
 
-def other_tensors(probes: Path, out: Path) -> None:  # noqa: ARG001
+def other_tensors(probes: Path, out: Path) -> None:  # noqa: ARG001  all take the same
     made = load_file(out / "run1.safetensors")
     save_file({**made, "more": made["embed.weight"]}, out / "run1.safetensors")
 
 
-def other_shape(probes: Path, out: Path) -> None:  # noqa: ARG001
+def other_shape(probes: Path, out: Path) -> None:  # noqa: ARG001  all take the same
     made = load_file(out / "run1.safetensors")
     save_file({**made, "embed.weight": made["embed.weight"][:3].copy()}, out / "run1.safetensors")
 
 
-def no_probes(probes: Path, out: Path) -> None:  # noqa: ARG001
+def no_probes(probes: Path, out: Path) -> None:  # noqa: ARG001  all take the same
     for file in list(probes.iterdir())[1:]:
         file.unlink()
 

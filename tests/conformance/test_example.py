@@ -52,7 +52,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The page's module, registered."""
     module = ModuleType("npy_format")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(code_of(PAGE, "python")[0], str(PAGE), "exec"), module.__dict__)  # noqa: S102
+    exec(compile(code_of(PAGE, "python")[0], str(PAGE), "exec"), module.__dict__)  # noqa: S102  the code of the page
     monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, module.NPY))
     yield module
 

@@ -103,7 +103,7 @@ def test_a_version_that_a_run_writes_is_refused(tmp_path: Path) -> None:
 def test_at_least_one_is_kept(keep: object, tmp_path: Path) -> None:
     publish(tmp_path)
     with pytest.raises(reshard.PlanError, match="how many of the newest versions are kept"):
-        reshard.clean_versions(tmp_path, keep)  # type: ignore[arg-type]
+        reshard.clean_versions(tmp_path, keep)
 
 
 DISSOLVE = "reshard.storage.local.transaction:dissolve"

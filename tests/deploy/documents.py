@@ -28,7 +28,7 @@ def most_bytes(settings: Settings) -> int:
 
 def parse_size(text: str) -> int:
     """Bytes of ``4G`` (Docker, systemd) or ``4Gi`` (Kubernetes)."""
-    number, unit = re.fullmatch(r"(\d+)(\w*)", text).groups()  # type: ignore[union-attr]
+    number, unit = re.fullmatch(r"(\d+)(\w*)", text).groups()
     return int(number) * UNITS[unit]
 
 
@@ -48,7 +48,7 @@ def image_environment() -> dict[str, str]:
 
 
 def compose() -> dict[str, Any]:
-    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())  # type: ignore[no-any-return]
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
 
 def manifests() -> Iterator[dict[str, Any]]:
@@ -66,12 +66,12 @@ def manifest(kind: str, name: str) -> dict[str, Any]:
 def pod(kind: str, name: str) -> dict[str, Any]:
     """The spec of the pods of a Deployment, a CronJob or a Job."""
     spec = manifest(kind, name)["spec"]
-    return (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec)["template"]["spec"]  # type: ignore[no-any-return]
+    return (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec)["template"]["spec"]
 
 
 def unit() -> RawConfigParser:
     """The systemd unit; of a key that is there twice only the last is told."""
     parser = RawConfigParser(strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str
     parser.read(DEPLOY / "systemd" / "reshard.service")
     return parser

@@ -171,4 +171,4 @@ def _asked(target: str) -> dict[str, Any]:
 def _ended(client: Any, path: str) -> dict[str, Any]:
     with client.stream("GET", f"{path}/events", timeout=120) as events:
         assert [x for x in events.iter_lines() if x.startswith("event:")][-1] == "event: end"
-    return client.get(path).json()  # type: ignore[no-any-return]
+    return client.get(path).json()

@@ -99,7 +99,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def ask(client: httpx.Client, method: str, path: str, **more: object) -> httpx.Response:
-    return client.request(method, path, extensions={"sni_hostname": NAME}, **more)  # type: ignore[arg-type]
+    return client.request(method, path, extensions={"sni_hostname": NAME}, **more)
 
 
 def test_people_sign_in_over_tls(behind: httpx.Client) -> None:

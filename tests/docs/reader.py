@@ -53,7 +53,7 @@ def python(step: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
     try:
         code = compile("\n" * (step["line"] - 1) + step["text"], namespace["__file__"], "exec")
         with contextlib.redirect_stdout(said):
-            exec(code, namespace)  # noqa: S102
+            exec(code, namespace)  # noqa: S102  the code of the page
     except BaseException:  # noqa: BLE001  whatever it is, the page does not run
         return {"said": said.getvalue(), "wrong": said.getvalue() + traceback.format_exc()}
     return {"said": said.getvalue(), "wrong": ""}

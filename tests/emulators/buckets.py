@@ -95,7 +95,7 @@ def azure_environment(url: str) -> dict[str, str]:
 def create_on_moto(bucket: Bucket) -> None:
     url = f"{bucket.environment['AWS_ENDPOINT_URL']}/{bucket.name}"
     request = urllib.request.Request(url, method="PUT")  # noqa: S310 - a server of the tests
-    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310  an address of loopback
 
 
 def create_on_azurite(bucket: Bucket) -> None:

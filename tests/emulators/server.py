@@ -46,7 +46,7 @@ class Api(Protocol):
     def error(self, request: Request, error: ErrorAnswer) -> Response: ...
 
 
-class _Closed(Exception):  # noqa: N818
+class _Closed(Exception):  # noqa: N818  a signal, not an error
     """The connection ends here."""
 
 

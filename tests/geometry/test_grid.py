@@ -104,7 +104,7 @@ def test_clip_keeps_the_boundaries_within(both: tuple[Grid, Box]) -> None:
 @given(grids(), st.randoms())
 def test_permute_follows_transpose(grid: Grid, random: object) -> None:
     order = list(range(len(grid.shape)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     moved = labels(grid).transpose(order)
     pairs_of_labels = {*zip(labels(grid.permute(order)).ravel(), moved.ravel(), strict=True)}
     assert len(pairs_of_labels) == grid.count

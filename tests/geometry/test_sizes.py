@@ -54,7 +54,7 @@ def test_parses_what_people_write(text: str | int, size: int) -> None:
 )
 def test_refuses_what_is_no_size(text: object) -> None:
     with pytest.raises(LayoutError) as error:
-        parse_bytes(text)  # type: ignore[arg-type]
+        parse_bytes(text)
     assert str(error.value) == (
         f"{text!r} is not a size in bytes; expected a number with a unit such as 1GiB, 256MiB, 64KB, "
         "or whole bytes such as 4096"

@@ -92,7 +92,7 @@ def test_a_finished_target_is_said_to_be_signed_by_what_signs_its_root(
 ) -> None:
     reshard.convert(checkpoint, tmp_path / "t")
     for how in ("carry", "compute", "check"):
-        found = reshard.convert(checkpoint, tmp_path / "t", identity=how).identity  # type: ignore[call-overload]
+        found = reshard.convert(checkpoint, tmp_path / "t", identity=how).identity
         assert found is not None and found.signers == (signer,)
     (tmp_path / "t" / NAME).write_text("{")
     found = reshard.convert(checkpoint, tmp_path / "t").identity

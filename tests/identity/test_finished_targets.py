@@ -40,7 +40,7 @@ def test_its_root_is_computed(how: Any, word: str, checkpoint: Path, tmp_path: P
             progress=lambda p: stages.add(p.stage),
         )
         assert report.already_done
-        assert report.identity == reshard.IdentityReport(root_in(checkpoint), word)  # type: ignore[arg-type]
+        assert report.identity == reshard.IdentityReport(root_in(checkpoint), word)
         assert report.warnings[0].startswith(f"{str(tmp_path / 't')!r} was finished before, wit")
     assert stages == {"identifying"}
     assert not (tmp_path / "t" / "identity.json").exists()
@@ -84,7 +84,7 @@ def test_another_root_than_it_records_is_a_difference(
     )
     for how in ("compute", "check"):
         with pytest.raises(reshard.VerificationError) as caught:
-            reshard.convert(checkpoint, tmp_path / "t", identity=how)  # type: ignore[call-overload]
+            reshard.convert(checkpoint, tmp_path / "t", identity=how)
         assert str(caught.value) == words
     command = ["convert", str(checkpoint), str(tmp_path / "t"), "--identity", "compute"]
     assert run(command) == 3

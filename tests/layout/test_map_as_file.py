@@ -23,7 +23,7 @@ NAMES = (
 @pytest.mark.parametrize("match", ["search", "match", "fullmatch"])
 @pytest.mark.parametrize("unmatched", ["replicate", "error"])
 def test_every_name_has_the_same_axes(match: str, unmatched: str) -> None:
-    layouts = reshard.LayoutMap(MESH, match=match, ambiguous="first", unmatched=unmatched)  # type: ignore[arg-type]
+    layouts = reshard.LayoutMap(MESH, match=match, ambiguous="first", unmatched=unmatched)
     layouts["params/.*"] = ("model", None)
     layouts["dense|bias"] = ("data",)
     layouts["params/dense/bias"] = ()

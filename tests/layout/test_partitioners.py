@@ -58,9 +58,9 @@ def test_dtypes_in_any_of_numpys_ways(dtype: Any) -> None:
 
 
 def test_whole_numbers_of_any_type() -> None:
-    assert Fixed(np.int64(3)) == Fixed(3)  # type: ignore[arg-type]
-    assert Max(1e2)((7, 10), "float32", 1) == Max(100)((7, 10), "float32", 1)  # type: ignore[arg-type]
-    assert Fixed(3)(np.array([4, 4]), "float32", np.int64(-1)) == [1, 3]  # type: ignore[arg-type]
+    assert Fixed(np.int64(3)) == Fixed(3)
+    assert Max(1e2)((7, 10), "float32", 1) == Max(100)((7, 10), "float32", 1)
+    assert Fixed(3)(np.array([4, 4]), "float32", np.int64(-1)) == [1, 3]
 
 
 def test_other_dtypes() -> None:
@@ -106,13 +106,13 @@ def test_div_refuses_empty_shards_and_absurd_numbers(size: int, shards: int) -> 
     ("make", "message"),
     [
         (lambda: Fixed(0), "num_shards must be a whole number of at least 1, not 0"),
-        (lambda: Fixed(2.5), "num_shards must be a whole number of at least 1, not 2.5"),  # type: ignore[arg-type]
+        (lambda: Fixed(2.5), "num_shards must be a whole number of at least 1, not 2.5"),
         (lambda: Max(8, True), "max_shards must be a whole number of at least 0, not True"),
-        (lambda: Min(float("inf")), "min_shard_bytes must be a whole number of at least 1, not inf"),  # type: ignore[arg-type]
-        (lambda: Fixed(2)((None, 4), "float32"), r"a shape is a sequence of whole numbers of at least 0, not \(None, 4\)"),  # type: ignore[arg-type]
+        (lambda: Min(float("inf")), "min_shard_bytes must be a whole number of at least 1, not inf"),
+        (lambda: Fixed(2)((None, 4), "float32"), r"a shape is a sequence of whole numbers of at least 0, not \(None, 4\)"),
         (lambda: Max(2)((-3, 4), "float32"), "a shape is a sequence of whole numbers of at least 0"),
-        (lambda: Fixed(2)(4, "float32"), "a shape is a sequence of whole numbers of at least 0, not 4"),  # type: ignore[arg-type]
-        (lambda: Fixed(2)((4,), "float32", None), "an axis is a whole number, not None"),  # type: ignore[arg-type]
+        (lambda: Fixed(2)(4, "float32"), "a shape is a sequence of whole numbers of at least 0, not 4"),
+        (lambda: Fixed(2)((4,), "float32", None), "an axis is a whole number, not None"),
         (lambda: Max(2)((4,), None), "a dtype is needed to count bytes"),
         (lambda: Min(0), "min_shard_bytes must be a whole number of at least 1, not 0"),
         (lambda: Min(1, 0), "max_shards must be a whole number of at least 1, not 0"),

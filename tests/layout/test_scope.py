@@ -72,7 +72,7 @@ def test_a_thread_does_not_see_the_scope_of_another() -> None:
 @pytest.mark.parametrize("wrong", [None, {}, LayoutMap])
 def test_only_a_layout_map_has_a_scope(wrong: object) -> None:
     with pytest.raises(LayoutError, match=r"a scope needs a LayoutMap, not .*; make one with"):
-        layout_map_scope(wrong).__enter__()  # type: ignore[arg-type]
+        layout_map_scope(wrong).__enter__()
     assert current_layout_map() is None
 
 

@@ -18,9 +18,9 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-import cloud_clients  # noqa: E402
-import cloud_orbax  # noqa: E402
-from oracle import decoded, encoded  # noqa: E402
+import cloud_clients  # noqa: E402  after the environment is set
+import cloud_orbax  # noqa: E402  after the environment is set
+from oracle import decoded, encoded  # noqa: E402  after the environment is set
 
 FUNCTIONS: dict[str, Any] = {**cloud_clients.FUNCTIONS, **cloud_orbax.FUNCTIONS}
 

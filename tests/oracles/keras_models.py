@@ -54,7 +54,7 @@ def _unknown(keras: Any, name: str, parts: list[dict[str, Any]], known: dict[str
 def _holder(base: Any) -> Any:
     """A class whose attributes are the parts, called one after another."""
 
-    class Holder(base):  # type: ignore[misc]
+    class Holder(base):
         def __init__(self, keras: Any, name: str, parts: Any, known: Any) -> None:
             super().__init__(name=name)
             self.order = [part["name"] for part in parts]

@@ -19,9 +19,9 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # the Keras that has dtensor
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import tensorflow_checkpoints  # noqa: E402
+import numpy as np  # noqa: E402  after the environment is set
+import tensorflow as tf  # noqa: E402  after the environment is set
+import tensorflow_checkpoints  # noqa: E402  after the environment is set
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4

@@ -18,11 +18,11 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-import torch  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-from torch_dcp import load_dcp, load_values, restricted_metadata, save_dcp  # noqa: E402
-from torch_states import load_legacy, load_state, save_model_files, save_script, save_state  # noqa: E402
-from torch_tensors import described  # noqa: E402
+import torch  # noqa: E402  after the environment is set
+from safetensors.torch import load_file  # noqa: E402  after the environment is set
+from torch_dcp import load_dcp, load_values, restricted_metadata, save_dcp  # noqa: E402  after the environment is set
+from torch_states import load_legacy, load_state, save_model_files, save_script, save_state  # noqa: E402  after the environment is set
+from torch_tensors import described  # noqa: E402  after the environment is set
 
 # The order of a sum must not depend on how many cores are free.
 torch.set_num_threads(1)

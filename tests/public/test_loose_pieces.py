@@ -85,7 +85,7 @@ def test_loose_shards_of_torch_are_read_as_whole_tensors(several: Tilings, rando
         for number, box in enumerate(boxes):
             files += [{}] * (number + 1 - len(files))
             files[number] = {**files[number], name: (array[box.slices], list(box.start))}
-    random.shuffle(files)  # type: ignore[attr-defined]
+    random.shuffle(files)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         source.mkdir()

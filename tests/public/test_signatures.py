@@ -47,15 +47,15 @@ def test_the_signature_of_a_record() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: reshard.convert("a", "b", layuot="x"),  # type: ignore[call-arg]
+        (lambda: reshard.convert("a", "b", layuot="x"),
          "convert() got an unexpected keyword argument 'layuot'; did you mean layout?"),
-        (lambda: reshard.plan("a", max_mem=3),  # type: ignore[call-arg]
+        (lambda: reshard.plan("a", max_mem=3),
          "plan() got an unexpected keyword argument 'max_mem'; did you mean max_memory?"),
-        (lambda: reshard.Target("a", chunk_byte=1),  # type: ignore[call-arg]
+        (lambda: reshard.Target("a", chunk_byte=1),
          "Target() got an unexpected keyword argument 'chunk_byte'; did you mean chunk_bytes?"),
-        (lambda: reshard.restore("a", selct=["x"]),  # type: ignore[call-arg]
+        (lambda: reshard.restore("a", selct=["x"]),
          "restore() got an unexpected keyword argument 'selct'; did you mean select?"),
-        (lambda: reshard.Target("a", zzz=1),  # type: ignore[call-arg]
+        (lambda: reshard.Target("a", zzz=1),
          "Target() got an unexpected keyword argument 'zzz'; expected target, layout, mesh, "),
     ],
 )  # fmt: skip
@@ -71,4 +71,4 @@ def test_a_target_is_a_frozen_value_and_shows_what_was_given() -> None:
     assert repr(target) == "Target(target='served', cast={'float': 'bfloat16'}, ocdbt=True)"
     assert pickle.loads(pickle.dumps(target)) == copy.copy(target) == target
     with pytest.raises(AttributeError):
-        target.ocdbt = False  # type: ignore[misc]
+        target.ocdbt = False

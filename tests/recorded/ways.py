@@ -34,7 +34,7 @@ LIMITS = {"max_memory": "64MiB", "workers": 2}
 ONE_WORKER = {"workers": 1}
 """Where a run is stopped: the same tasks are done then in each run."""
 
-FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"  # noqa: S108
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"  # noqa: S108  each record makes its own folder below
 """Memory where there is a file system of it: syncing thousands of files takes minutes on a disk that others use too."""
 
 _WORDS = {"check": "verify"}

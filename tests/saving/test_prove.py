@@ -168,7 +168,7 @@ def test_another_root_or_no_files(known: Path, tmp_path: Path) -> None:
     with pytest.raises(reshard.CorruptError, match="its hashes of 'w' do not give its top"):
         reshard.prove({"w": large()}, tmp_path / "copy")
     with pytest.raises(reshard.StorageError, match=r"^the identity is 5; expected a path$"):
-        reshard.prove({"w": large()}, 5)  # type: ignore[arg-type]
+        reshard.prove({"w": large()}, 5)
     with pytest.raises(reshard.TreeError, match="is a single ndarray"):
         reshard.prove(large(), known)
 

@@ -38,5 +38,5 @@ class Idle:
 if __name__ == "__main__":
     from reshard.cli import main
 
-    services.JobQueue = Idle  # type: ignore[misc, assignment]
+    services.JobQueue = Idle
     main()

@@ -18,7 +18,7 @@ if __name__ == "__main__":
         os.environ[_MARK] = "yes"
         rights = [f"--bounding-set={_RIGHTS}", f"--inh-caps={_RIGHTS}"]
         again = [sys.executable, "-m", "tests.server.limited", *sys.argv[1:]]
-        os.execvp("setpriv", ["setpriv", *rights, *again])  # noqa: S606
+        os.execvp("setpriv", ["setpriv", *rights, *again])  # noqa: S606  without a shell on purpose
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
 
     from reshard.cli import main

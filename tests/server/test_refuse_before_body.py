@@ -99,7 +99,7 @@ def test_it_is_refused_before_the_body(
     server: Live, bobs: str, status: int, method: str, path: str, more: dict[str, object]
 ) -> None:
     lines = more.pop("more", []) if "more" in (more := dict(more)) else []
-    data = head(method, path.replace("BOBS", bobs), *lines, **more)  # type: ignore[misc, arg-type]
+    data = head(method, path.replace("BOBS", bobs), *lines, **more)
     answer = answer_to(server, data)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:300]
     assert b" 100 " not in answer.partition(b"\r\n")[0]

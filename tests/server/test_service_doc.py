@@ -180,7 +180,7 @@ def test_the_python_of_the_page_runs(
     with server.client() as client:
         assert client.put("/v1/layouts/serving", json={"layout": layout}).is_success
     names: dict[str, Any] = {}
-    exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102
+    exec(compile(code, str(CLIENTS), "exec"), names)  # noqa: S102  the code of the page
     assert names["report"].target == "data/served/run"
     assert [one.kind for one in names["chain"]] == ["full", "delta"]
     assert names["delta"].version == "000002"

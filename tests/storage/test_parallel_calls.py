@@ -26,12 +26,12 @@ def workers() -> set[threading.Thread]:
 
 def test_results_come_in_order() -> None:
     numbers = range(10 * REQUESTS_AT_ONCE)
-    assert list(each_at_once(FAR, lambda n: n * n, numbers)) == [n * n for n in numbers]  # type: ignore[arg-type]
+    assert list(each_at_once(FAR, lambda n: n * n, numbers)) == [n * n for n in numbers]
 
 
 def test_requests_wait_together() -> None:
     together = threading.Barrier(REQUESTS_AT_ONCE)
-    results = each_at_once(FAR, lambda _: together.wait(60), range(REQUESTS_AT_ONCE))  # type: ignore[arg-type]
+    results = each_at_once(FAR, lambda _: together.wait(60), range(REQUESTS_AT_ONCE))
     assert sorted(results) == list(range(REQUESTS_AT_ONCE))
 
 
@@ -50,10 +50,10 @@ def test_few_results_wait_for_a_slow_caller() -> None:
             yield number
 
     others = workers()
-    results = each_at_once(FAR, lambda n: n, numbers())  # type: ignore[arg-type]
+    results = each_at_once(FAR, lambda n: n, numbers())
     assert next(results) == 0
     assert taken < 5 * REQUESTS_AT_ONCE
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert workers() <= others
 
 
@@ -65,5 +65,5 @@ def test_an_error_ends_it() -> None:
 
     others = workers()
     with pytest.raises(ValueError, match="five"):
-        list(each_at_once(FAR, fail, range(1000)))  # type: ignore[arg-type]
+        list(each_at_once(FAR, fail, range(1000)))
     assert workers() <= others

@@ -219,7 +219,7 @@ def test_damage_ends_the_stream_before_its_last_bytes(tmp_path):
     found = []
     with pytest.raises(CorruptError, match=re.escape("tensor 'w', chunk [7, 0]")):
         for piece in reshard.open_checkpoint(path).stream("w"):
-            found.append(piece)  # noqa: PERF402
+            found.append(piece)  # noqa: PERF402  what came before an error counts
     assert 0 < len(b"".join(found)) < array.nbytes
 
 

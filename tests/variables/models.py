@@ -18,7 +18,7 @@ def layouts(**rules: object) -> LayoutMap:
     """Regular expressions in the manner of dtensor: matched at the beginning, the first counts."""
     made = LayoutMap(mesh(), match="match", ambiguous="first")
     for key, axes in rules.items():
-        made[key] = axes  # type: ignore[assignment]
+        made[key] = axes
     return made
 
 

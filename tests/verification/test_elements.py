@@ -47,7 +47,7 @@ def exact(element: object) -> tuple[Fraction | float, Fraction | float]:
     def part(x: object) -> Fraction | float:
         if isinstance(x, int):
             return Fraction(x)
-        number = float(x)  # type: ignore[arg-type]
+        number = float(x)
         return Fraction(number) if math.isfinite(number) else number
 
     number = element.item() if isinstance(element, np.generic) else element

@@ -10,7 +10,7 @@ def changed(name: str, elements: int = 5, relative: float = 0.5, **more: object)
         "shape_a": (10, 10), "shape_b": (10, 10), "dtype_a": "float32", "dtype_b": "float32", "compared_as": "float64",
         "elements": elements, "nonfinite": 0, "largest": 0.25, "index": (3, 7), "relative": relative,
     }  # fmt: skip
-    return TensorDiff(name, "different", **(known | more))  # type: ignore[arg-type]
+    return TensorDiff(name, "different", **(known | more))
 
 
 EQUAL = TensorDiff("p/same", "equal", (2,), (2,), "int8", "int8", "", "integers", 0)

@@ -105,7 +105,7 @@ def test_a_sharded_variable_shows_its_shards_strategy_and_partitioner() -> None:
     plain = {"strategy": "mod", "axis": 0, "shards": 4}
     chosen = {"strategy": "div", "axis": 1, "shards": 2, "partitioner": {"max_size": 64}}
     for name, partition in (("a", plain), ("b", chosen)):
-        found.tensors[name] = replace(found.tensors[name], partition=partition)  # type: ignore[index]
+        found.tensors[name] = replace(found.tensors[name], partition=partition)
     text = lines(inspection_view(content_document(found), show_all=False))
     assert any("mod 4 along dimension 0" in line for line in text)
     assert any("div 2 along dimension 1 by max_size 64" in line for line in text)

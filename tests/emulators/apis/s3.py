@@ -85,7 +85,7 @@ class S3(XmlApi):
             headers |= {CRC64: base64_of(found.crc64, 8), "x-amz-checksum-type": "FULL_OBJECT"}
         return headers
 
-    def entry_elements(self, found: StoredObject) -> dict[str, object]:  # noqa: ARG002
+    def entry_elements(self, found: StoredObject) -> dict[str, object]:  # noqa: ARG002  of the interface
         return {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
 
     def _delete_many(self, request: Request) -> Response:

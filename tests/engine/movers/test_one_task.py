@@ -124,7 +124,7 @@ class Renumbered(Folder):
         )
         self._places = folder.places("out/w", index)
 
-    def places(self, name, index):  # noqa: ARG002
+    def places(self, name, index):  # noqa: ARG002  of the interface
         return self._places
 
 

@@ -167,7 +167,7 @@ def test_without_to_the_target_is_torchs_form(saved: Path, tmp_path: Path) -> No
     reshard.convert(source, tmp_path / "dcp", drop=DROP)
     assert reshard.inspect(tmp_path / "dcp").format == "dcp"
     with pytest.raises(PlanError) as error:
-        reshard.convert(source, tmp_path / "x", to="torch_dist")  # type: ignore[arg-type]
+        reshard.convert(source, tmp_path / "x", to="torch_dist")
     assert "'torch_dist'" in str(error.value) and "'dcp'" in str(error.value)
     with pytest.raises(reshard.StorageError, match="contains something other than a checkpoint"):
         reshard.convert(tmp_path / "dcp", source, overwrite=True)

@@ -149,7 +149,7 @@ def test_each_item_is_an_archive_whose_elements_are_aligned(tmp_path: Path) -> N
             at = data.index(b"archive/data/0") + len("archive/data/0")
             extra = int.from_bytes(data[at - 14 - 2 : at - 14], "little")
             assert (offset + at + extra) % 64 == 0
-    assert read_dcp(tmp_path / "made")["w"].tobytes() == tree["w"].tobytes()  # type: ignore[attr-defined]
+    assert read_dcp(tmp_path / "made")["w"].tobytes() == tree["w"].tobytes()
 
 
 def test_the_archive_of_a_huge_tensor_has_sizes_of_eight_bytes() -> None:

@@ -61,7 +61,7 @@ def test_every_value_is_converted(
 ) -> None:
     source = chunked(tmp_path / "source.weights.h5", arrays, **options)
     target = tmp_path / ("made.weights.h5" if to == "keras" else "made")
-    reshard.convert(source, target, to=to)  # type: ignore[arg-type]  # one of its words
+    reshard.convert(source, target, to=to)
     assert reshard.verify(source, target).differences == 0
     reshard.convert(target, tmp_path / "again.weights.h5", to="keras")
     expected = {**arrays, "few": np.arange(3.0)}
@@ -227,7 +227,7 @@ def test_an_index_of_chunks_that_cannot_be(
     with h5py.File(tmp_path / "x.h5", "w") as file:
         made = file.create_dataset("w", (6, 4), "f4", chunks=(3, 4)).id.get_create_plist()
         with pytest.raises((CorruptError, FormatError)) as error:
-            chunks.read_chunk_table(Reported(made, *given), "D", "float32", (6, 4), 4096)  # type: ignore[arg-type]
+            chunks.read_chunk_table(Reported(made, *given), "D", "float32", (6, 4), 4096)
     assert str(error.value) == said
 
 

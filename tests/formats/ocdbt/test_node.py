@@ -73,12 +73,12 @@ def test_every_node_says_what_tensorstore_reads_in_it(tmp_path, values, compress
 def test_no_flipped_bit_of_a_node_passes(tmp_path, values):
     base = database(tmp_path, values, compression=None, max_inline_value_bytes=100)
     path, offset, length = parse_location(tmp_path, root_of(base))
-    whole = open(path, "rb").read()  # noqa: PTH123, SIM115
+    whole = open(path, "rb").read()  # noqa: PTH123, SIM115  paths are text here
     rng = np.random.default_rng(1)
     for place in rng.integers(offset, offset + length, 300):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << int(rng.integers(8))
-        with open(path, "wb") as file:  # noqa: PTH123
+        with open(path, "wb") as file:  # noqa: PTH123  paths are text here
             file.write(damaged)
         with pytest.raises(ReshardError):
             OcdbtIndex([locate(tmp_path).view()])

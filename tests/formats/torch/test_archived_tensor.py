@@ -89,4 +89,4 @@ def test_a_size_is_no_other_object() -> None:
     with pytest.raises(
         CorruptError, match=r"the shape should be a torch\.Size, but is OrderedDict"
     ):
-        found(rebuilt("int32", Ordered({}), (1,), count=1))  # type: ignore[arg-type]
+        found(rebuilt("int32", Ordered({}), (1,), count=1))

@@ -98,7 +98,7 @@ def drawn(random: np.random.Generator) -> Script:
 
 def outcome(script: Callable[[Tree], dict[str, Array]], sizes: Sequence[Sequence[int]]) -> str:
     """What comes of learning from the first sizes, on the last."""
-    *examples, last = [script.sources(each) for each in sizes]  # type: ignore[attr-defined]
+    *examples, last = [script.sources(each) for each in sizes]
     found = learned(examples[0], script, *examples[1:])
     if found.problems:
         return "refused"

@@ -207,8 +207,9 @@ def test_a_store_copies_by_itself(gcs_bucket: Bucket, tmp_path: Path) -> None:
 def test_overwriting_deletes(gcs_bucket: Bucket, local: dict[str, Path]) -> None:
     url = upload(gcs_bucket, local["raw"], "out")
     count = sum(p.is_file() for p in local["raw"].rglob("*"))
-    call = lambda: reshard.convert(local["zstd"], url, workers=2, overwrite=True)  # noqa: E731
-    report = made(call, gcs_bucket)
+    report = made(
+        lambda: reshard.convert(local["zstd"], url, workers=2, overwrite=True), gcs_bucket
+    )
     assert report.requests.actual.delete >= count
 
 

@@ -77,7 +77,7 @@ def test_opening_does_not_grow_with_the_tensors(
     for layers in (4, 40):
         local = in_form(tmp_path, form, layers)
         url = upload(gcs_bucket, local, f"{layers}{form.ending}")
-        counts = requests_of(gcs_bucket, lambda url=url: reshard.open_checkpoint(url))  # type: ignore[misc]
+        counts = requests_of(gcs_bucket, lambda url=url: reshard.open_checkpoint(url))
         files = [local] if local.is_file() else [p for p in local.rglob("*") if p.is_file()]
         own = ("zarr.json", ".safetensors")
         found.append(counts.total() - sum(p.name.endswith(own) for p in files))
@@ -114,7 +114,7 @@ def test_two_sides_are_listed_once_each(gcs_bucket: Bucket, tmp_path: Path) -> N
     urls = [upload(gcs_bucket, local, f"run/{number}") for number in (1, 2)]
     for call in reshard.verify, reshard.diff:
         gcs_bucket.emulator.log.clear()
-        call(*urls)  # type: ignore[operator]
+        call(*urls)
         found = gcs_bucket.emulator.log.counts()
         assert (found["list"], found["head"]) == (2, 2)
 

@@ -36,7 +36,7 @@ class Weighed(ThreadPoolExecutor):
         super().__init__(2)
         self.weights = Weights()
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         self.weights.note(work, *arguments)
         return super().submit(work, *arguments)
 

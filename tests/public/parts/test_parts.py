@@ -137,7 +137,7 @@ def test_folders_above_a_target_of_parts_are_durable(
     real = os.fsync
 
     def sync(fd: int) -> None:
-        synced.add(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115  text is compared
         real(fd)
 
     monkeypatch.setattr(os, "fsync", sync)

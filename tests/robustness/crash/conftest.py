@@ -49,7 +49,7 @@ def target(tmp_path):
 
 
 @pytest.fixture
-def unfinished(source, target, small_batches):  # noqa: ARG001
+def unfinished(source, target, small_batches):  # noqa: ARG001  a fixture that only has to be set up
     """The staging folder of an interrupted run to ``target``."""
     stop(source, target, KeyboardInterrupt())
     return staging_for(target)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
-from reshard.deltas import make_delta as delta_module  # noqa: F401
+from reshard.deltas import make_delta as delta_module  # noqa: F401  so that forked processes have it
 from reshard.engine import task_stream
 from tests.robustness.faults.seam import CHANGES, Call, Go, at_the_seam
 

@@ -47,7 +47,7 @@ APPLYING = [
 
 def versions(folder: Path) -> tuple[Path, Path, Path]:
     states = enumerate((V0, V1, V2))
-    return tuple(write_full(folder / f"v{n}", state, LIKE) for n, state in states)  # type: ignore[return-value]
+    return tuple(write_full(folder / f"v{n}", state, LIKE) for n, state in states)
 
 
 @pytest.mark.parametrize("point", MAKING, ids=str)

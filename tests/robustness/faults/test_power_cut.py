@@ -100,7 +100,7 @@ def held(path: Path) -> bytes | list[str]:
 
 
 @pytest.mark.parametrize("case", [*CASES, *OVERWRITE], ids=lambda case: case.name)
-def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):  # noqa: ARG001
+def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):  # noqa: ARG001  a fixture that only has to be set up
     """Compared with the real files, so that what a database writes beside the seam counts too."""
     if case in OVERWRITE:
         reshard.convert(work / "zstd", work / "dst")
@@ -111,7 +111,7 @@ def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):
 
 
 @pytest.mark.parametrize("case", [*OURS, *OVERWRITE], ids=lambda case: case.name)
-def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa: ARG001
+def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa: ARG001  a fixture that only has to be set up
     if case in OVERWRITE:
         reshard.convert(work / "zstd", work / "dst")
     before = whole(work)
@@ -175,7 +175,7 @@ def test_new_folders_above_the_target_are_durable_before_it_appears(work):
 
 
 @pytest.mark.parametrize("syncs", ["file system"], indirect=True)
-def test_a_sync_that_was_interrupted_is_done_again(syncs, work):  # noqa: ARG001
+def test_a_sync_that_was_interrupted_is_done_again(syncs, work):  # noqa: ARG001  a fixture that only has to be set up
     """Python goes on after EINTR by itself, but not in calls of the C library."""
     struck: list[str] = []
 

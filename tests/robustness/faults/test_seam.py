@@ -91,7 +91,7 @@ def test_every_way_of_reading_is_recorded(way, tmp_path):
         elif way == "path":
             data = file.read_bytes()
         elif way == "built in":
-            with open(file, "rb") as opened:  # noqa: PTH123
+            with open(file, "rb") as opened:  # noqa: PTH123  the call that the seam watches
                 data = opened.read()
         else:
             with file.open("rb") as opened:

@@ -83,7 +83,7 @@ def _nudge(rng: random.Random, container: Any, key: Any) -> None:
         container[key] = [value]
 
 
-def _drop(rng: random.Random, container: Any, key: Any) -> None:  # noqa: ARG001
+def _drop(rng: random.Random, container: Any, key: Any) -> None:  # noqa: ARG001  all take the same
     del container[key]
 
 

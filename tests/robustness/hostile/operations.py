@@ -47,7 +47,7 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
         _run_some_command(seen, src, dst, seed)
         return seen
     with _judged(seen, "plan"):
-        reshard.plan(src, dst, **_without_check(options))  # type: ignore[arg-type]
+        reshard.plan(src, dst, **_without_check(options))
     with _judged(seen, "layout"):
         reshard.preview_layout(src, {"mesh": {"axes": ["m"], "shape": [2]}, "rules": []})
     with _judged(seen, "verify"):
@@ -56,7 +56,7 @@ def operate(src: Path, dst: Path, seed: int) -> Seen:
         if (found := reshard.diff(src, src)).differences:
             seen.wrong.append(f"it differs from itself: {found}")
     with _judged(seen, "convert"):
-        report = reshard.convert(src, dst, **options)  # type: ignore[arg-type]
+        report = reshard.convert(src, dst, **options)
         check_equal(seen, src, dst, {t.target for t in report.tensors if t.proof == "encoded"})
     with _judged(seen, "restore"):
         reshard.restore(src)

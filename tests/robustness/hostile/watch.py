@@ -63,9 +63,9 @@ class Watch:
 def _real(path: str, folder_fd: Any) -> str:
     """The place that is written, the links above it followed, itself not."""
     if isinstance(folder_fd, int) and folder_fd >= 0:
-        path = os.path.join(os.readlink(f"/proc/self/fd/{folder_fd}"), path)  # noqa: PTH115, PTH118
-    head, tail = os.path.split(os.path.abspath(path))  # noqa: PTH100
-    return os.path.join(os.path.realpath(head), tail)  # noqa: PTH118
+        path = os.path.join(os.readlink(f"/proc/self/fd/{folder_fd}"), path)  # noqa: PTH115, PTH118  paths are text here
+    head, tail = os.path.split(os.path.abspath(path))  # noqa: PTH100  paths are text here
+    return os.path.join(os.path.realpath(head), tail)  # noqa: PTH118  paths are text here
 
 
 def snapshot(root: Path, leave_out: Sequence[Path] = ()) -> dict[str, tuple[int, ...]]:
@@ -74,7 +74,7 @@ def snapshot(root: Path, leave_out: Sequence[Path] = ()) -> dict[str, tuple[int,
     for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if Path(folder, f) not in leave_out]
         for name in [*folders, *names]:
-            path = os.path.join(folder, name)  # noqa: PTH118
+            path = os.path.join(folder, name)  # noqa: PTH118  paths are text here
             if Path(path) in leave_out:
                 continue
             status = os.lstat(path)

@@ -76,7 +76,7 @@ def test_a_request_that_broke_off_is_sent_again_and_makes_one_conversion(served:
         proxy.cuts = [30, 200]
         handle = client.convert("data/run", "data/again", labels={"test": "again"})
         posts = [r for r in proxy.requests if r.startswith(b"POST")]
-        keys = {re.search(rb"(?i)idempotency-key: (\S+)", r)[1] for r in posts}  # type: ignore[index]
+        keys = {re.search(rb"(?i)idempotency-key: (\S+)", r)[1] for r in posts}
         assert (len(posts), len(keys)) == (3, 1)
         found = client.conversions.list(label="test=again").conversions
         assert [c.id for c in found] == [handle.id]

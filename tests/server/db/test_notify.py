@@ -164,7 +164,7 @@ def test_an_idle_replica_starts_what_another_recorded_at_once(
         for number in range(3):
             wish = {"source": "data/none", "target": f"data/{number}"}
             found = client.post("/v1/conversions", json=wish).json()
-            until(lambda path=f"/v1/conversions/{found['id']}": client.get(path).json()["done"])  # type: ignore[misc]
+            until(lambda path=f"/v1/conversions/{found['id']}": client.get(path).json()["done"])
         assert idle.end() == 0
 
 

@@ -16,7 +16,7 @@ def db(each_db: sa.Engine) -> sa.Engine:
     for number, source in enumerate(SOURCES):
         body = {"source": source, "target": f"data/{number}", "labels": {"n": str(number % 2)}}
         labels = {"odd": ""} if number == 3 else {}
-        body["labels"] = {**body["labels"], **labels}  # type: ignore[dict-item]
+        body["labels"] = {**body["labels"], **labels}
         conversions.create(each_db, token="ann", request=OneTarget.model_validate(body))
     return each_db
 

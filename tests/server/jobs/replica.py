@@ -28,7 +28,7 @@ class OneRoot:
 
     folder: Path
 
-    def recheck(self, text: str, *, target: bool = False) -> Path:  # noqa: ARG002
+    def recheck(self, text: str, *, target: bool = False) -> Path:  # noqa: ARG002  of the interface
         root, _, below = text.partition("/")
         assert root == "data"
         return self.folder / below

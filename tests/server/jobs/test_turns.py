@@ -196,7 +196,7 @@ def test_what_the_dead_were_to_cancel_is_cancelled(db: sa.Engine) -> None:
 
 def test_a_transaction_of_a_frozen_process_is_ended(postgres: object, tmp_path: Path) -> None:
     """A frozen transaction would keep the lock that every claim needs."""
-    url = postgres.new_database()  # type: ignore[attr-defined]
+    url = postgres.new_database()
     engine = open_database(Settings(state=tmp_path, database_url=url))
     job = queue(engine)
     frozen = engine.connect()

@@ -274,7 +274,7 @@ def test_hostile_names_are_text(served: Served, ann: Browser) -> None:
     ):  # fmt: skip
         text = ann.send("GET", page).text
         assert "<script>alert" not in text and "<img" not in text, page
-        ann.answer.__init__(200, text=text)  # type: ignore[misc]
+        ann.answer.__init__(200, text=text)
         assert not [t for t in ann.page.links if "alert" in t and "onerror" in t and t[0] != "/"]
     data = {"id": HOSTILE, "form_key": ann.go("/").form("/sign-out").fields["form_key"]}
     answer = ann.send("POST", "/conversions/cancel", data=data, headers={"Origin": "http://test"})

@@ -164,7 +164,7 @@ async def last(question: Question) -> Answered:
 
 
 async def _last(ask: Callable[..., object], question: Question) -> Answered:
-    async for heard in ask(question, "ann"):  # type: ignore[attr-defined]
+    async for heard in ask(question, "ann"):
         if isinstance(heard, Answered):
             return heard
     raise AssertionError

@@ -55,7 +55,7 @@ def let_it_train(run: subprocess.Popen[str], client: httpx.Client, steps: range)
     for step in steps:
         wait_for(
             client, lambda found, key=str(step): found.get(key, {}).get("outcome") == "started"
-        )  # type: ignore[misc]
+        )
         run.stdin.write("\n")
         run.stdin.flush()
 

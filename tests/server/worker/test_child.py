@@ -145,7 +145,7 @@ def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> N
 def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_path: Path) -> None:
     """A frozen server must not keep the target locked: only the result waits for it."""
     child = start_child(request(slow_source, tmp_path / "out"))
-    os.set_blocking(child.process.stdout.fileno(), False)  # type: ignore[union-attr]
+    os.set_blocking(child.process.stdout.fileno(), False)
     deadline = time.monotonic() + 500
     while not (tmp_path / "out").exists():
         assert time.monotonic() < deadline

@@ -117,7 +117,7 @@ def test_what_may_not_be_deleted_is_named(bucket: Bucket) -> None:
     assert check.follows.startswith(f"remove {bucket.url}/reshard-doctor-")
 
 
-@pytest.mark.parametrize("url", ["/tmp/x", "https://h/x", "run"])  # noqa: S108
+@pytest.mark.parametrize("url", ["/tmp/x", "https://h/x", "run"])  # noqa: S108  only a name
 def test_only_buckets_are_examined(url: str) -> None:
     with pytest.raises(
         StorageError, match=r"is no URL of a bucket; expected gs://bucket/prefix, s3://"

@@ -115,7 +115,7 @@ def test_any_reads_give_the_bytes_of_the_file() -> None:
 def test_a_stream_from_a_bucket(bucket: Bucket) -> None:
     obstore.put(bucket.store(), "a", DATA)
     file = locate(bucket.url).view() / "a"
-    version = file.status().version  # type: ignore[union-attr]
+    version = file.status().version
     bucket.emulator.log.clear()
     reader = open_range(str(file), version, "tensor 'a'", 5, len(DATA), 1 << 20)
     assert b"".join(reader.read(5 + i, 999) for i in range(0, len(DATA) - 5, 999)) == DATA[5:]

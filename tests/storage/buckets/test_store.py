@@ -41,7 +41,7 @@ def test_what_is_there(run: Location, bucket: Bucket) -> None:
     assert found is not None
     assert (found.kind, found.nbytes) == ("file", 10)
     assert found.version == obstore.head(bucket.store(), "run/a/b")["e_tag"]
-    assert (run / "c").status() == FileStatus("file", 0, (run / "c").status().version)  # type: ignore[union-attr]
+    assert (run / "c").status() == FileStatus("file", 0, (run / "c").status().version)
     assert not (run / "x").exists()
     assert run.entries() == [Entry("a", is_folder=True), Entry("c", is_folder=False), Entry("é?#%", is_folder=False)]  # fmt: skip
     assert sorted(run.files()) == ["a/b", "c", "é?#%"]
@@ -81,7 +81,7 @@ def test_a_view_answers_from_one_listing(run: Location, bucket: Bucket) -> None:
     log.clear()
     assert (view / "a/b").open().read(2, 5) == b"23456"
     assert log.counts() == {"get": 1}
-    assert log.requests[0].headers["if-match"] == (run / "a/b").status().version  # type: ignore[union-attr]
+    assert log.requests[0].headers["if-match"] == (run / "a/b").status().version
 
 
 def test_a_view_looks_outside_of_its_folder_in_the_bucket(run: Location, bucket: Bucket) -> None:
@@ -197,8 +197,8 @@ def _put_raw(bucket: Bucket, key: str, data: bytes) -> int:
     import urllib.request
 
     url = next(value for name, value in bucket.environment.items() if name.endswith("_URL"))
-    request = urllib.request.Request(f"{url}/{bucket.name}/{key}", data, method="PUT")  # noqa: S310
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
+    request = urllib.request.Request(f"{url}/{bucket.name}/{key}", data, method="PUT")  # noqa: S310  an address of loopback
+    with urllib.request.urlopen(request) as answer:  # noqa: S310  an address of loopback
         return int(answer.status)
 
 

@@ -80,7 +80,7 @@ def test_keys_sent_again_hold_up_no_others(db: sa.Engine) -> None:
     commits = count_commits(db)
     again = create(db, [asked(n, key=f"k{n}") for n in range(25)])
     assert len(commits) == 1
-    assert again[:20] == [(made, False) for made, _ in first]  # type: ignore[misc]
+    assert again[:20] == [(made, False) for made, _ in first]
     assert all(not isinstance(one, BaseException) and one[1] for one in again[20:])
     assert len(kept(db)) == 25
 

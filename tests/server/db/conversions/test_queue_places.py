@@ -21,7 +21,7 @@ def db(each_db: sa.Engine) -> sa.Engine:
 
 
 def queue(db: sa.Engine, token: str, priority: int = 0) -> str:
-    request = OneTarget(source="data/a", target="data/b", priority=priority)  # type: ignore[call-arg]
+    request = OneTarget(source="data/a", target="data/b", priority=priority)
     return conversions.create(db, token=token, request=request).id
 
 

@@ -74,7 +74,7 @@ def test_a_renewal_replaces_what_this_run_put(lease: Lease, store: BucketStore) 
     assert found is not None
     assert (found.beat, found.fence, found.is_free) == (2, lease.fence, False)
     lease.release()
-    assert read_lease(store, PATH).is_free  # type: ignore[union-attr]
+    assert read_lease(store, PATH).is_free
 
 
 def test_the_version_of_a_successor_is_not_taken_for_its_own(
@@ -126,7 +126,7 @@ def test_a_lease_that_was_taken_over_and_removed_at_once_is_put_again(
     lease = take(store, PATH, TARGET)
     assert lease.is_conditional
     lease.renew()
-    assert read_lease(store, PATH).run == lease._held.run  # type: ignore[union-attr]
+    assert read_lease(store, PATH).run == lease._held.run
     lease.release()
 
 
@@ -170,7 +170,7 @@ def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once
     first.release()
     assert denied.struck
     bucket.emulator.faults.clear()
-    assert not read_lease(store, PATH).is_free  # type: ignore[union-attr]
+    assert not read_lease(store, PATH).is_free
     second = take(store, PATH, TARGET)
     assert second.fence > first.fence
     with pytest.raises(TargetBusyError):
@@ -293,7 +293,7 @@ def test_a_lease_that_is_damaged_is_taken_over_as_one_that_nobody_renews(
     damage(store, byte)
     monkeypatch.setattr(taking, "DEAD_S", 0.0)
     second = take(store, PATH, TARGET)
-    assert read_lease(store, PATH).run == second._held.run  # type: ignore[union-attr]
+    assert read_lease(store, PATH).run == second._held.run
     with pytest.raises(TargetBusyError, match="this run lost run/7: another run took "):
         lease.renew()
     second.release()
@@ -342,7 +342,7 @@ def test_a_bit_that_flips_on_the_way_to_the_store_is_sent_again(
 ) -> None:
     bucket.emulator.faults.add(Flip(40, upload=True), operation="put", key=PATH)
     lease.renew()
-    assert read_lease(store, PATH).beat == 1  # type: ignore[union-attr]
+    assert read_lease(store, PATH).beat == 1
     lease.renew()
     bucket.emulator.faults.add(Flip(40, upload=True), operation="put", key=PATH, times=None)
     with pytest.raises(StorageError, match="the store received other bytes than were sent; check memory and network"):  # fmt: skip

@@ -73,7 +73,7 @@ def test_its_keeper_finds_out_and_the_next_call_says_so(
             with pytest.raises(TargetBusyError, match="this run lost"):
                 act()
         transaction.abort()
-    assert read_lease(store, LEASE).run == "later"  # type: ignore[union-attr]
+    assert read_lease(store, LEASE).run == "later"
 
 
 def test_it_removes_nothing(target: Location, store: BucketStore, bucket: Bucket) -> None:

@@ -73,7 +73,7 @@ def test_a_segment_is_put_although_a_request_fails(
     with held_objects(target) as transaction:
         started(transaction)
         transaction.append("one")
-        bucket.emulator.faults.add(fault, operation="put", key="/journal/")  # type: ignore[arg-type]
+        bucket.emulator.faults.add(fault, operation="put", key="/journal/")
         assert read_back(transaction) == [b"one"]
 
 
