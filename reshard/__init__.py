@@ -23,7 +23,6 @@ from reshard.api.conversion import (
 )
 from reshard.api.deltas import (
     apply,
-    apply_in_place,
     clean_versions,
     delta,
     inspect_versions,
@@ -93,7 +92,6 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
-    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.deltas.versions import VersionInfo
@@ -178,7 +176,6 @@ __all__ = [
     "IdentityMode",
     "IdentityReport",
     "IdentityVerdict",
-    "InPlaceReport",
     "IncompleteCheckpointError",
     "IndexedSlices",
     "Item",
@@ -253,7 +250,6 @@ __all__ = [
     "WeightsIdentity",
     "__version__",
     "apply",
-    "apply_in_place",
     "check_arguments",
     "checkpoint_format",
     "clean",
@@ -299,7 +295,6 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
-    "InPlaceReport": "reshard.deltas.in_place.report",
     "CleanedVersions": "reshard.deltas.prune_versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     CastRules = Sequence[tuple[DTypeLike, DTypeLike]] | Mapping[Any, DTypeLike]
     """From patterns, or dtypes, to dtypes."""
 
-DeltaEncoding = Literal["xor", "overwrite", "xor-shuffled"]
+DeltaEncoding = Literal["xor", "overwrite"]
 """What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
 bytes of elements before the high ones, which only reshard reads."""
 

@@ -91,24 +91,9 @@ def apply_delta(place: Path, old: State) -> dict[str, bytes]:
         with safe_open(place / file, "np") as opened:
             frame, digest = opened.get_tensor(name).tobytes(), opened.metadata()[name]
         payload = zstandard.ZstdDecompressor().decompress(frame)
-        encoding = metadata["delta_encoding"]
-        if encoding == "xor-shuffled":
-            encoding = "xor"
-            if metadata["tensors"][name][0] in ("BF16", "F16", "I16", "U16"):
-                payload = unshuffled(payload)
-        made[name] = _applied(encoding, payload, old[name])
+        made[name] = _applied(metadata["delta_encoding"], payload, old[name])
         assert CHECKSUMS[metadata["checksum_format"]](made[name]) == digest, name
     return made
-
-
-def unshuffled(payload: bytes) -> bytes:
-    """Each 64 KiB hold the low bytes of elements of two bytes, then the high bytes."""
-    made = bytearray()
-    for at in range(0, len(payload), 65536):
-        block = payload[at : at + 65536]
-        for low, high in zip(block[: len(block) // 2], block[len(block) // 2 :], strict=True):
-            made += bytes((low, high))
-    return bytes(made)
 
 
 def _applied(encoding: str, payload: bytes, old: bytes) -> bytes:

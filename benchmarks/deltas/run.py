@@ -2,7 +2,7 @@
 
 Two versions of bfloat16 weights, of which so many of a hundred elements differ. Each contender is a fresh process, in turn, each round
 beginning with another, timed until its output is on the disk. ``xor`` reads both versions and compresses their XOR, no more; ``fold`` reads base
-and delta, and XORs, sums up and writes, no more. What is changed in place is copied before.
+and delta, and XORs, sums up and writes, no more.
 
 With ``--memory`` only reshard runs, once: ``python -m benchmarks.deltas.run --memory --mib 3072 --percent 1``. It ends with 1 where a peak
 is more than 128 MiB above the budget.
@@ -25,7 +25,6 @@ BY_HAND = [sys.executable, "-m", "benchmarks.peers.delta_by_hand"]
 RESHARD = str(Path(sys.executable).parent / "reshard")
 TARGET = "weight_v000002"
 VERSION = f"published/{TARGET}"
-IN_PLACE = "in place"
 BESIDE_MIB = 128
 """Of memory that a run may take beside its budget."""
 
@@ -42,7 +41,6 @@ def contenders(work: Path, budget: str) -> dict[str, list[str]]:
         "apply: script": [*BY_HAND, "apply", old, str(work / "by_hand")],
         "apply: fold": [*BY_HAND, "fold", old, str(work / "by_hand")],
         f"apply: reshard, {budget}": ours["apply"],
-        f"apply: reshard {IN_PLACE}, {budget}": ours[IN_PLACE],
     }
 
 
@@ -53,16 +51,7 @@ def of_reshard(work: Path, budget: str) -> dict[str, list[str]]:
     return {
         "delta": [RESHARD, "delta", *memory, old, new],
         "apply": [RESHARD, "apply", "--quiet", *memory, old, str(work / VERSION)],
-        IN_PLACE: ["sh", "-c", f'exec {RESHARD} apply --quiet --in-place --max-memory {budget} "$1" {work / VERSION}', "sh"],
-    }  # fmt: skip
-
-
-def places(commands: dict[str, list[str]], work: Path) -> tuple[dict[str, str], dict[str, Path]]:
-    """The names of targets, and what is copied before a command changes it."""
-    return (
-        {name: TARGET for name in commands if IN_PLACE not in name},
-        {name: work / "old" for name in commands if IN_PLACE in name},
-    )
+    }
 
 
 def prepare(work: Path, mib: int, percent: str) -> None:
@@ -86,7 +75,7 @@ def measure(given: argparse.Namespace, percent: str, work: Path) -> bool:
         f"{sizes[2] / changed:.2f} for each element that changed\n"
     )
     commands = contenders(work, given.budget)
-    costs = run_rounds(commands, given.rounds, work, sizes[0], *places(commands, work))
+    costs = run_rounds(commands, given.rounds, work, sizes[0], dict.fromkeys(commands, TARGET))
     print(table(costs), flush=True)
     return True
 
@@ -96,7 +85,7 @@ def measure_memory(given: argparse.Namespace, percent: str, work: Path) -> bool:
     nbytes = tree_bytes(work / "new")
     # Seconds are not compared here, so that no free memory has to be touched before.
     commands = of_reshard(work, given.budget)
-    costs = run_rounds(commands, 1, work, 0, *places(commands, work))
+    costs = run_rounds(commands, 1, work, 0, dict.fromkeys(commands, TARGET))
     allowed = allowed_mib(given.budget)
     print(f"\n{percent} % of the elements of {nbytes:,} bytes, a budget of {given.budget}\n")
     print("| | peak MiB | allowed MiB |\n| --- | ---: | ---: |")

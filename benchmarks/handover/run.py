@@ -56,20 +56,14 @@ def run_rounds(
     work: Path,
     nbytes: int,
     targets: Mapping[str, str] = {},
-    before: Mapping[str, Path] = {},
 ) -> dict[str, list[Cost]]:
-    """The costs of each, round by round.
-
-    ``targets``: the names of targets that need one; ``before``: what the command of that name changes, which is copied before.
-    """
+    """The costs of each, round by round; ``targets``: the names of targets that need one."""
     costs: dict[str, list[Cost]] = defaultdict(list)
     names = list(commands)
     for number in range(rounds):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
             target = work / targets.get(name, "made")
-            if name in before:
-                shutil.copytree(before[name], target)
             touch_free_memory(2 * nbytes)
             cost = run_once([*commands[name], str(target)], target, REPOSITORY, LIMIT_S)
             costs[name].append(cost)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions, LayoutLike
     from reshard.conversion.report import ConversionReport
-    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
@@ -71,7 +70,6 @@ def delta(
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
         base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
-            ``"xor-shuffled"`` is the smallest for weights of two bytes, and only reshard reads it.
         checksum: of whole tensors.
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
@@ -206,39 +204,6 @@ def apply(
     for each in chosen.deltas:
         refuse_overlap(locate(checked.target), each)
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
-
-
-def apply_in_place(
-    base: Path,
-    deltas: Sequence[Path],
-    *,
-    unlisted: Unlisted = "leave",
-    max_memory: int | str | None = None,
-    workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> InPlaceReport:
-    """Changes ``base`` itself into what the last of the deltas makes of it, without room for a second copy.
-
-    Everything is proved first: where a checksum differs, nothing is changed. From then on the same call ends what it began, at whatever moment it
-    is killed, and no change is made twice. Meanwhile the weights are out of sight of every program that looks for them; one that has them open
-    already, or mapped, sees them change. The index then says the version, and an identity that was recorded is removed.
-
-    Args:
-        base: a local folder, safetensors with whole tensors, in files that have no other name.
-        deltas: the folders of all deltas from the base to the last, in any order.
-        unlisted, max_memory, workers, progress: as for ``convert``.
-
-    Raises PlanError for a version that is missing or there twice, and for a published version, which stays what it is; VerificationError for a
-    base that is not the one of the deltas; StorageError for links; TargetBusyError where another run writes to ``base``.
-
-    >>> apply_in_place("served", ["published/weight_v000001"])  # doctest: +SKIP
-    """
-    from reshard.deltas.in_place.apply_in_place import apply_deltas_in_place
-    from reshard.formats.checkpoint_path import CheckpointPath
-
-    limits = limits_of(max_memory, workers, base, *_listed(deltas))
-    chosen = with_deltas(CheckpointPath.at(path_of("base", base), unlisted), deltas)
-    return apply_deltas_in_place(chosen, limits, progress)
 
 
 def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:

@@ -21,16 +21,8 @@ DeltasAndTarget = Annotated[
     list[str],
     typer.Argument(
         metavar="DELTA... DST",
-        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes, unless "
-        "--in-place.",
+        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes.",
         show_default=False,
-    ),
-]
-InPlace = Annotated[
-    bool,
-    typer.Option(
-        "--in-place",
-        help="Change BASE itself, a local folder; DST and options of a target are left out.",
     ),
 ]
 Deltas = Annotated[
@@ -56,6 +48,6 @@ def split_target(words: Sequence[str]) -> tuple[list[str], str]:
     if len(words) < 2:
         raise Misuse(
             f"{words[0] if words else 'nothing'} alone was given behind BASE; expected every delta and, last, the target: reshard apply BASE "
-            "weight_v000001 served; or change BASE itself (--in-place)"
+            "weight_v000001 served"
         )
     return list(words[:-1]), words[-1]

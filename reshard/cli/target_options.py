@@ -14,7 +14,7 @@ import typer
 
 import reshard
 from reshard import Target
-from reshard.cli.options import OPTION_NAMES, Misuse, casts, renames, size, sizes, usage
+from reshard.cli.options import OPTION_NAMES, casts, renames, size, sizes, usage
 from reshard.cli.server_options import is_stored_name
 from reshard.cli.targets import Targets
 from reshard.conversion.declared_options import OPTIONS
@@ -109,16 +109,6 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
         if name not in _OF_EACH and value not in (default_of(name), [])
     }
-
-
-def refuse_target_options(given: Mapping[str, Any]) -> None:
-    """A usage error for an option of a target where there is none."""
-    named = [*(name for name in _OF_EACH if given[name]), *given_options(given)]
-    if named:
-        name = OPTION_NAMES.get(named[0], named[0].replace("_", "-"))
-        raise Misuse(
-            f"--{name} is of a target, but BASE itself is changed (--in-place); leave one of them out"
-        )
 
 
 def check_words(

@@ -14,12 +14,8 @@ OPTIONS: Mapping[str, Option] = {
         group=OUTPUT,
         choices=get_args(DeltaEncoding),
         metavar="|".join(get_args(DeltaEncoding)),
-        help=(
-            "What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes, or "
-            "the XOR with the bytes of 16-bit elements in another order, which is the smallest, and which only reshard reads."
-        ),
-        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes; xor-shuffled is "
-        "smaller still, and only reshard reads it.",
+        help="What a payload holds: the XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes.",
+        description="The XOR of old and new bytes, which is smaller, or the positions of the bytes that differ and the new bytes.",
     ),
     "checksum": Option(
         kind="choice",

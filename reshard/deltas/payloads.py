@@ -15,7 +15,6 @@ from reshard.errors import PlanError
 from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import Encoded
-from reshard.formats.delta.shuffle import SHUFFLED_BYTES, SHUFFLED_ITEMSIZE, shuffled
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local.spool import Spool, Spooled
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-BLOCK_BYTES = 3 * SHUFFLED_BYTES
-"""Fits the cache of a processor; a multiple of the size of every element, so that none is cut, and of what is shuffled together."""
+BLOCK_BYTES = 192 << 10
+"""Fits the cache of a processor; a multiple of the size of every element, so that none is cut."""
 
 POSITIONS = 1 << 32
 """A position of ``overwrite`` is a u32."""
@@ -102,30 +101,6 @@ class XorPayload(TensorPayload):
         self._compressor = None
 
 
-class ShuffledXorPayload(XorPayload):
-    """The XOR of all bytes of elements of two bytes, shuffled in blocks that are counted from the beginning of the tensor."""
-
-    def __init__(
-        self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
-    ) -> None:
-        super().__init__(spec, checksum, spool, with_crcs)
-        self._waiting = np.empty(0, np.uint8)
-
-    def take(self, difference: Bytes, new: Bytes, start: int) -> None:
-        if len(self._waiting):
-            difference = np.concatenate((self._waiting, difference))
-        whole = len(difference) - len(difference) % SHUFFLED_BYTES
-        if whole:
-            super().take(shuffled(difference[:whole]), new, start)
-        self._waiting = difference[whole:].copy()
-
-    def finish(self) -> None:
-        if len(self._waiting):
-            super().take(shuffled(self._waiting), self._waiting, 0)
-        self._waiting = np.empty(0, np.uint8)
-        super().finish()
-
-
 class OverwritePayload(TensorPayload):
     """The positions of the bytes that differ, and what they become. Both are spooled: their number comes first in the frame."""
 
@@ -162,8 +137,7 @@ def payload_of(
     """A payload to which nothing was added yet; ``with_crcs``: of which of both sides to take the CRC, too."""
     if encoding == "overwrite":
         return OverwritePayload(spec, checksum, spool, with_crcs)
-    is_shuffled = encoding == "xor-shuffled" and spec.itemsize == SHUFFLED_ITEMSIZE
-    return (ShuffledXorPayload if is_shuffled else XorPayload)(spec, checksum, spool, with_crcs)
+    return XorPayload(spec, checksum, spool, with_crcs)
 
 
 def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:

@@ -46,7 +46,7 @@ class GatheredChunk(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-LayerKind = Literal["xor", "overwrite", "xor-shuffled", "same"]
+LayerKind = Literal["xor", "overwrite", "same"]
 
 
 class Layer(Struct, frozen=True):

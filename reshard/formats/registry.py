@@ -36,7 +36,6 @@ from reshard.formats.steps import committed, committed_steps, names_in, steps_te
 from reshard.formats.tensorflow.files import prefix_text
 from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
-from reshard.storage.local.in_place import is_between_versions
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
@@ -108,7 +107,6 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
-    _refuse_between_versions(uri, root)
     known, recognised = _recognise(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     place = viewed(root, known)
@@ -136,14 +134,6 @@ def _refuse_staged(uri: str, root: Location) -> None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "
             "it, and read the target that it then becomes"
-        )
-
-
-def _refuse_between_versions(uri: str, root: Location) -> None:
-    if is_between_versions(root):
-        raise IncompleteCheckpointError(
-            f"{uri} is between two versions of its weights: reshard apply --in-place changes it, or was interrupted; wait for it to end, or run the "
-            "same command again to finish it"
         )
 
 
@@ -268,7 +258,7 @@ def committed_format(root: Location) -> str | None:
     if found is None:
         return None
     known, recognised = found
-    is_unfinished = is_left_unfinished(root) or is_between_versions(root)
+    is_unfinished = is_left_unfinished(root)
     is_whole = not is_unfinished and recognised.is_finished(root)
     return known.about.name if is_whole else None
 

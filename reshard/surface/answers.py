@@ -16,7 +16,6 @@ from reshard.record import values
 if TYPE_CHECKING:
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, PartReport, RequestReport, TimeReport
-    from reshard.deltas.in_place.report import InPlaceReport
     from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_of",
     "applied",
-    "applied_in_place",
     "clean",
     "cleaned_versions",
     "content_document",
@@ -122,11 +120,6 @@ def conversion_report(report: ConversionReport | PartReport) -> Document:
 
 def applied(report: ConversionReport) -> Document:
     """The object of ``apply``."""
-    return {"command": "apply", **report.to_dict()}
-
-
-def applied_in_place(report: InPlaceReport) -> Document:
-    """The object of ``apply --in-place``."""
     return {"command": "apply", **report.to_dict()}
 
 

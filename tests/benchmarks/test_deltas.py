@@ -44,12 +44,11 @@ def test_small_versions(tmp_path: Path) -> None:
         "apply: script",
         "apply: fold",
         "apply: reshard, 256MiB",
-        "apply: reshard in place, 256MiB",
     ]
 
 
 def test_the_peaks_of_small_versions(tmp_path: Path) -> None:
     lines = run(tmp_path, "--memory --mib 16 --percent 1 --budget 64MiB")
     assert lines[1].endswith(" bytes, a budget of 64MiB")
-    assert [line.split("|")[1].strip() for line in lines[5:]] == ["delta", "apply", "in place"]
+    assert [line.split("|")[1].strip() for line in lines[5:]] == ["delta", "apply"]
     assert all(line.endswith("| 192 |") for line in lines[5:])

@@ -31,5 +31,5 @@ def test_the_help_has_the_words(
     monkeypatch.setenv("COLUMNS", "120")
     assert run(["delta", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "xor|overwrite|xor-shuffled" in shown
+    assert "xor|overwrite" in shown
     assert "xxh3-128|blake3|adler32" in shown

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reshard
-from reshard.cli.delta_options import Base, DeltasAndTarget, InPlace, split_target
+from reshard.cli.delta_options import Base, DeltasAndTarget, split_target
 from reshard.cli.options import (
     Json,
     MaxMemory,
@@ -23,13 +22,11 @@ from reshard.cli.server_options import (
     TokenFile,
     asked_server,
     choice_there,
-    refuse_here,
 )
 from reshard.cli.target_options import (
     check_words,
     given_options,
     library_options,
-    refuse_target_options,
     takes_target_options,
 )
 from reshard.cli.targets import NamedTarget
@@ -38,7 +35,6 @@ EXAMPLES = examples(
     "reshard apply hf published/weight_v000001 hf-1",
     "reshard apply hf published/weight_v00000[1-2] hf-2",
     "reshard apply hf published/weight_v000001 served --to orbax --mesh model=8",
-    "reshard apply hf published/weight_v00000[1-2] --in-place",
     "reshard apply data/hf data/published/weight_v000001 data/hf-1 \\",
     "    --server http://checkpoints:8080 --token-file token",
 )
@@ -48,7 +44,6 @@ EXAMPLES = examples(
 def apply(
     base: Base,
     deltas: DeltasAndTarget,
-    in_place: InPlace = False,
     unlisted: Unlisted = "leave",
     max_memory: MaxMemory = None,
     workers: Workers = None,
@@ -65,21 +60,10 @@ def apply(
     all, and the same command resumes an interrupted run. The versions must follow one another from BASE. The checksum that each delta
     records of a tensor is compared; deltas of reshard record those of the tensors that they do not change, too.
 
-    With --in-place there is no DST: BASE itself becomes the last version, without room for a second copy. All is proved before anything is
-    changed, and the same command ends what a killed one began. Programs find no weights in BASE meanwhile.
-
     Exit code 3 if BASE is not the one from which the deltas were made, or if a checksum differs.
     """
-    # --in-place says where to work, so that the variable RESHARD_SERVER does not.
-    asked = asked_server("" if server is None and in_place else server, token_file)
+    asked = asked_server(server, token_file)
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
-    if in_place:
-        if asked is not None:
-            refuse_here(asked, {"--in-place": in_place})
-        refuse_target_options(given)
-        limits |= unlisted_option(unlisted)
-        _apply_in_place(base, deltas, limits, quiet=quiet, as_json=as_json)
-        return
     from reshard.cli.console import print_all, print_json, warn
     from reshard.cli.progress import watching
     from reshard.surface.answers import applied
@@ -113,22 +97,3 @@ def apply(
         from reshard.cli.views.report import report_view
 
         print_all(report_view(report, show_all, set()))
-
-
-def _apply_in_place(
-    base: str, deltas: Sequence[str], limits: Mapping[str, Any], *, quiet: bool, as_json: bool
-) -> None:
-    from reshard.cli.console import print_all, print_json, warn
-    from reshard.cli.progress import watching
-    from reshard.surface.answers import applied_in_place
-
-    with watching(as_json or quiet) as progress:
-        report = reshard.apply_in_place(base, deltas, progress=progress, **limits)
-    if as_json:
-        print_json(applied_in_place(report))
-    elif quiet:
-        warn(report.warnings)
-    else:
-        from reshard.cli.views.in_place import in_place_view
-
-        print_all(in_place_view(report))

@@ -17,7 +17,6 @@ from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
 from reshard.formats.codecs.zstd import ZstdStream, refuse_window, window_bytes, zstd_decoder_bytes
 from reshard.formats.contents import Extent, Layer
 from reshard.formats.delta.checksums import Checksum, Hasher, hasher
-from reshard.formats.delta.shuffle import SHUFFLED_BYTES, unshuffled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -110,8 +109,6 @@ class _CheckedLayer:
 
         if layer.kind == "xor":
             self._change = _Xor(source(), decoded_bytes)
-        elif layer.kind == "xor-shuffled":
-            self._change = _ShuffledXor(source(), decoded_bytes)
         else:
             self._change = _Overwrite((source(), source()), decoded_bytes)
 
@@ -150,31 +147,6 @@ class _Xor:
 
     def close(self) -> None:
         self._stream.close()
-
-
-class _ShuffledXor(_Xor):
-    """The same with elements of two bytes, shuffled block by block; these are not the blocks that come."""
-
-    def __init__(self, source: Source, decoded_bytes: int) -> None:
-        super().__init__(source, decoded_bytes)
-        self._left = decoded_bytes
-        self._changes = self._scratch[:0]
-
-    def apply(self, block: Bytes, start: int) -> None:  # noqa: ARG002  blocks come in order
-        at = 0
-        while at < len(block):
-            if not len(self._changes):
-                self._changes = self._next_changes()
-            part = block[at : at + len(self._changes)]
-            np.bitwise_xor(part, self._changes[: len(part)], out=part)
-            self._changes = self._changes[len(part) :]
-            at += len(part)
-
-    def _next_changes(self) -> Bytes:
-        data = self._scratch[: min(SHUFFLED_BYTES, self._left)]
-        self._stream.readinto(data.data)
-        self._left -= len(data)
-        return unshuffled(data)
 
 
 class _Overwrite:

@@ -19,7 +19,6 @@ from reshard.formats.contents import Extent, Layer, StoredTensor
 from reshard.formats.delta.index import DeltaIndex, version_text
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import Delta, Payload
-from reshard.formats.delta.shuffle import SHUFFLED_ITEMSIZE
 from reshard.formats.encoding import Encoding
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index
@@ -130,25 +129,6 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
     )
 
 
-def end_reader(base: Reader, deltas: Sequence[Delta]) -> Reader:
-    """A full version that should be what the last of its deltas leaves: every checksum that they record of it is compared, and nothing changed.
-
-    Raises the errors of ``chain_reader``.
-    """
-    start = min(delta.index.base_version for delta in deltas)
-    chain = chained(deltas, start)
-    read = chain_reader(base, chain, start)
-    listing = next((delta for delta in reversed(chain) if delta.index.tensors is not None), None)
-    layers = {n: _layers(tensor, chain, listing)[-1:] for n, tensor in base.tensors.items()}
-    same = {name: tuple(_only_checked(one) for one in found) for name, found in layers.items()}
-    tensors = {name: _layered(base, tensor, same[name]) for name, tensor in base.tensors.items()}
-    return replace(read, tensors=MappingProxyType(tensors), chunks=ChainChunks(base, same))
-
-
-def _only_checked(layer: Layer) -> Layer:
-    return Layer("same", layer.version, layer.checksum, layer.digest)
-
-
 class ChainChunks(Chunks):
     """The chunks of the base, with their layers.
 
@@ -172,19 +152,17 @@ def _layers(
 ) -> tuple[Layer, ...]:
     """What changes a tensor; one that nothing changes is compared with what the last delta records of it."""
     name = tensor.spec.name
-    itemsize = tensor.spec.itemsize
-    found = tuple(_layer(d, d.payloads[name], itemsize) for d in chain if name in d.payloads)
+    found = tuple(_layer(d, d.payloads[name]) for d in chain if name in d.payloads)
     if found or listing is None or listing.index.tensors is None:
         return found
     digest = listing.index.tensors[name].digest
     return (Layer("same", listing.version, listing.index.checksum, digest),)
 
 
-def _layer(delta: Delta, payload: Payload, itemsize: int) -> Layer:
+def _layer(delta: Delta, payload: Payload) -> Layer:
     piece, index = payload.piece, delta.index
-    is_in_order = index.encoding == "xor-shuffled" and itemsize != SHUFFLED_ITEMSIZE
     return Layer(
-        "xor" if is_in_order else index.encoding,
+        index.encoding,
         delta.version,
         index.checksum,
         payload.digest,
@@ -205,9 +183,7 @@ def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> Sto
             f"{base.uri} holds slices of {spec.name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
             "tensors, and give the result as the base"
         )
-    decoders = sum(
-        {"xor": 1, "xor-shuffled": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers
-    )
+    decoders = sum({"xor": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers)
     made = Encoding("delta", spec=str(decoders), read_ahead_bytes=encoding.read_ahead_bytes)
     is_changed = decoders > 0
     return replace(tensor, encoding=made, digest=None if is_changed else tensor.digest)

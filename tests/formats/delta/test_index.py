@@ -60,7 +60,7 @@ NEWER = "; a newer program may have written it: publish a full version, or choos
         (_metadata("version", "seven"), CorruptError, f"index: metadata.version is 'seven'; expected digits, such as 000007{REMEDY}"),
         (_metadata("version", "٣"), CorruptError, f"index: metadata.version is '٣'; expected digits, such as 000007{REMEDY}"),
         (_metadata("base_version", "000007"), CorruptError, f"index: its version 000007 should be later than its base_version 000007{REMEDY}"),
-        (_metadata("delta_encoding", "sparse"), FormatError, f"index: metadata.delta_encoding is 'sparse'; expected xor or overwrite or xor-shuffled{NEWER}"),
+        (_metadata("delta_encoding", "sparse"), FormatError, f"index: metadata.delta_encoding is 'sparse'; expected xor or overwrite{NEWER}"),
         (_metadata("compression_format", "lz4"), FormatError, f"index: metadata.compression_format is 'lz4'; expected zstd{NEWER}"),
         (_metadata("checksum_format", "md5"), FormatError, f"index: metadata.checksum_format is 'md5'; expected xxh3-128 or blake3 or adler32{NEWER}"),
         (_metadata("base_digest", "12"), CorruptError, f"index: metadata.base_digest is '12'; expected 8 hex digits of adler32{REMEDY}"),

@@ -8,7 +8,6 @@ from tests.sabotage.listed import (
     deltas,
     engine,
     formats,
-    in_place,
     maps,
     storage,
 )
@@ -22,5 +21,4 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *arrays.SABOTAGES,
     *maps.SABOTAGES,
     *deltas.SABOTAGES,
-    *in_place.SABOTAGES,
 )

@@ -171,12 +171,4 @@ SABOTAGES = (
         "        if listed is not None and (what := False):\n",
         ("tests/formats/delta/test_skyrl.py::test_files_that_are_not_what_the_manifest_lists",),
     ),
-    Sabotage(
-        "shuffled-by-window",
-        "bytes are shuffled in the blocks of a window, not in those of the tensor",
-        "reshard/deltas/payloads.py",
-        "        whole = len(difference) - len(difference) % SHUFFLED_BYTES\n",
-        "        whole = len(difference)\n",
-        ("tests/deltas/test_shuffled.py::test_tensors_in_windows_and_layers_of_all_encodings",),
-    ),
 )

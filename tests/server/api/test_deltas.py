@@ -75,7 +75,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"base_version": 7}, 422, "/base_version",
      "base_version is 7, but the target is the version 000007, which stands on an earlier one; give an earlier base version, or leave it out"),
     ({"base_version": -1}, 422, "/base_version", "/base_version: expected at least 0, found -1"),
-    ({"encoding": "diff"}, 422, "/encoding", "/encoding: expected 'xor', 'overwrite' or 'xor-shuffled', found 'diff'"),
+    ({"encoding": "diff"}, 422, "/encoding", "/encoding: expected 'xor' or 'overwrite', found 'diff'"),
     ({"checksum": "crc32"}, 422, "/checksum", "/checksum: expected 'xxh3-128', 'blake3' or 'adler32', found 'crc32'"),
     ({"map": "to_hf"}, 422, "/map", "the map 'to_hf' is not stored; store it, or give the map's content"),
     ({"map": {"map": []}}, 422, "/map", "expected a list of at least one rule"),
