@@ -1,6 +1,7 @@
-"""Migrations: turn the tables of an older version into those of this one.
+"""Migrations: make the tables of new records, and turn those of an older version into those of this one.
 
-Each step is a file in ``migrations/versions``; steps run in the order of their numbers. Steps only add (tables, indexes,
+New records get the tables of ``db.tables`` and the newest number. Each step that changes older ones is a file in ``migrations/versions``; steps
+run in the order of their numbers. Steps only add (tables, indexes,
 columns that may be null or have a default in the database), so that servers of the previous version can still use the
 records. A table or column that is no longer used is removed one version later. Records of a newer version are used as
 they are, if they have what this version needs.
@@ -11,7 +12,7 @@ transaction, so a process that is killed leaves the records unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from alembic.script import ScriptDirectory
 from reshard_server.db.bounded_connection import without_time_limits
 from reshard_server.db.tables import METADATA
 
-FIRST = "0001"
-"""The tables of version 0.1.0, which recorded no number."""
+SCRIPTS = Path(__file__).parent / "migrations"
+"""The folder of Alembic's steps."""
 
 LOCK_KEY = 7_265_736_861_726_402
 """PostgreSQL's advisory lock of migrations; one number above the lock of claims."""
@@ -48,12 +49,16 @@ def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
     Raises LackingError for tables of an unknown version.
     """
     with _alone(db) as connection:
-        pending = _pending(connection)
+        config = _config(connection)
+        current = MigrationContext.configure(connection).get_current_revision()
+        pending = _pending(config, current)
         if pending and not apply:
             raise PendingError(", ".join(pending))
-        if pending:
-            command.upgrade(_config(connection), "head")
-        _refuse_lacking(connection, _columns(METADATA))
+        if current is None:
+            _make_tables(connection, config)
+        elif pending:
+            command.upgrade(config, "head")
+        _refuse_lacking(connection, METADATA)
     return pending
 
 
@@ -70,52 +75,33 @@ def _alone(db: sa.Engine) -> Iterator[sa.Connection]:
 
 def _config(connection: sa.Connection) -> Config:
     config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(SCRIPTS))
     return config
 
 
-def _pending(connection: sa.Connection) -> list[str]:
-    """Numbers of the pending steps, in order; none for records of a newer version.
-
-    Tables without a version number are those of 0.1.0, and get its number.
-    """
-    steps = ScriptDirectory.from_config(_config(connection)).walk_revisions()
+def _pending(config: Config, current: str | None) -> list[str]:
+    """Numbers of the pending steps, in order; none for records of a newer version."""
+    steps = ScriptDirectory.from_config(config).walk_revisions()
     numbers = [step.revision for step in steps][::-1]
-    current = MigrationContext.configure(connection).get_current_revision()
-    if current is None and sa.inspect(connection).has_table("conversions"):
-        _refuse_lacking(connection, _columns_of_first())
-        command.stamp(_config(connection), FIRST)
-        current = FIRST
     if current is None:
         return numbers
     return numbers[numbers.index(current) + 1 :] if current in numbers else []
 
 
-Columns = Mapping[str, frozenset[str]]
-"""Names of columns by table."""
+def _make_tables(connection: sa.Connection, config: Config) -> None:
+    # Tables without a number are not this program's, or are of a version that was never published: nothing is known of them.
+    if sa.inspect(connection).has_table("conversions"):
+        raise LackingError("its tables have no version number")
+    METADATA.create_all(connection)
+    command.stamp(config, "head")
 
 
-def _columns(tables: sa.MetaData) -> Columns:
-    return {
-        table.name: frozenset(column.name for column in table.c) for table in tables.sorted_tables
-    }
-
-
-def _columns_of_first() -> Columns:
-    """The columns that the first step makes."""
-    with sa.create_engine("sqlite://").begin() as connection:
-        command.upgrade(_config(connection), FIRST)
-        made = sa.MetaData()
-        made.reflect(connection)
-        return {n: c for n, c in _columns(made).items() if n != "alembic_version"}
-
-
-def _refuse_lacking(connection: sa.Connection, needed: Columns) -> None:
+def _refuse_lacking(connection: sa.Connection, needed: sa.MetaData) -> None:
     """Raises LackingError if a table or one of its columns is missing."""
     existing = sa.inspect(connection)
-    for table, columns in needed.items():
-        if not existing.has_table(table):
-            raise LackingError(f"there is no table {table!r}")
-        there = {column["name"] for column in existing.get_columns(table)}
-        if lacking := sorted(columns - there):
-            raise LackingError(f"the table {table!r} has no {', '.join(lacking)}")
+    for table in needed.sorted_tables:
+        if not existing.has_table(table.name):
+            raise LackingError(f"there is no table {table.name!r}")
+        there = {column["name"] for column in existing.get_columns(table.name)}
+        if lacking := sorted({column.name for column in table.c} - there):
+            raise LackingError(f"the table {table.name!r} has no {', '.join(lacking)}")

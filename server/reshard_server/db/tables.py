@@ -13,7 +13,7 @@ The run of a step is claimed likewise while the step is hard-linked. A folder of
 to the process that makes it, then to the conversion that reads it; then it belongs to nobody and is removed. Old runs
 are forgotten, but the numbers of their steps are kept.
 
-A change here needs a step in ``migrations/versions`` that changes existing databases.
+A change here needs a step in ``migrations/versions`` that changes existing databases; new ones get these tables.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,31 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from reshard_server.db import migrate as migrating
-from reshard_server.db.conversions import conversions
-from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database, sqlite_module
 from reshard_server.db.migrate import migrate
-from reshard_server.db.schedules import schedules
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP
+from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.db.tables import METADATA
 from reshard_server.settings import Settings
 
 from reshard.errors import StorageError
-from tests.server.db.old_records import load_postgres, load_sqlite, make_sources
 from tests.server.live import environment, live
 from tests.server.postgres import Postgres
 from tests.server.threads import run_together
 
-STEPS = Path(migrating.__file__).parent / "migrations" / "versions"
-LATER = sorted(step.name[1:5] for step in STEPS.glob("v*.py"))[1:]
-"""Numbers of the steps that records of 0.1.0 need."""
-HEAD = LATER[-1]
-ADDING = {"create_table", "create_index", "add_column"}
+HEAD = "0001"
+STEP = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0002", "0001"
+
+
+def upgrade():
+    op.add_column("layouts", sa.Column("colour", sa.Text))
+    {then}
+"""
+"""A step as the next version may bring it."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -50,12 +54,22 @@ def chosen(
 
 @pytest.fixture
 def old(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Settings of records that 0.1.0 left."""
-    if chosen["database_url"]:
-        load_postgres(chosen["database_url"])
-    else:
-        load_sqlite(chosen["state"])
+    """Settings of records that have the tables of this version, for which ``next_version`` has a step."""
+    opened(chosen).dispose()
     return chosen
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the code one more step, which ends with a statement."""
+
+    def add(then: str = "pass") -> None:
+        scripts = tmp_path / "migrations"
+        shutil.copytree(migrating.SCRIPTS, scripts, dirs_exist_ok=True)
+        (scripts / "versions" / "v0002_colour.py").write_text(STEP.format(then=then))
+        monkeypatch.setattr(migrating, "SCRIPTS", scripts)
+
+    return add
 
 
 def opened(chosen: dict[str, Any], **more: Any) -> sa.Engine:
@@ -80,52 +94,26 @@ def test_new_records_have_the_tables_of_the_code(chosen: dict[str, Any]) -> None
     db.dispose()
 
 
-def test_old_records_get_a_number_and_the_tables_of_the_code(old: dict[str, Any]) -> None:
+def columns(db: sa.Engine, table: str) -> set[str]:
+    return {column["name"] for column in sa.inspect(db).get_columns(table)}
+
+
+def test_older_records_are_migrated(old: dict[str, Any], next_version: Callable[..., None]) -> None:
+    next_version()
     db = opened(old)
-    assert (version(db), differences(db)) == (HEAD, [])
-    listed = conversions.page(db, Filters(), 100).conversions
-    states = [one.state for one in listed]
-    assert sorted(states) == sorted(["succeeded"] * 4 + ["failed", "running", "queued", "queued"])
-    assert {stored.name for stored in schedules.page(db, None, 10, None)[0]} == {"nightly", "steps"}
-    found = versions.get(db, LAYOUT, "serving")
-    assert found is not None and found.version == 2
-    assert versions.get(db, MAP, "serving") is None
-    made = versions.put(db, MAP, "serving", {"map": []}, token="ann", is_admin=False, expected=lambda _: True)  # fmt: skip
-    assert made[0].version == 1
+    assert (version(db), "colour" in columns(db, "layouts")) == ("0002", True)
+    assert migrate(db) == []
     db.dispose()
 
 
-def test_old_work_is_carried_out(old: dict[str, Any], tmp_path: Path) -> None:
-    make_sources(tmp_path / "data")
-    more = {} if old["database_url"] is None else {"database_url": old["database_url"]}
-    with live(tmp_path, **more) as server, server.client("root") as client:
-        for _ in range(3000):
-            listed = client.get("/v1/conversions?page_size=200").json()["conversions"]
-            if all(one["done"] for one in listed):
-                break
-            threading.Event().wait(0.1)
-        ends = {one["state"] for one in listed if one["request"].get("target") != "data/failed"}
-        assert ends == {"succeeded"}
-        names = [one["name"] for one in client.get("/v1/schedules").json()["schedules"]]
-        assert names == ["nightly", "steps"]
-    for target in ("running", "q1", "q2", "queued"):
-        assert (tmp_path / "data" / target / "_METADATA").exists(), target
-
-
 def test_a_failing_step_leaves_the_records_as_they_were(
-    old: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    old: dict[str, Any], next_version: Callable[..., None]
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("killed here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(migrating, "_refuse_lacking", _after(2, migrating._refuse_lacking, fail))
-        with pytest.raises(RuntimeError, match="killed here"):
-            opened(old)
+    next_version("raise RuntimeError('killed here')")
+    with pytest.raises(RuntimeError, match="killed here"):
+        opened(old)
     engine = opened_raw(old)
-    assert version(engine) is None
-    names = {index["name"] for index in sa.inspect(engine).get_indexes("conversions")}
-    assert "conversions_by_schedule" not in names
+    assert (version(engine), "colour" in columns(engine, "layouts")) == (HEAD, False)
     engine.dispose()
 
 
@@ -136,20 +124,11 @@ def opened_raw(chosen: dict[str, Any]) -> sa.Engine:
     return sa.create_engine(f"sqlite:///{chosen['state'] / 'records.sqlite'}")
 
 
-def _after(calls: int, real: Any, then: Any) -> Any:
-    """``real`` for the first calls but the last of them, which is ``then``."""
-    made = iter(range(1, calls + 1))
-
-    def call(*args: Any) -> Any:
-        return (then if next(made) == calls else real)(*args)
-
-    return call
-
-
-def test_of_two_processes_one_migrates(old: dict[str, Any]) -> None:
-    engines = [opened_raw_engine(old) for _ in range(2)]
+def test_of_two_processes_one_makes_the_tables(chosen: dict[str, Any]) -> None:
+    chosen["state"].mkdir(exist_ok=True)
+    engines = [opened_raw_engine(chosen) for _ in range(2)]
     done = run_together([partial(migrate, engine) for engine in engines])
-    assert sorted(done) == [[], LATER]
+    assert sorted(done) == [[], [HEAD]]
     for engine in engines:
         engine.dispose()
 
@@ -157,7 +136,7 @@ def test_of_two_processes_one_migrates(old: dict[str, Any]) -> None:
 def test_records_that_another_connection_writes_are_opened_once_it_has_ended(
     tmp_path: Path,
 ) -> None:
-    load_sqlite(tmp_path)
+    opened({"state": tmp_path, "database_url": None}).dispose()
     writer = sqlite_module().connect(
         tmp_path / "records.sqlite", isolation_level=None, check_same_thread=False
     )
@@ -192,25 +171,38 @@ def test_records_of_a_newer_version_are_used_as_they_are(chosen: dict[str, Any])
     db.dispose()
 
 
-def test_records_without_what_is_needed_are_refused(old: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("statement", "lacking"),
+    [
+        ("ALTER TABLE conversions DROP COLUMN read_bytes", "the table 'conversions' has no read_bytes"),
+        ("DROP TABLE sessions", "there is no table 'sessions'"),
+        ("DROP TABLE alembic_version", "its tables have no version number"),
+    ],
+)  # fmt: skip
+def test_records_without_what_is_needed_are_refused(
+    old: dict[str, Any], statement: str, lacking: str
+) -> None:
     engine = opened_raw(old)
     with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE conversions DROP COLUMN read_bytes"))
+        connection.execute(sa.text(statement))
     shown = engine.url.render_as_string(hide_password=True)
     engine.dispose()
     with pytest.raises(StorageError) as raised:
         opened(old)
     assert str(raised.value) == (
-        f"the server's records ({shown}) were made by a version that this one cannot migrate from: the table 'conversions' "
-        "has no read_bytes; run the version that made them, or start with an empty state folder or database"
+        f"the server's records ({shown}) were made by a version that this one cannot migrate from: {lacking}; run the version that "
+        "made them, or start with an empty state folder or database"
     )
 
 
-def test_pending_steps_that_may_not_be_done(old: dict[str, Any]) -> None:
+def test_pending_steps_that_may_not_be_done(
+    old: dict[str, Any], next_version: Callable[..., None]
+) -> None:
+    next_version()
     with pytest.raises(StorageError) as raised:
         opened(old, migrate_at_start=False)
     assert str(raised.value).endswith(
-        f"are of an older version: the migrations {', '.join(LATER)} are pending, and migrate_at_start is off; run 'reshard serve "
+        "are of an older version: the migrations 0002 are pending, and migrate_at_start is off; run 'reshard serve "
         "--migrate' with the same settings first"
     )
     opened(old).dispose()
@@ -218,10 +210,10 @@ def test_pending_steps_that_may_not_be_done(old: dict[str, Any]) -> None:
 
 
 def test_the_command_migrates_and_serves_nothing(tmp_path: Path) -> None:
-    load_sqlite(tmp_path / "state")
     command = [sys.executable, "-m", "reshard", "serve", "--migrate", "--state", "state"]
     url = f"sqlite:///{tmp_path / 'state' / 'records.sqlite'}"
-    for said in (f"{url}: did the migrations {', '.join(LATER)}\n", f"{url}: nothing to migrate\n"):
+    (tmp_path / "state").mkdir()
+    for said in (f"{url}: did the migrations {HEAD}\n", f"{url}: nothing to migrate\n"):
         run = subprocess.run(
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
         )
@@ -236,25 +228,3 @@ def test_the_command_waits_for_no_server(tmp_path: Path) -> None:
         )  # fmt: skip
     assert run.returncode == 1
     assert run.stderr.startswith("error: another server (process ")
-
-
-@pytest.mark.parametrize("step", sorted(STEPS.glob("v0*.py")), ids=lambda path: path.stem)
-def test_steps_only_add(step: Path) -> None:
-    """So that servers of the version before work on with the same records."""
-    calls = [
-        node
-        for node in ast.walk(ast.parse(step.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "op"
-    ]
-    assert calls
-    for call in calls:
-        assert isinstance(call.func, ast.Attribute)
-        assert call.func.attr in ADDING
-        if call.func.attr == "add_column":
-            words = {
-                k.arg: ast.unparse(k.value) for c in call.args for k in getattr(c, "keywords", [])
-            }
-            assert words.get("nullable") != "False" or "server_default" in words

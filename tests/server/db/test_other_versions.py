@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
@@ -19,12 +20,17 @@ from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 from reshard_server.settings import Settings
 
+import reshard
 from tests.server.by_state import of_states
-from tests.server.db.old_records import make_sources
 from tests.server.jobs.world import World
 from tests.server.live import live
 
 TARGET = {"target": "data/out"}
+
+
+def make_source(data: Path) -> None:
+    """The checkpoint that the records name."""
+    reshard.save(data / "run" / "1", {"kernel": np.arange(12, dtype=np.float32)})
 
 
 @pytest.fixture
@@ -132,7 +138,7 @@ def test_a_schedule_of_another_version_is_left_alone(db: sa.Engine) -> None:
 
 def test_work_of_another_version_waits_for_it(tmp_path: Path) -> None:
     world = World(tmp_path)
-    make_sources(tmp_path / "data")
+    make_source(tmp_path / "data")
     newer, unreadable, known = (made(world.db, f"data/{name}") for name in ("a", "b", "c"))
     change_request(world.db, newer, colour="red")
     change_request(world.db, unreadable, verify="by a notary")
@@ -150,7 +156,7 @@ def test_work_of_another_version_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_clients_are_told_who_can_read_it(tmp_path: Path) -> None:
-    make_sources(tmp_path / "data")
+    make_source(tmp_path / "data")
     with live(tmp_path, running=1) as server, server.client() as client:
         db = open_database(Settings(state=tmp_path / "state"))
         bad = made(db, "data/a", verify="by a notary")
