@@ -77,15 +77,12 @@ class Demand(Struct, frozen=True):
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
-        tiles: a grid of the target tensor that units follow: none holds a part of a tile, unless the piece or a slice that is
-            written in order ends within it. None where units are as the chunks make them.
     """
 
     piece: Piece
     source: Side
     target: Side
     copy_bytes: int = COPY_BYTES
-    tiles: Grid | None = None
 
     @property
     def geometry(self) -> Hashable:
@@ -106,16 +103,14 @@ class Demand(Struct, frozen=True):
         filled = None
         if not piece.fills(target):
             filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
-        tiles = None if self.tiles is None else piece.target_grid(self.tiles).cuts
-        return (taken, filled, tiles, self._stored)
+        return (taken, filled, self._stored)
 
     @property
     def _stored(self) -> Hashable:
         p = self.piece
         moved = (p.axis_order, p.source_dtype, p.target_dtype, p.fill, p.arithmetic is None)
-        tiles = None if self.tiles is None else self.tiles.cuts
         sides = (p.source_view, _stored(self.source), p.target_view, _stored(self.target))
-        return (moved, sides, self.copy_bytes, tiles)
+        return (moved, sides, self.copy_bytes)
 
 
 def _stored(side: Side) -> Hashable:
@@ -157,7 +152,6 @@ class Frame(Struct, frozen=True):
         source: the chunks of the source.
         places: along each dimension, from where to where the piece of each demand lies.
         targets: for each demand the chunks of its target, counted from the start of its piece.
-        tiles: the same for the tiles that it asks for; None where it asks for none.
         kinds: a number for each demand; those with the same differ in names and places only.
     """
 
@@ -167,7 +161,6 @@ class Frame(Struct, frozen=True):
     source: Grid
     places: tuple[Sequence[tuple[int, int]], ...]
     targets: Sequence[Grid]
-    tiles: Sequence[Grid | None]
     kinds: Sequence[int]
 
     @classmethod
@@ -181,7 +174,6 @@ class Frame(Struct, frozen=True):
         kinds = _kinds(demands)
         of_kind = dict(zip(kinds, demands, strict=True))
         chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
-        tiles = {n: _tiles_of(r) for n, r in of_kind.items()}
         return cls(
             demands,
             box,
@@ -189,29 +181,27 @@ class Frame(Struct, frozen=True):
             source,
             _spans(places, box.rank),
             [chunks[kind] for kind in kinds],
-            [tiles[kind] for kind in kinds],
             kinds,
         )
 
     def assembled(self, strategies: Sequence[Strategy]) -> Grid:
-        """Where a unit may be cut so that it holds whole target chunks of every block, and whole tiles."""
+        """Where a unit may be cut so that it holds whole target chunks of every block."""
         blocks = zip(self.targets, strategies, strict=True)
         whole = [grid if how == "block" else None for grid, how in blocks]
-        cuts = [self._common(dim, (whole, self.tiles)) for dim in range(self.box.rank)]
+        cuts = [self._common(dim, whole) for dim in range(self.box.rank)]
         return Grid(self.box.shape, tuple(cuts))
 
-    def _common(self, dim: int, wanted: Sequence[Sequence[Grid | None]]) -> Cuts:
+    def _common(self, dim: int, wanted: Sequence[Grid | None]) -> Cuts:
         """The cuts of any grid along a dimension that cut no part of the ``wanted`` ones.
 
         Many pieces lie at the same place along it: each place is looked at once.
         """
         starts = [start for start, _ in self.places[dim]]
         every = set(self.source.cuts[dim])
-        for grids in (self.targets, self.tiles):
-            for start, cuts in _placed(starts, grids, dim):
-                every.update([start + cut for cut in cuts])
+        for start, cuts in _placed(starts, self.targets, dim):
+            every.update([start + cut for cut in cuts])
         order = sorted(every)
-        for start, cuts in {each for grids in wanted for each in _placed(starts, grids, dim)}:
+        for start, cuts in _placed(starts, wanted, dim):
             own = {start + cut for cut in cuts}
             inside = order[bisect_right(order, start) : bisect_left(order, start + cuts[-1])]
             every.difference_update([cut for cut in inside if cut not in own])
@@ -287,10 +277,6 @@ class Frame(Struct, frozen=True):
         if is_first or self.is_one:
             return found
         return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
-
-
-def _tiles_of(demand: Demand) -> Grid | None:
-    return None if demand.tiles is None else demand.piece.target_grid(demand.tiles)
 
 
 def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]], ...]:

@@ -39,14 +39,10 @@ def joint_choice(demands: Sequence[Demand], memory: int) -> Choice:
 
 def _halved(demands: Sequence[Demand], units: Grid) -> Grid | None:
     """The units in halves; None where each is one chunk, or one part of a slice that is written in order."""
-    target, tiles = demands[0].target, demands[0].tiles
-    chunks, slices = target.spec.storage, target.in_order
-    assembled = chunks if tiles is None else chunks.common(tiles)
-    if slices is None:
-        return best_halving(partial(_joint_bytes, demands), units, assembled)
-    if tiles is not None:  # a slice may end within a tile
-        assembled = assembled.refine(slices)
-    return first_halving(units, assembled)
+    target = demands[0].target
+    if target.in_order is None:
+        return best_halving(partial(_joint_bytes, demands), units, target.spec.storage)
+    return first_halving(units, target.spec.storage)
 
 
 class _Joint(Struct, frozen=True):

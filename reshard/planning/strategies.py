@@ -68,9 +68,6 @@ def _processor_seconds(choice: Choice) -> float:
 
 def choices(demands: Sequence[Demand], memory: int, max_open_chunks: int) -> Iterator[Choice]:
     """Every choice worth pricing; if none fits into ``memory``, also those that need the least."""
-    if any(demand.tiles is not None for demand in demands):
-        yield from _tiled(demands, memory)
-        return
     identical = sum(map(_is_identical, demands))
     if identical == len(demands):
         yield _copy(demands)
@@ -85,14 +82,6 @@ def choices(demands: Sequence[Demand], memory: int, max_open_chunks: int) -> Ite
     elif raw:
         yield from _block(frame, _in_pieces_if_raw(demands), memory)
     if not any(map(_shares_chunks, demands)):
-        yield from _block(frame, ["block"] * len(demands), memory)
-
-
-def _tiled(demands: Sequence[Demand], memory: int) -> Iterator[Choice]:
-    """Units of whole tiles: what is raw is written in pieces, the rest is assembled."""
-    frame = Frame.of(demands)
-    yield from _block(frame, _in_pieces_if_raw(demands), memory)
-    if _raw(demands) and not any(map(_shares_chunks, demands)):
         yield from _block(frame, ["block"] * len(demands), memory)
 
 
@@ -244,14 +233,12 @@ def _widest_bands(
 
 
 def _block(frame: Frame, strategies: Sequence[Strategy], memory: int) -> Iterator[Choice]:
-    # A chunk is assembled from all of its bytes; pieces may be cut anywhere but within a tile.
+    # A chunk is assembled from all of its bytes; pieces may be cut anywhere.
     assembled = frame.assembled(strategies)
     slices = frame.demands[0].target.in_order
     if slices is None:
         units = frame.source.common(assembled)
     else:
-        if any(frame.tiles):  # a slice may end within a tile, but is written by itself
-            assembled = assembled.refine(frame.demands[0].piece.target_grid(slices))
         units = _aligned_rows(frame.demands[0], slices, assembled)
     while True:
         drafts = frame.drafts(strategies, units)

@@ -63,10 +63,9 @@ class Conversion:
         self.targets[name] = tensor(name, values.shape, chunk)
         return self.targets[name]
 
-    def piece(self, piece: Piece, tiles: Sequence[int] | None = None) -> None:
-        """One more piece of a target; ``tiles``: the shape of the tiles of the target that units must not cut."""
+    def piece(self, piece: Piece) -> None:
+        """One more piece of a target."""
         target = self.targets[piece.target]
-        grid = None if tiles is None else Grid.regular(target.shape, tiles)
         side = Side(target, str(self.encoding), self.encoding.compressor == "none", 1 << 16)
         if piece.fill is not None:
             spec = TensorSpec("", piece.shape, "float32", Grid.whole(piece.shape), piece.shape)
@@ -74,7 +73,7 @@ class Conversion:
         else:
             spec = self.stores[piece.checkpoint].tensors[piece.source].spec
             source = Side(spec, "zstd:1", False, 1 << 16)
-        self.requests.append(Demand(piece, source, side, tiles=grid))
+        self.requests.append(Demand(piece, source, side))
 
     def plan(self, memory: int = 64 * MIB) -> MultiPlan:
         return make_multi_plan([self.requests], memory, 2)
