@@ -18,22 +18,25 @@ TEXT = "def double(n):\n    return 2 * n\n"
 FITS = Sabotage("tripled", "three times as much", "code.py", "2 * n", "3 * n", ("test_code.py",))
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda s: s.name)
-def test_the_text_is_in_the_file_once_and_its_replacement_is_code(sabotage: Sabotage) -> None:
-    changed = sabotage.applied(ROOT)
-    assert ast.dump(ast.parse(changed)) != ast.dump(
-        ast.parse((ROOT / sabotage.file).read_text("utf-8"))
-    )
+def test_each_text_is_in_its_file_once_and_its_replacement_is_code() -> None:
+    """Another program, not only another text: what it parses to differs."""
+    for sabotage in SABOTAGES:
+        changed = sabotage.applied(ROOT)
+        before = (ROOT / sabotage.file).read_text("utf-8")
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(before)), sabotage.name
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda s: s.name)
-def test_the_tests_are_there(sabotage: Sabotage) -> None:
-    assert sabotage.tests
-    for test in sabotage.tests:
-        file, *inside, function = test.partition("[")[0].split("::")
-        found = ast.parse((ROOT / file).read_text("utf-8"))
-        assert not inside
-        assert function in [n.name for n in found.body if isinstance(n, ast.FunctionDef)], test
+def functions(file: str) -> set[str]:
+    """The functions of a module that are in no class."""
+    found = ast.parse((ROOT / file).read_text("utf-8")).body
+    return {node.name for node in found if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_tests_of_each_are_there() -> None:
+    assert [sabotage.name for sabotage in SABOTAGES if not sabotage.tests] == []
+    named = [test.partition("[")[0].split("::") for s in SABOTAGES for test in s.tests]
+    known = {file: functions(file) for file in {file for file, *_ in named}}
+    assert [parts for parts in named if len(parts) != 2 or parts[1] not in known[parts[0]]] == []
 
 
 def test_each_name_is_given_once() -> None:
