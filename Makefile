@@ -16,7 +16,7 @@ OPENAPI := .oracles/openapi/.installed
 CLOUD := .oracles/cloud/.installed
 AZURITE := .oracles/azurite/.installed
 SITE := .oracles/docs/.installed
-SOURCES := reshard server tests benchmarks docs
+SOURCES := reshard server tests benchmarks docs examples
 
 # Python keeps the code that it compiles: a command of the tests starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE

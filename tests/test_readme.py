@@ -34,6 +34,8 @@ PAGES = (
     ROOT / "docs" / "reference" / "compared-with-keras-and-tensorflow.md",
 )
 LINKED = (
+    ROOT / "SECURITY.md",
+    ROOT / "examples" / "README.md",
     *PAGES,
     *sorted((ROOT / "docs").glob("*/service/*.md")),
     *sorted((ROOT / "docs").glob("how-to/many-hosts/*.md")),
