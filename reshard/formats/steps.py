@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 
 from reshard.formats.dcp import finished as dcp
-from reshard.formats.orbax.container import TEMPORARY, is_finished, is_orbax
+from reshard.formats.orbax.container import final_name, is_finished, is_orbax, is_temporary
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
@@ -83,7 +83,7 @@ def begun_steps(folder: Location) -> list[StepName]:
     named = [
         StepName(one.prefix, one.step, name)
         for name in folder.folders()
-        if (one := step_name(name.partition(TEMPORARY)[0])) is not None and one.is_usual
+        if (one := step_name(final_name(name))) is not None and one.is_usual
     ]
     whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
     return sorted(one for one, is_whole in zip(named, whole, strict=True) if not is_whole)
@@ -95,7 +95,7 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
     Of Orbax as it counts: on a local disk all that have their final name, in a bucket those with the marker, in one request for
     each. Of other formats those with all files.
     """
-    names = [name for name in names if TEMPORARY not in name]
+    names = [name for name in names if not is_temporary(name)]
     seen = folder.remembered()
     whole = each_at_once(seen.store, lambda name: _is_whole(seen / name), names)
     return [name for name, is_whole in zip(names, whole, strict=True) if is_whole]
@@ -127,7 +127,7 @@ def uncommitted(folder: Location, step: int) -> str | None:
     """The name of a folder of a save of ``step`` that did not finish; None if there is none."""
     folder = folder.remembered()
     for name in folder.folders():
-        one = step_name(name.partition(TEMPORARY)[0])
+        one = step_name(final_name(name))
         if one is not None and one.step == step and not _is_committed(folder / name):
             return name
     return None

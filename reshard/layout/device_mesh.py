@@ -32,6 +32,20 @@ MAX_AXES = 64
 """Most axes of a mesh: as many as a numpy array of devices may have."""
 
 
+class AxisNames(tuple[str, ...]):
+    """The names of a mesh's axes: a tuple, as in jax, that equals a list of the same names, which Keras has; a list cannot be a key."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+
 @dataclass(frozen=True, init=False, eq=False)
 class DeviceMesh:
     """Named axes with sizes; devices are needed only to place live arrays on them.
@@ -252,13 +266,13 @@ def _sizes(shape: object) -> tuple[int, ...]:
     return sizes
 
 
-def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
+def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> AxisNames:
     found = in_order(names)
     if found is None or not all(isinstance(n, str) and n for n in found):
         raise LayoutError(
             f"a mesh's axis names must be a sequence of non-empty strings, not {names!r}"
         )
-    names = tuple(map(str, found))
+    names = AxisNames(map(str, found))
     if not names:
         raise LayoutError("a mesh's axis names cannot be empty; name one axis per size")
     if len(names) != len(shape):

@@ -140,7 +140,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
             raise LayoutError(f"a key of a layout map must be a string, not {key!r}")
         if key in self._layouts:
             raise LayoutError(
-                f"{key!r} already exists in the layout map with {self._layouts[key]}; delete it first"
+                f"{key} already exist in the LayoutMap with value {self._layouts[key]}; delete it first"
             )
         pattern = _compile(key)
         self._layouts[key] = self._layout(key, layout)

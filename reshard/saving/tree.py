@@ -45,8 +45,8 @@ def live_leaves(tree: Any) -> tuple[LiveLeaf, ...]:
     Raises TreeError, naming every leaf that cannot be saved and why.
     """
     pairs = [(_path(keys), value) for keys, value in flatten(tree)]
-    if len(pairs) == 1 and not pairs[0][0]:
-        raise _no_tree(tree)
+    if not (isinstance(tree, ShardedVariable) or pairs[0][0]) and _is_empty(tree):
+        raise TreeError(f"the tree is empty ({type(tree).__name__}); expected at least one leaf")
     found = [_value_of(value) for _, value in pairs]
     refuse({_name(path): f.problem for (path, _), f in zip(pairs, found, strict=True) if f.problem})
     return tuple(_live(path, f) for (path, _), f in zip(pairs, found, strict=True))
@@ -100,16 +100,6 @@ def _path_key(key: Any) -> PathKey:
 
 def _name(path: tuple[PathKey, ...]) -> str:
     return "/".join(step.key for step in path)
-
-
-def _no_tree(tree: Any) -> TreeError:
-    kind = type(tree).__name__
-    if isinstance(tree, dict | list | tuple) or tree is None:
-        return TreeError(f"the tree is empty ({kind}); expected at least one leaf")
-    return TreeError(
-        f"the tree is a single {kind}, which has no name in a checkpoint; put it in a container, such "
-        "as {'name': value}"
-    )
 
 
 def refuse(problems: Mapping[str, str]) -> None:

@@ -10,10 +10,6 @@ counted, and left out of the largest difference and of both sums.
 
 Sums of squares are computed slab by slab in float64 and added up as whole numbers, without rounding, so
 that the order of the slabs does not matter.
-
-Sums of squares are whole numbers, so that nothing is rounded and the order of the parts does not matter.
-
-Sums of squares are whole numbers, so that nothing is rounded and the order of the parts does not matter.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from orbax.checkpoint import v1
 
 import reshard
 from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
+from reshard.inspection.run_steps import steps_of
 from tests.formats.training_runs import weights
 from tests.orbax_trees import save_standard
 
@@ -25,6 +27,51 @@ def test_a_step_that_was_never_committed(tmp_path: Path) -> None:
             "finished; choose one of step 1"
         ) in str(caught.value)
     assert reshard.inspect(tmp_path, step="latest").uri == f"{tmp_path}/1"
+
+
+def test_a_partial_save_that_was_never_finalized(tmp_path: Path) -> None:
+    """Of Orbax: a call makes a part with every mark of a checkpoint, and ``finalize`` renames the folder last."""
+    for step, names in ((1, "a"), (2, "ab"), (3, "a")):
+        for name in names:
+            v1.partial.save(tmp_path / str(step), {name: np.arange(4)})
+    for step in (1, 3):
+        v1.partial.finalize(tmp_path / str(step))
+    killed = (tmp_path / "3").rename(tmp_path / "3.partial_save")  # before the last rename
+    begun = tmp_path / "2.partial_save"
+    parts = list(begun.iterdir())
+    assert len(parts) == 2
+    for place in (begun, *parts, parts[0] / "state", killed, killed / "state"):
+        with pytest.raises(IncompleteCheckpointError) as caught:
+            reshard.convert(place, tmp_path / "out")
+        named = place.parent if place.name == "state" else place
+        assert (
+            f"{place} is a temporary folder of a save that was never committed, or in one, by the name {named.name!r}; "
+            "use a checkpoint that was saved completely, or let Orbax finish this one (partial.finalize)"
+        ) in str(caught.value)
+    with pytest.raises(NotACheckpointError, match="a training run's folder with step 1; choose"):
+        reshard.convert(tmp_path, tmp_path / "out")
+    with pytest.raises(IncompleteCheckpointError, match=r"'2\.partial_save' contains"):
+        reshard.convert(tmp_path, tmp_path / "out", step=2)
+    assert len(reshard.convert(tmp_path, tmp_path / "out", step="latest").tensors) == 1
+    assert reshard.steps(tmp_path) == {1: "1"}
+    found = {one.name: one.is_finished for one in steps_of(tmp_path)}
+    assert found == {"1": True, "2.partial_save": False, "3.partial_save": False}
+
+
+def test_a_step_of_an_old_version_that_was_never_committed(tmp_path: Path) -> None:
+    """Orbax 0.5.9 and older wrote no _CHECKPOINT_METADATA, so that such a step looks like an item of its run."""
+    save_standard(tmp_path / "1", weights())
+    begun = save_standard(tmp_path / "2", weights()).rename(tmp_path / "2.orbax-checkpoint-tmp-7")
+    (begun / "_CHECKPOINT_METADATA").unlink()
+    with pytest.raises(NotACheckpointError, match="a training run's folder with step 1; choose"):
+        reshard.inspect(tmp_path)
+
+
+def test_a_step_of_which_only_items_are_begun(tmp_path: Path) -> None:
+    begun = tmp_path / "2.orbax-checkpoint-tmp-7"
+    (begun / "default.orbax-checkpoint-tmp-8").mkdir(parents=True)
+    with pytest.raises(IncompleteCheckpointError, match="temporary folder of a save that was"):
+        reshard.inspect(begun)
 
 
 def test_a_run_without_steps(tmp_path: Path) -> None:

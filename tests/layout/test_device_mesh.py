@@ -236,3 +236,15 @@ def test_layouts_are_those_of_keras(axes: list[str | None]) -> None:
             ours.with_mesh(MESH)
         return
     assert ours.with_mesh(MESH).backend_layout == theirs.backend_layout
+
+
+def test_names_of_axes_equal_a_list_of_keras_and_a_tuple_of_jax() -> None:
+    names = MESH.axis_names
+    assert names == ["data", "model"]
+    assert names == ("data", "model") == MESH.backend_mesh.axis_names
+    wanted = ["data", "model"]
+    assert wanted == names
+    assert (names != wanted) is False
+    assert names != ["model", "data"]
+    assert names != "data"
+    assert hash(names) == hash(("data", "model"))

@@ -69,6 +69,7 @@ def strides() -> dict[str, Any]:
         "expanded": torch.arange(3).expand(4, 3),
         "offset": torch.arange(30)[7:19],
         "every_other": torch.arange(30)[::2],
+        "": torch.arange(3),
     }
 
 

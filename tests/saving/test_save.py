@@ -197,6 +197,33 @@ def test_arrays_that_follow_jax_or_numpy_are_taken(tmp_path):
     assert found["n"].shape == (3,)
 
 
+@known_warning
+@pytest.mark.parametrize("how", OURS)
+@pytest.mark.parametrize("tree", [put(np.ones((8, 8)), "data", "model"), np.arange(4), 7, "text", jax.random.key(3)])  # fmt: skip
+def test_a_tree_that_is_one_leaf(tmp_path, tree, how):
+    reshard.save(tmp_path / "c", tree, **OURS[how])
+    found = READERS["v1" if how == "v1" else "pytree"](tmp_path / "c")
+    again = reshard.restore(tmp_path / "c")
+    if isinstance(tree, str):
+        assert found == again == tree
+        return
+    assert_same(found, tree, "")
+    np.testing.assert_array_equal(as_numpy(again), as_numpy(tree))
+
+
+def test_a_run_of_one_array(tmp_path):
+    reshard.save(tmp_path / "run", np.arange(4), step=7)
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        assert manager.restore(7).tolist() == [0, 1, 2, 3]
+    assert reshard.restore(tmp_path / "run", step=7).tolist() == [0, 1, 2, 3]
+
+
+def test_a_sharded_variable_alone(tmp_path):
+    variable = reshard.ShardedVariable([np.ones((2, 2)), np.zeros((1, 2))])
+    reshard.save(tmp_path / "c", variable)
+    assert ocp.PyTreeCheckpointer().restore(tmp_path / "c").tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
 def test_empty_arrays_are_saved(tmp_path):
     reshard.save(tmp_path / "c", {"e": np.zeros((0, 4), np.float32), "j": jnp.zeros((3, 0))})
     found = v1.load(tmp_path / "c")

@@ -107,6 +107,14 @@ CASES = [
         (lambda: DeviceMesh((8,), ["x"]).devices, None),
     ),
     Case(
+        "`mesh.axis_names`",
+        (lambda: type(MESH.to_keras().axis_names), list),
+        (
+            lambda: [MESH.axis_names == ["data", "model"], {MESH.axis_names}],
+            [True, {("data", "model")}],
+        ),
+    ),
+    Case(
         "a device given twice",
         (lambda: theirs.DeviceMesh((2,), ["x"], [DEVICES[0]] * 2).shape, (2,)),
         (lambda: DeviceMesh((2,), ["x"], [DEVICES[0]] * 2), LayoutError),

@@ -13,7 +13,9 @@ Orbax 0.5.9 and older wrote no ``_CHECKPOINT_METADATA``.
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
 ``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only what has
-``commit_success.txt`` is finished: a checkpoint at its top, and an item in its folder to be opened by itself. Orbax
+``commit_success.txt`` is finished: a checkpoint at its top, and an item in its folder to be opened by itself. A partial save
+of the v1 API makes ``2.partial_save``, with ``2.partial_save.pending_<time>_<id>`` for each call, until ``partial.finalize`` merges
+and renames it to ``2`` (``experimental/v1/_src/partial``); each of these is a checkpoint by its files, and a part of one. Orbax
 refuses a v1 marker without ``_CHECKPOINT_METADATA``, and cannot restore an item whose handler stores a tree but that has no
 ``_METADATA``. Both are incomplete here as well. So is an item left in a temporary folder, and a checkpoint with the
 record of an unfinished deletion (``_CHECKPOINT_DELETION``).
@@ -45,7 +47,8 @@ TREE_METADATA = "_METADATA"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
-TEMPORARY = ".orbax-checkpoint-tmp"
+TEMPORARY = (".orbax-checkpoint-tmp", ".partial_save")
+"""What the name of a folder has in it until Orbax commits it."""
 
 MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
@@ -54,6 +57,18 @@ _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
 
 
 Marks = Literal["top", "items"]
+
+
+def final_name(name: str) -> str:
+    """The name that Orbax gives a folder when it commits it; its own if it has that name."""
+    for mark in TEMPORARY:
+        name = name.partition(mark)[0]
+    return name
+
+
+def is_temporary(name: str) -> bool:
+    """Whether Orbax gives a folder that name only until it commits it."""
+    return final_name(name) != name
 
 
 def marks_of(folder: Location) -> Marks | None:
@@ -65,6 +80,9 @@ def marks_of(folder: Location) -> Marks | None:
         return "top"
     entries = _entries(folder)
     if any(entry.name in MARKERS for entry in entries):
+        return "top"
+    # A step that is being saved has no marks of its own, but temporary folders of items or of parts.
+    if is_temporary(folder.name) and any(map(is_temporary, _subdirectories(entries))):
         return "top"
     return "items" if _unnamed_items(folder, entries) else None
 
@@ -119,11 +137,13 @@ def read_container(files: MetadataFiles) -> Container:
 
 
 def _refuse_unfinished(root: Location) -> None:
-    if TEMPORARY in root.name:
-        raise IncompleteCheckpointError(
-            f"{root} is a temporary folder of a save that was never committed (its name contains "
-            f"{TEMPORARY!r}); use a checkpoint that was saved completely"
-        )
+    # An item is a checkpoint by itself as well, so that the name of its folder counts.
+    for name in (root.name, root.parent.name):
+        if is_temporary(name):
+            raise IncompleteCheckpointError(
+                f"{root} is a temporary folder of a save that was never committed, or in one, by the name {name!r}; use a "
+                "checkpoint that was saved completely, or let Orbax finish this one (partial.finalize)"
+            )
     if (root / DELETION_RECORD).exists():
         raise IncompleteCheckpointError(
             f"{root} contains {DELETION_RECORD}: the deletion of one of its items was not finished; "
@@ -182,7 +202,7 @@ def _no_single_tree(root: Location, handler: str) -> Exception:
 def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
     present = dict.fromkeys(_subdirectories(root.entries()))
     for name in present:
-        if TEMPORARY in name:
+        if is_temporary(name):
             raise IncompleteCheckpointError(
                 f"{root / name} is a temporary folder: saving this item was never finished; use a "
                 "checkpoint that was saved completely"
@@ -231,7 +251,7 @@ def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
     return [
         name
         for name in _subdirectories(entries)
-        if not (name.isdigit() or is_step_name(name))
+        if not (name.isdigit() or is_step_name(final_name(name)))
         and has_tree(root / name)
         and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
     ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.json.safe_json import shorten
 from reshard.formats.orbax.container import USUAL_NAME
 
 MAX_COMPONENT_BYTES = 255
@@ -51,8 +52,8 @@ def has_bytes(leaf: Leaf) -> bool:
     return leaf.tensor or "string" in leaf.meta
 
 
-def check_path(path: str, what: str) -> None:
-    """Raises FormatError for a relative path whose components are unsafe or too long; ``what`` names its owner."""
+def check_path(path: str, what: str, *, is_file: bool = True) -> None:
+    """Raises FormatError for a relative path whose components are unsafe or, if it names a file, too long; ``what`` names its owner."""
     remedy = "rename it or leave it out"
     try:
         path.encode()
@@ -61,10 +62,10 @@ def check_path(path: str, what: str) -> None:
     for part in path.split("/"):
         if part in ("", ".", "..") or "\0" in part:
             raise FormatError(
-                f"{what} would be written to the path {path!r}, whose part {part!r} is not a safe "
+                f"{what} would be written to the path {shorten(path)}, whose part {shorten(part)} is not a safe "
                 f"file name; {remedy}"
             )
-        if len(part.encode()) > MAX_COMPONENT_BYTES:
+        if is_file and len(part.encode()) > MAX_COMPONENT_BYTES:
             raise FormatError(
                 f"{what} needs a file name of {len(part.encode())} bytes, but file systems take "
                 f"{MAX_COMPONENT_BYTES} at most ({part[:40]!r}...); {remedy}"
@@ -79,7 +80,8 @@ def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> 
     folders = dict(names)
     taken = ITEM_FILES - {USUAL_NAME} if is_array else ITEM_FILES
     for param, leaf in names:
-        check_path(param, f"tensor {leaf!r}")
+        if param:  # the array without a name is at the top, whose files and folders the others may not have
+            check_path(param, f"tensor {shorten(leaf)}")
         if "\\" in param:
             raise FormatError(
                 f"tensor {leaf!r} would be written to the folder {param!r}, whose backslash TensorStore "
@@ -96,7 +98,7 @@ def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> 
 
 def _check_inside(param: str, leaf: str, folders: dict[str, str]) -> None:
     parts = param.split("/")
-    for depth in range(1, len(parts)):
+    for depth in range(len(parts) if param else 0):
         outer = folders.get("/".join(parts[:depth]))
         if outer is not None and _CHUNK_FILE.match(parts[depth]):
             raise FormatError(

@@ -62,7 +62,8 @@ class KerasVariable:
         return self._layout_map if waiting is None else waiting.layout_map
 
     def layout_at(self, path: str) -> TensorLayout:
-        return layout_at(self._map(), path, is_rng_state=self.is_rng_state)
+        rank = len(self.variable.shape)
+        return layout_at(self._map(), path, rank, is_rng_state=self.is_rng_state)
 
     def sharding_at(self, path: str) -> Any:
         shape = self.variable.shape

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 
-def layout_at(layout_map: LayoutMap, path: str, *, is_rng_state: bool = False) -> TensorLayout:
-    """The layout of the variable ``path`` as the map has it, else a replicated one, which has no axes.
+def layout_at(
+    layout_map: LayoutMap, path: str, rank: int, *, is_rng_state: bool = False
+) -> TensorLayout:
+    """The layout of the variable ``path`` as the map has it, else one that is replicated: None for each of ``rank`` dimensions, as in Keras.
 
     The state of random number generators is always replicated. Raises LayoutError if there is no mesh.
     """
@@ -24,7 +26,7 @@ def layout_at(layout_map: LayoutMap, path: str, *, is_rng_state: bool = False) -
     layout = None if is_rng_state else layout_map[path]
     if layout is None:
         mesh = _default_mesh(layout_map.get_default_mesh(), path, is_rng_state)
-        layout = TensorLayout((), mesh)
+        layout = TensorLayout((None,) * rank, mesh)
     return layout
 
 
@@ -36,7 +38,7 @@ def sharding_of(
     A mesh without devices uses all of ``jax.devices()`` if their number fits. Raises LayoutError if there is no mesh, no
     device, or the layout does not fit ``shape``.
     """
-    layout = layout_at(layout_map, path, is_rng_state=is_rng_state)
+    layout = layout_at(layout_map, path, len(shape), is_rng_state=is_rng_state)
     layout = _on_devices(layout, layout_map.get_default_mesh(), path)
     layout.shard_shape(shape, path)
     return layout.backend_layout

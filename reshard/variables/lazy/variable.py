@@ -146,7 +146,7 @@ class Variable:
 
     def layout_at(self, path: str) -> TensorLayout:
         """The layout that its scope's map has for ``path``."""
-        return layout_at(self._map(path), path, is_rng_state=self._is_key())
+        return layout_at(self._map(path), path, self.ndim, is_rng_state=self._is_key())
 
     def sharding_at(self, path: str) -> Any:
         """The sharding that its scope's map has for ``path``."""

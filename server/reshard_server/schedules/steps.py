@@ -1,8 +1,8 @@
 """The committed steps of a training run's directory, as Orbax counts them; and steps of other formats, once all files are there.
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
-step's and does not contain ``.orbax-checkpoint-tmp`` (``_src/path/step.py``, ``_StandardNameFormat``, which
-the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so that each new name is asked for
+step's, to which Orbax adds ``.orbax-checkpoint-tmp`` or ``.partial_save`` until then (``_src/path/step.py``,
+``_StandardNameFormat``, which the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so that each new name is asked for
 once more. Names depend on two options of the manager::
 
     step_prefix, step_format_fixed_length    name of step 23
@@ -26,8 +26,6 @@ from reshard.surface.places import Location, committed_among, named_steps, prefi
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 
-TEMPORARY = ".orbax-checkpoint-tmp"
-
 ASKED_AT_ONCE = 16
 """Markers that are looked for before the first of these steps is dealt with."""
 
@@ -42,7 +40,7 @@ def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
     try:
         names = [entry.name for entry in directory.entries() if entry.is_folder]
         names += prefixes_in(directory)
-        found = {int(m[1]): n for n in names if TEMPORARY not in n and (m := pattern.fullmatch(n))}
+        found = {int(m[1]): name for name in names if (m := pattern.fullmatch(name))}
         if not found and when.step_prefix is None and when.step_digits is None:
             # Of one step with several names the first counts, as for ``reshard steps``.
             found = {one.step: one.name for one in reversed(named_steps(directory))}

@@ -201,7 +201,7 @@ def test_a_bridged_map_is_a_dict_and_a_copy() -> None:
     assert theirs.get("c").device_mesh is theirs.device_mesh
     assert (theirs.get("z"), theirs.get("z", 1)) == (None, 1)
     assert list(ours) == ["a"]
-    with pytest.raises(ValueError, match="'b' already exists in the layout map"):
+    with pytest.raises(ValueError, match="b already exist in the LayoutMap"):
         theirs["b"] = ("data",)
     del theirs["b"]
     assert theirs.pop("c").axes == (None, "model")

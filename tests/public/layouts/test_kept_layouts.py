@@ -255,3 +255,23 @@ def test_what_stock_orbax_needs_where_there_are_more_devices_than_places(tmp_pat
         here,
     ]
     assert named == [here] * 4
+
+
+def test_a_layout_that_is_given_is_recorded_also_where_the_source_records_none(tmp_path):
+    """Stock Orbax then restores onto its mesh; an array of numpy that no axis splits stays one, which any host restores."""
+    wanted = {"w": np.arange(64.0, dtype="f4").reshape(8, 8), "b": np.ones(4, "f4")}
+    save_pytree(tmp_path / "numpy", wanted)
+    save_pytree(tmp_path / "jax", jax.tree.map(jax.numpy.asarray, wanted))
+    (tmp_path / "jax" / "_sharding").unlink()
+    reshard.convert(tmp_path / "numpy", tmp_path / "hf", to="safetensors")
+    layout = reshard.LayoutMap(reshard.DeviceMesh((8,), ("x",)))
+    layout["w"] = ("x", None)
+    for source in ("numpy", "jax", "hf"):
+        assert not (tmp_path / source / "_sharding").exists()
+        target = tmp_path / f"{source}-8"
+        reshard.convert(tmp_path / source, target, to="orbax", layout=layout)
+        found = ocp.PyTreeCheckpointer().restore(target)
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+        assert found["w"].sharding.spec == P("x", None)
+        assert len(found["w"].sharding.device_set) == 8
+        assert isinstance(found["b"], np.ndarray) == (source == "numpy")

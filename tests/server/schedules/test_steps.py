@@ -19,7 +19,7 @@ from tests.dcp_files import whole, write_dcp
 NAMES = [
     "0", "7", "12", "012", "0012", "00012", "12.orbax-checkpoint-tmp", "13.orbax-checkpoint-tmp-17",
     "step_3", "step_0004", "step_0", "step", "steps_5", "x_step_6", "step_7.orbax-checkpoint-tmp", "-1", "+2", "1_0",
-    "1e3", "3 ", " 4", "default", ".5", "99999999999999999", "metrics", "step_12345", "12345",
+    "14.partial_save", "1e3", "3 ", " 4", "default", ".5", "99999999999999999", "metrics", "step_12345", "12345",
 ]  # fmt: skip
 
 

@@ -62,12 +62,15 @@ def test_a_keras_variable_has_the_layout_of_its_key(make: Any) -> None:
     assert found | {"d2.kernel": d2.kernel.layout, "d2.bias": d2.bias.layout} == layouts
 
 
-def test_a_variable_without_a_key_has_a_layout_without_axes() -> None:
+def test_a_variable_without_a_key_has_a_layout_of_one_none_a_dimension() -> None:
     with LayoutMap(mesh=mesh()).scope():
         model, variable = sequential(), Variable(jnp.zeros, (8,))
     assert variable.layout is None
     materialize({"v": variable})
-    assert model.layers[0].kernel.layout == variable.layout == TensorLayout((), mesh())
+    for layout, rank in ((model.layers[0].kernel.layout, 2), (variable.layout, 1)):
+        wanted = TensorLayout((None,) * rank, mesh())
+        assert layout == wanted
+        assert hash(layout) == hash(wanted)
     assert Variable(jnp.zeros, (8,)).layout is None
 
 

@@ -123,7 +123,7 @@ class _Planned:
     def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
         """Writes the files of values, if there are any: their digests, and where each value is."""
         digests, places = self._write_carried(root)
-        entries = [entry for entry in self._entries if not entry.tensor and not entry.carried]
+        entries = [entry for entry in self._entries if entry.tensor is None and not entry.carried]
         if not entries:
             return digests, places
         file = data_file(len(self.shared))
@@ -162,7 +162,7 @@ class _Planned:
         return found
 
     def _placed(self, entry: StateEntry, values: Mapping[str, ItemPlace]) -> PlacedEntry:
-        if not entry.tensor:
+        if entry.tensor is None:
             return PlacedEntry(entry, [PlacedItem(None, values[entry.name])])
         spec, grid = self._target.tensors[entry.tensor].spec, self._grids[entry.tensor]
         items = [

@@ -16,7 +16,9 @@ from msgspec import Struct
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.json.safe_json import shorten
 from reshard.formats.leaf_paths import settle_sequences
+from reshard.formats.limits import MAX_NAME_CHARACTERS
 from reshard.formats.slices.slice_file import leaf_path
 from reshard.geometry.dtypes import NUMBER_DTYPES
 
@@ -33,14 +35,14 @@ class StateEntry(Struct, frozen=True):
 
     Attributes:
         path: its keys; numbers are positions of lists.
-        tensor: the tensor's name in the target; "" for another value.
+        tensor: the tensor's name in the target; None for another value.
         carried: the leaf of a value that is not read.
         values: the leaves of another value, each with its positions in it: one without any, or those of a list.
     """
 
     name: str
     path: tuple[str | int, ...]
-    tensor: str = ""
+    tensor: str | None = None
     carried: Leaf | None = None
     values: tuple[tuple[tuple[int, ...], Leaf], ...] = ()
 
@@ -48,12 +50,17 @@ class StateEntry(Struct, frozen=True):
 def state_entries(target: TargetCheckpoint, numbers: frozenset[str]) -> list[StateEntry]:
     """The entries of a target, in the order of its tree; ``numbers``: its tensors that are Python numbers.
 
-    Raises PlanError for two leaves that would be one entry.
+    Raises PlanError for two leaves that would be one entry, and for a name that is too long to be read.
     """
-    paths = settle_sequences([leaf_path(leaf) for leaf in target.leaves])
+    # The leaf that is the whole tree has no key: it is the entry of the name '', which torch takes like any other.
+    paths = settle_sequences([leaf_path(leaf) or (PathKey(""),) for leaf in target.leaves])
     found: dict[str, StateEntry] = {}
     firsts: dict[str, str] = {}
     for entry, first in _entries(target, paths, numbers):
+        if len(entry.name) > MAX_NAME_CHARACTERS:  # else it is written, and not read
+            raise PlanError(
+                f"the name {shorten(entry.name)} has {len(entry.name):,} characters; at most {MAX_NAME_CHARACTERS:,} are written; rename it (rename)"
+            )
         if entry.name in found:
             raise PlanError(
                 f"{firsts[entry.name]!r} and {first!r} would both be {entry.name!r} in torch, which joins keys with dots; rename one of them "

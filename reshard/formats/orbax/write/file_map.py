@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
+from reshard.formats.json.safe_json import shorten
 from reshard.formats.orbax.container import is_array_handler
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
@@ -17,7 +18,7 @@ from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
-from reshard.storage.location import Location
+from reshard.storage.location import Location, join
 
 
 def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
@@ -32,7 +33,9 @@ def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
         _check_names(tree, form)
     arrays = {tree.item.name: _array_files(tree) for tree in trees}
     folders = {
-        leaf.leaf.name: tree.below(leaf.folder) for tree in trees for leaf, _ in tree.tensors
+        leaf.leaf.name: join(tree.directory, leaf.folder)
+        for tree in trees
+        for leaf, _ in tree.tensors
     }
     planned = _Planned(target, tuple(trees), arrays, folders)
     return _in_databases(planned) if form.ocdbt else _in_files(planned)
@@ -40,18 +43,16 @@ def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
 
 def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
     for leaf in tree.leaves:
-        if (
-            leaf.target is None
-        ):  # a text or an empty container, which has no file, but a name that is read
+        if leaf.target is None or form.ocdbt:  # it has no file, but a name that is read
             where = f"the leaf {leaf.leaf.name[:200]!r}"
+            if leaf.target is None:
+                refuse_unsafe(leaf.param, where)
+            elif leaf.folder:
+                check_path(leaf.folder, f"tensor {shorten(leaf.leaf.name)}", is_file=False)
             refuse_odd(leaf.param, where)
-            refuse_unsafe(leaf.param, where)
     if not form.ocdbt:
         names = [(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors]
         check_files(names, is_array=_is_array(tree))
-        return
-    for leaf, _ in tree.tensors:
-        check_path(leaf.folder, f"tensor {leaf.leaf.name!r}")
 
 
 def _is_array(tree: ItemTree) -> bool:
@@ -62,7 +63,7 @@ def _is_array(tree: ItemTree) -> bool:
 
 def _array_files(tree: ItemTree) -> dict[str, bytes]:
     return {
-        f"{leaf.folder}/zarr.json": zarr_json(tensor.spec, tensor.encoding)
+        join(leaf.folder, "zarr.json"): zarr_json(tensor.spec, tensor.encoding)
         for leaf, tensor in tree.tensors
     }
 
@@ -94,7 +95,7 @@ def _in_files(planned: _Planned) -> FileMap:
     target, trees, arrays, folders = planned.target, planned.trees, planned.arrays, planned.folders
 
     def places(name: str, index: Index) -> tuple[Place, ...]:
-        return (Place(f"{folders[name]}/{planned.key(name, index)}"),)
+        return (Place(join(folders[name], planned.key(name, index))),)
 
     def names() -> Iterator[str]:
         yield from (tree.below(name) for tree in trees for name in ITEM_FILES)
@@ -104,7 +105,7 @@ def _in_files(planned: _Planned) -> FileMap:
         for name, folder in folders.items():
             yield folder
             for below in chunk_folders(target.tensors[name].spec.storage):
-                yield f"{folder}/{below}"
+                yield join(folder, below)
 
     def literals() -> Iterator[tuple[str, bytes]]:
         for tree in trees:
@@ -135,7 +136,7 @@ def _in_databases(planned: _Planned) -> FileMap:
 
     def key(name: str, index: Index) -> tuple[str, str]:
         directory, folder = keys[name]
-        return directory, f"{folder}/{planned.key(name, index)}"
+        return directory, join(folder, planned.key(name, index))
 
     def finish(
         root: Location, digests: Mapping[str, str], _: Iterable[ChunkChecksum]

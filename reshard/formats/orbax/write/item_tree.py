@@ -38,7 +38,7 @@ class WrittenLeaf(Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """Where its files or keys are: Orbax stores ``a/`` in ``a``."""
+        """Where its files or keys are: Orbax stores ``a/`` in ``a``, and what has no name at the top of the item."""
         return self.param.removesuffix("/")
 
     @property
@@ -118,7 +118,7 @@ def _item_tree(
     check_leaves(leaves)
     paths = settle_sequences(leaf.path for leaf in leaves)
     written = tuple(
-        WrittenLeaf(leaves[i], paths[i], _param(leaves[i]), _target_of(leaves[i], target))
+        WrittenLeaf(leaves[i], paths[i], param_name(leaves[i].path), _target_of(leaves[i], target))
         for i in tree_order(paths)
     )
     return ItemTree(item, directory, written)
@@ -133,15 +133,6 @@ def _without_placeholders(leaves: Sequence[Leaf]) -> list[Leaf]:
         for leaf, path in zip(leaves, keys, strict=True)
         if path not in inner or has_bytes(leaf)
     ]
-
-
-def _param(leaf: Leaf) -> str:
-    if not leaf.path:
-        raise FormatError(
-            "the tree to write is a single leaf without a name, which Orbax has no file name for; "
-            "give it a name (rename)"
-        )
-    return param_name(leaf.path)
 
 
 def _target_of(leaf: Leaf, target: TargetCheckpoint) -> TargetTensor | None:

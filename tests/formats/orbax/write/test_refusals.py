@@ -64,17 +64,30 @@ def test_a_leaf_below_a_leaf(making):
         ("a/../b", "whose part '..' is not a safe file name"),
         ("a//b", "whose part '' is not a safe file name"),
         ("a//", "whose part '' is not a safe file name"),
-        ("", "whose part '' is not a safe file name"),
         (".", "whose part '.' is not a safe file name"),
         ("a\0b", "whose part 'a\\x00b' is not a safe file name"),
         ("\ud800", "is not valid Unicode"),
-        ("é" * 128, "needs a file name of 256 bytes, but file systems take 255 at most"),
     ],
 )
 def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
     said = refusal(making, making.Entry((key,), W), ocdbt=ocdbt)
     assert words in said
     assert "rename it or leave it out" in said
+
+
+def test_names_that_are_too_long(making):
+    said = refusal(making, making.Entry(("é" * 128,), W))
+    assert "needs a file name of 256 bytes, but file systems take 255 at most" in said
+    said = refusal(making, making.Entry(("é" * 4097,), W), ocdbt=True)
+    assert "has 4,097 characters, but at most 4,096 are read" in said
+
+
+@pytest.mark.parametrize("inner", ["c/0", "c", "zarr.json", "c.0"])
+def test_names_inside_the_chunks_of_the_array_without_a_name(making, inner):
+    leaves = making.Entry((inner,), W), making.Entry(("",), W)
+    said = refusal(making, *leaves)
+    assert f"tensors '' and {inner!r} would be" in said or "own metadata needs" in said
+    plan_files(making.target_of(leaves), OrbaxForm(ocdbt=True))
 
 
 @pytest.mark.parametrize("key", ["_METADATA", "slices.json", "manifest.ocdbt", "array_metadatas/x"])
@@ -136,10 +149,6 @@ def test_layouts_that_do_not_divide(making):
     spec = TensorSpec("w", (4,), "float32", Grid.whole((4,)), (4,), layout)
     with pytest.raises(LayoutError, match="dimension 0 of size 4 does not divide into 3 parts"):
         plan_files(with_spec(making, spec), OrbaxForm())
-
-
-def test_a_tree_that_is_one_leaf(making):
-    assert "a single leaf without a name" in refusal(making, making.Entry((), W))
 
 
 def test_nothing_to_write(making):
