@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import sys
@@ -96,6 +97,7 @@ class _Clients:
         self._address = urlsplit(served.url)
         self._secret = served.secret(CLIENT)
         self._draw = np.random.default_rng(0)
+        self._targets = itertools.count()
         self._end = 0.0
 
     async def run(self) -> None:
@@ -132,12 +134,12 @@ class _Clients:
             status, listed = await self._ask("GET", f"{URL}?state=queued&page_size=200")
             self.seen.answers["list", status] += 1
             waiting = len(json.loads(listed)["conversions"]) if status == 200 else self.load.queued
-            for _ in range(self.load.queued - waiting):
-                await self._convert()
+            missing = range(self.load.queued - waiting)
+            await asyncio.gather(*(self._convert(next(self._targets)) for _ in missing))
             await asyncio.sleep(0.2)
 
-    async def _convert(self) -> None:
-        body = {"source": "data/source", "target": f"data/out/{len(self.seen.ids)}", "workers": 1}
+    async def _convert(self, number: int) -> None:
+        body = {"source": "data/source", "target": f"data/out/{number}", "workers": 1}
         status, answer = await self._ask("POST", URL, body)
         self.seen.answers["convert", status] += 1
         if status == 202:
