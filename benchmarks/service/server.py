@@ -37,11 +37,11 @@ class Served:
 
 @contextmanager
 def serve(
-    folder: Path, tokens: list[str], running: int, database_url: str | None
+    folder: Path, tokens: list[str], running: int, database_url: str | None, **more: int
 ) -> Iterator[Served]:
-    """A server with its state, its log and its root ``data`` in a folder."""
+    """A server with its state, its log and its root ``data`` in a folder; ``more`` are further settings."""
     log = folder / "log"
-    settings = _settings(folder, tokens, running, database_url)
+    settings = _settings(folder, tokens, running, database_url, more)
     command = [sys.executable, "-m", "reshard", "serve", "--port", "0", "--settings", settings]
     with log.open("wb") as stream:
         process = subprocess.Popen(list(map(str, command)), stdout=stream, stderr=stream)
@@ -52,8 +52,11 @@ def serve(
         process.wait(END_SECONDS)
 
 
-def _settings(folder: Path, tokens: list[str], running: int, database_url: str | None) -> Path:
-    values = {"state": str(folder / "state"), "running": running, "running_per_token": running}
+def _settings(
+    folder: Path, tokens: list[str], running: int, database_url: str | None, more: dict[str, int]
+) -> Path:
+    values: dict[str, str | int] = {"state": str(folder / "state"), **more}
+    values |= {"running": running, "running_per_token": running}
     if database_url:
         values["database_url"] = database_url
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

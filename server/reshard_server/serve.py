@@ -18,7 +18,7 @@ from reshard_server.observability.audit import set_up_audit
 from reshard_server.observability.logs import set_up_logs
 from reshard_server.server_process import address_of, listen, run_server
 from reshard_server.settings import Settings
-from reshard_server.worker.process import BUCKETS
+from reshard_server.worker.children import BUCKETS
 
 LOG = logging.getLogger(__name__)
 

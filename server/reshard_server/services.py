@@ -30,6 +30,7 @@ from reshard_server.queries.ask import Questions
 from reshard_server.schedules.loop import ScheduleLoop
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
 
 CHECKERS = 4
@@ -99,11 +100,14 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             listener = Listener(database)
             listener.launch()
             opened.callback(listener.close)
-        queue = JobQueue(settings, database, roots)
+        children = Children()
+        opened.callback(children.close)
+        queue = JobQueue(settings, database, roots, children)
         queue.launch()
         opened.callback(queue.close)
         names = RootNames.of(settings.roots, settings.state, Path(__file__).parent)
-        questions = Questions(names, drain, _slots(settings, "looks"), _slots(settings, "reads"))
+        looks, reads = _slots(settings, "looks"), _slots(settings, "reads")
+        questions = Questions(names, drain, looks, reads, children)
         opened.callback(questions.close)
         scheduling = Scheduling(settings, database, tokens, roots, queue.executor, queue.wake)
         ticking = ScheduleLoop(scheduling)

@@ -12,6 +12,7 @@ from reshard_server.settings import Settings
 
 from tests.server.bucket_roots import bucket, impatient, root_url
 from tests.server.checkpoint import run_of
+from tests.server.forks import children
 from tests.server.jobs.worlds import (
     shared_world,
     slow_source,
@@ -26,6 +27,7 @@ from tests.server.served import serve, served
 __all__ = [
     "ann",
     "bucket",
+    "children",
     "impatient",
     "postgres",
     "root_url",

@@ -21,6 +21,7 @@ class Idle:
     settings: Settings
     database: sa.Engine
     roots: object
+    children: object
     executor: str = "idle"
     wakes: int = 0
     lease_ends: float = float("inf")

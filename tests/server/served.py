@@ -16,8 +16,10 @@ from fastapi import FastAPI
 from reshard_server import services
 from reshard_server.app import create_app
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 
 from tests.server import patient
+from tests.server.forks import Lent
 from tests.server.idle import Idle
 from tests.server.tokens import bearer, token_settings
 
@@ -55,9 +57,12 @@ class Served:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
+def serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
+) -> Iterator[Callable[..., Served]]:
     """Makes an application with these settings, which waits for storage as long as it takes."""
     monkeypatch.setattr(services, "JobQueue", Idle)
+    monkeypatch.setattr(services, "Children", lambda: Lent(children))
     for module, name in patient.waits():
         monkeypatch.setattr(module, name, patient.SECONDS)
     with ExitStack() as opened:

@@ -47,7 +47,11 @@ class TimedCalls:
         thread = threading.Thread(
             target=copy_context().run, args=(self._answer, call, answer), daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads; a kept slot would be lost for good
+            self._slots.release()
+            raise
         wait([answer], deadline - time.monotonic())
         if not answer.done():
             raise TimeoutError

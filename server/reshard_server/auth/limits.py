@@ -108,7 +108,8 @@ class Slots:
         if not self._taken[token]:
             del self._taken[token]
         for mine in list(self._waiting):
-            if self.take_now(mine[0]):
+            # A waiter that was cancelled in this turn of the loop is listed until its own turn comes.
+            if not mine[1].done() and self.take_now(mine[0]):
                 self._waiting.remove(mine)
                 mine[1].set_result(None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.jobs.held_claim import HeldClaim, Order
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import ProgressState
+from reshard_server.worker.children import Children
 from reshard_server.worker.parent import LEASE_ENDED
-from reshard_server.worker.process import ChildProcess, Message, start_child
+from reshard_server.worker.process import ChildProcess, Message, how_ended
 
 LOG = logging.getLogger(__name__)
 
@@ -114,10 +114,16 @@ class _Conversation:
             self.child.send({"lease_ends": ends})
 
 
-def attempt(document: dict[str, Any], claim: HeldClaim, limits: TimeLimits) -> Outcome:
+def attempt(
+    document: dict[str, Any], claim: HeldClaim, limits: TimeLimits, children: Children
+) -> Outcome:
     """Converts in a child process, which has ended when this returns."""
     lease_ends = claim.lease_ends()
-    child = start_child({**document, "lease_ends": lease_ends})
+    try:
+        child = children.start({**document, "lease_ends": lease_ends})
+    except OSError as error:  # no more processes or descriptors: it is tried again
+        LOG.error("no process could be started: %s", error)
+        return Died("could not be started", None)
     conversation = _Conversation(claim, limits, child, lease_ends)
     try:
         order = _watch(child, conversation)
@@ -152,13 +158,3 @@ def _watch(child: ChildProcess, conversation: _Conversation) -> Order | ProblemE
 def _stop(child: ChildProcess, conversation: _Conversation) -> None:
     child.terminate()
     conversation.receive(child.listen_until(time.monotonic() + GRACE_SECONDS))
-
-
-def how_ended(code: int) -> str:
-    """A return code in words."""
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

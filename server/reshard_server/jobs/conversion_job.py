@@ -62,6 +62,7 @@ from reshard_server.jobs.held_claim import HeldClaim, Order
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import Conversion, JobRequest, ProgressState
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 from reshard_server.worker.wording import Wording
 
 LOG = logging.getLogger(__name__)
@@ -116,13 +117,13 @@ async def submit(
     return conversion
 
 
-def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim) -> bool:
+def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim, children: Children) -> bool:
     """Carries out a claimed conversion; its row says afterwards how it ended.
 
     Returns False if the conversion is queued again for a server of another version.
     """
     try:
-        order = _Attempts(settings, roots, claim).run()
+        order = _Attempts(settings, roots, claim, children).run()
     except UnreadableError as unreadable:
         LOG.warning("left to a server of another version: %s", unreadable.detail)
         claim.hand_back()
@@ -161,6 +162,7 @@ class _Attempts:
     settings: Settings
     roots: Roots
     claim: HeldClaim
+    children: Children
     deaths: int = 0
     waits_for_target: bool = False
     last_progress: ProgressState | None = None
@@ -198,7 +200,7 @@ class _Attempts:
             state = claims.state_of(claim.db, claim.claim)
             return Interrupted("cancel" if state == "cancelling" else "lost")
         LOG.info("an attempt begins")
-        return attempt(document, claim, limits)
+        return attempt(document, claim, limits, self.children)
 
     def judge(
         self, conversion: Conversion, outcome: Converted | Refused | Died | TimedOut

@@ -26,6 +26,7 @@ from reshard_server.jobs.held_claim import HeldClaim
 from reshard_server.jobs.leases import Lease
 from reshard_server.observability.logs import about_conversion
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 
 LOG = logging.getLogger(__name__)
 
@@ -39,9 +40,12 @@ class JobQueue:
         executor: id of this process in the records.
     """
 
-    def __init__(self, settings: Settings, database: sa.Engine, roots: Roots) -> None:
+    def __init__(
+        self, settings: Settings, database: sa.Engine, roots: Roots, children: Children
+    ) -> None:
         self.executor = uuid.uuid4().hex
         self._settings, self._db, self._roots = settings, database, roots
+        self._children = children
         self._draining, self._wake = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._left_to_others: set[str] = set()  # conversions for a server of another version
@@ -76,6 +80,7 @@ class JobQueue:
 
         With SQLite the caller has locked the state folder (``state_locked``), so there is no other executor.
         """
+        self._children.launch()
         if self._settings.database_url is None:
             executors.forget_all(self._db)
         self._lease.start()
@@ -145,7 +150,7 @@ class JobQueue:
         held = HeldClaim(self._db, claim, self._draining, patience, lambda: lease.ends_at)
         try:
             with about_conversion(claim.conversion):
-                if not run_conversion(self._settings, self._roots, held):
+                if not run_conversion(self._settings, self._roots, held, self._children):
                     self._left_to_others.add(claim.conversion)
         finally:
             self._claims.discard(claim.text)

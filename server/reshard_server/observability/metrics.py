@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -20,8 +21,8 @@ from reshard_server.db.conversions.ended import BUCKET_SECONDS, Total, totals
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
-WORKER_MODULE = b"reshard_server.worker.child"
-"""In the command line of every worker; distinguishes workers from other child processes."""
+TEMPLATE_MODULE = b"reshard_server.worker.template"
+"""In the command line of the process that forks the workers; distinguishes it from other child processes."""
 
 
 class Metrics:
@@ -109,14 +110,15 @@ class _Children(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        pids = list(filter(_is_worker, _children("self")))
+        templates = list(filter(_is_template, _children("self")))
+        pids = [pid for template in templates for pid in _children(template)]
         yield GaugeMetricFamily(
             "reshard_workers", "Child processes that convert or answer questions.", value=len(pids)
         )
         yield GaugeMetricFamily(
             "reshard_workers_resident_bytes",
-            "Resident memory of all child processes, and of those that a large conversion starts.",
-            value=sum(_resident_bytes(each) for pid in pids for each in (pid, *_children(pid))),
+            "Resident memory of all child processes, of the one that forks them, and of those that a large conversion starts.",
+            value=sum(map(_resident_bytes, (*templates, *pids, *chain(*map(_children, pids))))),
         )
 
 
@@ -126,9 +128,9 @@ def _children(of: str) -> Iterator[str]:
             yield from task.read_text().split()
 
 
-def _is_worker(pid: str) -> bool:
+def _is_template(pid: str) -> bool:
     try:
-        return WORKER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return TEMPLATE_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

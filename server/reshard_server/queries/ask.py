@@ -21,8 +21,8 @@ from typing import Any, Literal
 from reshard_server.auth.limits import Slots, too_many
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
-from reshard_server.jobs.attempt import how_ended
-from reshard_server.worker.process import ChildProcess, start_child
+from reshard_server.worker.children import Children
+from reshard_server.worker.process import ChildProcess, how_ended
 from reshard_server.worker.wording import RootNames
 
 LOG = logging.getLogger(__name__)
@@ -92,8 +92,10 @@ Update = Progressed | Answered | None
 class Questions:
     """Answers questions by children of this process; used from its event loop."""
 
-    def __init__(self, names: RootNames, drain: Drain, looks: Slots, reads: Slots) -> None:
-        self._names, self._drain = names, drain
+    def __init__(
+        self, names: RootNames, drain: Drain, looks: Slots, reads: Slots, children: Children
+    ) -> None:
+        self._names, self._drain, self._children = names, drain, children
         self._slots = {"look": looks, "read": reads}
         most = looks.at_most + reads.at_most
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="question")
@@ -112,10 +114,11 @@ class Questions:
         child dies.
         """
         async with self._place(question.effort, token):
-            running = _RunningQuestion(question, self._names, asyncio.get_running_loop())
+            yield None  # a client that left while it waited costs no process
+            loop = asyncio.get_running_loop()
+            running = _RunningQuestion(question, self._names, loop, self._children)
             self._running.add(running)
-            thread = copy_context().run
-            ending = asyncio.get_running_loop().run_in_executor(self._threads, thread, running.run)
+            ending = loop.run_in_executor(self._threads, copy_context().run, running.run)
             ending.add_done_callback(_retrieve_error)
             try:
                 async for update in self._updates(running, ending):
@@ -166,16 +169,25 @@ class _RunningQuestion:
     """One question from its start to its end; a thread calls ``run``."""
 
     def __init__(
-        self, question: Question, names: RootNames, loop: asyncio.AbstractEventLoop
+        self,
+        question: Question,
+        names: RootNames,
+        loop: asyncio.AbstractEventLoop,
+        children: Children,
     ) -> None:
         self.question, self.names, self.loop = question, names.only(*question.paths), loop
+        self.children = children
         self.stop = threading.Event()
         self.news: asyncio.Queue[Progressed] = asyncio.Queue()
 
     def run(self) -> Answered:
         if self.stop.is_set():
             raise _stopped()
-        child = start_child(self.question.document())
+        try:
+            child = self.children.start(self.question.document())
+        except OSError as error:  # no more processes or descriptors
+            LOG.error("no process could be started for a question: %s", error)
+            raise _no_process() from error
         try:
             answer = self._listen(child)
         finally:
@@ -234,6 +246,14 @@ def _stopped() -> ProblemError:
     return ProblemError(
         UNAVAILABLE,
         "the question was cancelled before it was answered; ask again",
+        headers={"Retry-After": "5"},
+    )
+
+
+def _no_process() -> ProblemError:
+    return ProblemError(
+        UNAVAILABLE,
+        "no process could be started for this question; ask again later, and see the server's log",
         headers={"Retry-After": "5"},
     )
 

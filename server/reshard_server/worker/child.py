@@ -1,4 +1,4 @@
-"""The child process that converts or answers a question: ``python -m reshard_server.worker.child PARENT``.
+"""The child process that converts or answers a question: a fork of ``worker.template``, for one request.
 
 It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object per line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reshard_server.worker.parent import Parent, die_with_parent
+from reshard_server.worker.parent import Parent
 
 STOPPED = 143
 """Exit status after SIGTERM, as shells show it."""
@@ -30,12 +30,13 @@ _OOM_SCORE = "500"
 """When the host runs out of memory, the kernel ends this process rather than the server."""
 
 
-def main() -> int:
-    """Reads the request, carries it out, and writes the result or the problem."""
-    die_with_parent(int(sys.argv[1]))
+def run_child() -> int:
+    """Reads the request, carries it out, and writes the result or the problem; returns the exit code."""
     out = _take_stdout()
     parent = Parent()
     request = parent.document
+    os.environ.clear()
+    os.environ.update(request["environment"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _yield_to_server(request["data_bytes"], request.get("niceness", _NICENESS))
@@ -107,7 +108,3 @@ def _send(out: int, message: dict[str, Any]) -> None:
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

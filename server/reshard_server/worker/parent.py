@@ -1,9 +1,9 @@
 """The child's side of the connection to its parent, the server that started it.
 
-A child must not continue after another process has resumed the same job. So it ends when its parent dies (the kernel
-kills it; if the kernel cannot, stdin ends), and when the parent's lease has ended; the parent renews the lease while
-the database confirms its heartbeats. Right before the child publishes, it asks the parent, and the parent asks the
-database.
+A child must not continue after another process has resumed the same job. So it ends when the server dies: the kernel
+kills the template with the server, and the child with the template; if the kernel cannot, stdin ends. It also ends when
+the server's lease has ended; the server renews the lease while the database confirms its heartbeats. Right before the
+child publishes, it asks the server, and the server asks the database.
 
 The first line of stdin is the document. Each later line is ``{"lease_ends": …}`` or ``{"may_publish": …}``.
 """

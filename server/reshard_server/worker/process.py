@@ -1,4 +1,4 @@
-"""A child process: starts it, reads its messages, ends it. Knows nothing of conversions."""
+"""A child process: reads its messages, ends it. Knows nothing of conversions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import select
 import selectors
 import signal
-import subprocess
-import sys
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -19,12 +18,6 @@ from typing import IO, Any
 
 LOG = logging.getLogger(__name__)
 
-PRIVATE_PREFIX = "RESHARD_"
-"""Settings in the environment may contain passwords; the child needs none of them but one."""
-
-BUCKETS = "RESHARD_BUCKETS"
-"""Names the file with the endpoints and credentials of buckets, which the library reads in the child."""
-
 STDERR_BYTES = 8192
 EXIT_SECONDS = 5.0
 """How long a process may take to end after it was killed or has closed its output."""
@@ -32,26 +25,37 @@ EXIT_SECONDS = 5.0
 MESSAGE_BYTES = 1 << 28
 _READ_BYTES = 1 << 16
 
+DESCRIPTORS = 4
+"""Of each child: stdin, stdout, stderr, and the pipe on which the template tells its pid and then its exit code."""
+
+NUMBER = struct.Struct("=i")
+"""A pid or an exit code; the latter is negative for a signal."""
+
 Message = dict[str, Any]
 
 
 @dataclass
 class ChildProcess:
-    """A running child; ``start_child`` makes it, ``close`` must end it.
+    """A running child; ``Children.start`` makes it, ``close`` must end it.
 
     Attributes:
+        news: the pipe on which the template tells the exit code. While it is open, ``pid`` names no other process.
         has_document: set once the child's document is written; nothing else is sent before.
     """
 
-    process: subprocess.Popen[bytes]
+    pid: int
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    news: IO[bytes]
     has_document: threading.Event = field(default_factory=threading.Event)
     _stdout: bytearray = field(default_factory=bytearray)
     _stderr: bytearray = field(default_factory=bytearray)
     _open: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __post_init__(self) -> None:
-        self._open.register(_stream(self.process.stdout), selectors.EVENT_READ, self._stdout)
-        self._open.register(_stream(self.process.stderr), selectors.EVENT_READ, self._stderr)
+        self._open.register(self.stdout, selectors.EVENT_READ, self._stdout)
+        self._open.register(self.stderr, selectors.EVENT_READ, self._stderr)
 
     @property
     def ended(self) -> bool:
@@ -81,13 +85,20 @@ class ChildProcess:
         if not self.has_document.is_set():
             return
         with suppress(OSError, ValueError):
-            stdin = _stream(self.process.stdin).fileno()
-            if _has_room(stdin):
-                os.write(stdin, json.dumps(message).encode() + b"\n")
+            if _has_room(self.stdin.fileno()):
+                os.write(self.stdin.fileno(), json.dumps(message).encode() + b"\n")
+
+    def feed(self, line: bytes) -> None:
+        """Writes the document, in a thread of its own: it may be larger than the pipe, and the child may hang."""
+        with suppress(OSError, ValueError):
+            self.stdin.write(line)
+            self.stdin.flush()
+            self.has_document.set()
 
     def terminate(self) -> None:
         """Asks the child to end (SIGTERM)."""
-        self.process.terminate()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
 
     def close(self) -> int:
         """Ends the child and its own children at once; returns its exit code, negative for a signal.
@@ -95,31 +106,31 @@ class ChildProcess:
         A process in a system call on a hanging storage cannot be ended now. It does nothing more and ends when
         the call returns; this method does not wait for it.
         """
-        if self.process.returncode is None and not self.ended:
+        if not self.ended:
             self._kill()
         code = self._ended_within(EXIT_SECONDS)
         if code is None:
             self._kill()
             code = self._ended_within(EXIT_SECONDS)
         if code is None:
-            LOG.warning("the process %d hangs in the kernel; it ends later", self.process.pid)
-            threading.Thread(target=self.process.wait, name="reaper", daemon=True).start()
+            LOG.warning("the process %d hangs in the kernel; it ends later", self.pid)
             code = -signal.SIGKILL
         self._open.close()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for stream in (self.stdin, self.stdout, self.stderr, self.news):
             with suppress(OSError):  # the child never read all of its request
-                _stream(stream).close()
+                stream.close()
         return code
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _ended_within(self, seconds: float) -> int | None:
+        """The exit code; None if the child still runs. Where the template has died, the kernel has killed the child."""
         try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            return read_number(self.news, seconds)
+        except EOFError:
+            return -signal.SIGKILL
 
     def error_output(self) -> str:
         """The end of what the child wrote to stderr."""
@@ -131,49 +142,27 @@ class ChildProcess:
             yield from self.messages(left)
 
 
-def start_child(document: Message) -> ChildProcess:
-    """Starts a child in a process group of its own and hands it the document.
-
-    The child stays in the server's session: Linux may share the processor among sessions first (autogroups), and the
-    child's niceness would then count only within its own session, not against the server's requests.
-
-    The kernel kills a child when the thread that started it ends, so that thread must wait for the child.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "reshard_server.worker.child", str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
-        env=_environment(),
-    )
-    line = json.dumps(document).encode() + b"\n"
-    child = ChildProcess(process)
-    threading.Thread(target=_feed, args=(child, line), daemon=True).start()
-    return child
+def read_number(news: IO[bytes], seconds: float) -> int | None:
+    """The number that the template tells; None if that takes longer. Raises EOFError if it will tell none."""
+    told = select.poll()
+    told.register(news, select.POLLIN)
+    if not told.poll(seconds * 1000):
+        return None
+    data = os.read(news.fileno(), NUMBER.size)
+    if not data:
+        raise EOFError
+    (number,) = NUMBER.unpack(data)
+    return int(number)
 
 
-def _environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name == BUCKETS or not name.startswith(PRIVATE_PREFIX)
-    }
-
-
-def _feed(child: ChildProcess, line: bytes) -> None:
-    """Runs in a thread of its own: the document may be larger than the pipe, and the child may hang."""
-    stdin = _stream(child.process.stdin)
-    with suppress(OSError, ValueError):
-        stdin.write(line)
-        stdin.flush()
-        child.has_document.set()
-
-
-def _stream(found: IO[bytes] | None) -> IO[bytes]:
-    if found is None:
-        raise ValueError("the child was started without pipes")
-    return found
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def _has_room(fd: int) -> bool:

@@ -243,3 +243,15 @@ def test_settings_that_cannot_be_read_are_the_operators(
         "the file with the settings of buckets cannot be used; ask the operator of this server, whose log has the reason",
     )
     assert str(tmp_path / "none.toml") in caplog.text
+
+
+def test_a_call_that_gets_no_thread_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more_threads(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = TimedCalls(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more_threads)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            calls.run(lambda: 7, 60)
+    assert calls.run(lambda: 7, 60) == 7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 
 import pytest
 from reshard_server.auth.limits import Slots, Streams
@@ -56,6 +58,51 @@ def test_who_waits_no_longer_takes_no_place() -> None:
             await gone
         await asyncio.wait_for(patient, 30)
         assert (slots.taken, slots.of("cid")) == (1, 1)
+
+    asyncio.run(scene())
+
+
+def test_no_slot_is_given_to_a_waiter_that_leaves_in_the_same_turn() -> None:
+    """Neither the request that gives back nor the slot suffers."""
+
+    async def scene() -> None:
+        slots = Slots(1, 1)
+        await slots.take("ann")
+        leaves, stays = (asyncio.create_task(slots.take("ann")) for _ in range(2))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        slots.give_back("ann")
+        await asyncio.wait_for(stays, 30)
+        assert leaves.cancelled()
+        slots.give_back("ann")
+        assert slots.taken == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_slot_is_lost_while_waiters_come_and_go(seed: int) -> None:
+    async def scene() -> None:
+        draw, slots = random.Random(seed), Slots(3, 2)
+
+        async def ask(token: str) -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(draw.choice((0, 0.0005, 0.002))):
+                    await slots.take(token)
+                try:
+                    await asyncio.sleep(draw.choice((0, 0.0005)))
+                finally:
+                    slots.give_back(token)
+
+        asked = [asyncio.create_task(ask(draw.choice("abc"))) for _ in range(100)]
+        await asyncio.sleep(0)
+        for leaves in draw.sample(asked, 40):
+            leaves.cancel()
+            await asyncio.sleep(0)
+        outcomes = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+        assert {type(outcome) for outcome in outcomes} <= {type(None), asyncio.CancelledError}
+        assert slots.taken == 0
+        assert all(slots.take_now(token) for token in "abc")
 
     asyncio.run(scene())
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from reshard_server.db.database import open_database, state_locked
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ def main() -> None:
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
     with state_locked(settings):
-        queue = JobQueue(settings, open_database(settings), OneRoot(Path(root)))
+        children = Children()
+        queue = JobQueue(settings, open_database(settings), OneRoot(Path(root)), children)
         queue.launch()
         print("ready", flush=True)
         ending.wait()
         queue.close()
+        children.close()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 import threading
 import time
@@ -17,12 +19,13 @@ from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
-from reshard_server.jobs.attempt import Converted, Interrupted, attempt
+from reshard_server.jobs.attempt import Converted, Died, Interrupted, attempt
 from reshard_server.jobs.child_request import make_child_request
 from reshard_server.jobs.held_claim import HeldClaim
 from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 
 from tests.server.jobs.replica import OneRoot
 from tests.server.jobs.world import SLOW, World, is_gone, moved
@@ -162,23 +165,25 @@ def unlimited(world: World) -> TimeLimits:
 
 
 def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
-    small_world: World, monkeypatch: pytest.MonkeyPatch
+    small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
 ) -> None:
     job = small_world.convert()
     held = OwnClaim(small_world, job)
     monkeypatch.setattr(held, "order", lambda: "continue")  # as if it was frozen until now
     lost = Claim(job, "me", held.claim.text)
     assert claims.begin_attempt(small_world.db, lost) == 2  # another attempt runs
-    outcome = attempt(document(small_world, job), held, unlimited(small_world))
+    outcome = attempt(document(small_world, job), held, unlimited(small_world), children)
     assert outcome == Interrupted("lost")
     assert not (small_world.data / "out").exists()
     held.attempt = 2
-    outcome = attempt(document(small_world, job), held, unlimited(small_world))
+    outcome = attempt(document(small_world, job), held, unlimited(small_world), children)
     assert isinstance(outcome, Converted)
     assert small_world.is_equal()
 
 
-def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_is_no_permission(
+    small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
+) -> None:
     held = OwnClaim(small_world, small_world.convert())
 
     def unreachable(*_: Any) -> bool:
@@ -186,18 +191,39 @@ def test_no_answer_is_no_permission(small_world: World, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(claims, "may_publish", unreachable)
     assert attempt(
-        document(small_world, held.claim.conversion), held, unlimited(small_world)
+        document(small_world, held.claim.conversion), held, unlimited(small_world), children
     ) == Interrupted("lost")
     assert not (small_world.data / "out").exists()
 
 
-def test_a_child_ends_with_its_lease(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_ends_with_its_lease(
+    small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
+) -> None:
     ends = host_seconds() - 1
     held = OwnClaim(small_world, small_world.convert(), lease_ends=lambda: ends)
     monkeypatch.setattr(held, "order", lambda: "continue")
     assert attempt(
-        document(small_world, held.claim.conversion), held, unlimited(small_world)
+        document(small_world, held.claim.conversion), held, unlimited(small_world), children
     ) == Interrupted("lost")
+
+
+def test_an_attempt_for_which_no_process_starts_is_made_again(
+    small_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    children: Children,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = OwnClaim(small_world, small_world.convert())
+    asked = document(small_world, held.claim.conversion)
+
+    def no_more_descriptors() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pipe", no_more_descriptors)
+        outcome = attempt(asked, held, unlimited(small_world), children)
+    assert outcome == Died("could not be started", None)
+    assert "no process could be started: [Errno 24] Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["cancelled", "another attempt", "another claim"])

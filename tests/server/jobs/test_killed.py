@@ -12,7 +12,7 @@ from reshard_server.db.conversions import conversions
 from reshard_server.schemas.conversion import Conversion
 
 import reshard
-from tests.server.jobs.world import SLOW, World, children_of, is_gone, moved
+from tests.server.jobs.world import SLOW, World, children_of, is_gone, moved, templates_of
 
 
 def resumed_bytes(found: Conversion) -> int:
@@ -79,6 +79,23 @@ def test_a_killed_child_is_started_again_and_goes_on(world: World) -> None:
     assert resumed_bytes(found) > 0
     assert found.attempts == 2
     assert world.is_equal()
+
+
+def test_a_killed_template_is_replaced_and_the_conversion_goes_on(world: World) -> None:
+    server = world.start()
+    job = world.convert(**SLOW)
+    world.wait_for(job, moved(0.4))
+    [child], [template] = server.children(), templates_of(server.pid)
+    os.kill(template, signal.SIGKILL)
+    assert is_gone(child)
+    found = world.ended(job)
+    assert resumed_bytes(found) > 0
+    assert found.attempts == 2
+    assert world.is_equal()
+    [another] = templates_of(server.pid)
+    assert another != template
+    assert server.end() == 0
+    assert is_gone(another)
 
 
 def test_a_child_that_dies_again_and_again_is_given_up(world: World) -> None:

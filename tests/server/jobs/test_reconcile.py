@@ -11,6 +11,7 @@ from reshard_server.db.conversions import claims
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.settings import Settings
+from reshard_server.worker.children import Children
 
 from tests.server.jobs.replica import OneRoot
 from tests.server.jobs.world import World
@@ -20,7 +21,10 @@ claim_for_good = claims.claim_next
 
 @pytest.mark.parametrize("arrives_in_call", [1, 2])
 def test_a_claim_whose_commit_nobody_was_told_of_is_queued_again(
-    small_world: World, monkeypatch: pytest.MonkeyPatch, arrives_in_call: int
+    small_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    arrives_in_call: int,
+    children: Children,
 ) -> None:
     """The connection is cut during COMMIT, which reaches the database at once, or later."""
     job = small_world.convert()
@@ -38,7 +42,7 @@ def test_a_claim_whose_commit_nobody_was_told_of_is_queued_again(
 
     monkeypatch.setattr(claims, "claim_next", claim_next)
     settings = Settings(state=small_world.folder, roots={"data": small_world.data}, lease_seconds=2)
-    queue = JobQueue(settings, small_world.db, OneRoot(Path(small_world.data)))
+    queue = JobQueue(settings, small_world.db, OneRoot(Path(small_world.data)), children)
     queue.launch()
     try:
         assert small_world.ended(job).state == "succeeded"

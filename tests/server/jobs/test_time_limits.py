@@ -167,12 +167,19 @@ def test_a_process_that_the_kernel_cannot_end_is_not_waited_for(
         stderr=subprocess.PIPE,
         process_group=0,
     )
+    assert sleeping.stdin and sleeping.stdout and sleeping.stderr
+    never, writes = os.pipe()
     with monkeypatch.context() as patch:
         patch.setattr(process, "EXIT_SECONDS", 0.1)
         patch.setattr(
             os, "killpg", lambda *_: None
         )  # the signal waits for the end of a system call
-        assert ChildProcess(sleeping).close() == -signal.SIGKILL
+        child = ChildProcess(
+            sleeping.pid, sleeping.stdin, sleeping.stdout, sleeping.stderr, os.fdopen(never, "rb")
+        )
+        assert child.close() == -signal.SIGKILL
     assert f"the process {sleeping.pid} hangs in the kernel; it ends later" in caplog.text
+    os.close(writes)
     os.killpg(sleeping.pid, signal.SIGKILL)
     assert is_gone(sleeping.pid)
+    sleeping.wait(60)

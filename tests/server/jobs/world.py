@@ -141,10 +141,16 @@ def moved(least: float = 0.2) -> Callable[[Conversion], bool]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that convert or answer for this one, by /proc.
+    """Processes that convert or answer for this one, by /proc: forks of its template."""
+    return [child for template in templates_of(pid) for child in _started_by(template)]
 
-    Not one that has been forked and runs no program yet: stopped there, it would stop its parent, too.
-    """
+
+def templates_of(pid: int) -> list[int]:
+    """The process that forks children for this one; none while it starts."""
+    return [each for each in _started_by(pid) if _is_template(each)]
+
+
+def _started_by(pid: int) -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -152,14 +158,14 @@ def children_of(pid: int) -> list[int]:
         except OSError:
             continue
         state, parent = text.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state != "Z" and _is_at_work(status.parent):
+        if int(parent) == pid and state != "Z":
             found.append(int(status.parent.name))
     return found
 
 
-def _is_at_work(process: Path) -> bool:
+def _is_template(pid: int) -> bool:
     try:
-        return b"reshard_server.worker.child" in (process / "cmdline").read_bytes()
+        return b"reshard_server.worker.template" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 
 import httpx
@@ -20,6 +22,7 @@ from reshard_server.drain import Drain
 from reshard_server.errors.problems import ProblemError
 from reshard_server.queries import ask as questions
 from reshard_server.queries.ask import Answered, Question, Questions
+from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
 
 import reshard
@@ -137,26 +140,62 @@ def test_a_server_that_ends_stops_its_reads(tmp_path: Path) -> None:
     assert "this server is ending" in answer.json()["detail"]
 
 
-def test_a_look_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
+) -> None:
     monkeypatch.setattr(questions, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(questions, "TICK_SECONDS", 0.0)  # looked at before a child can have started
     reshard.save(tmp_path / "a", {"w": np.zeros(8)})
     with pytest.raises(ProblemError) as raised:
-        asyncio.run(last(Question("inspect", {"path": str(tmp_path / "a")}, 4 * GIB)))
+        asyncio.run(last(Question("inspect", {"path": str(tmp_path / "a")}, 4 * GIB), children))
     assert raised.value.kind.status == 503
     assert "there was no answer within 0 seconds" in raised.value.detail
 
 
-def test_no_question_gets_more_memory_than_it_may(tmp_path: Path) -> None:
+def test_no_question_gets_more_memory_than_it_may(tmp_path: Path, children: Children) -> None:
     reshard.save(tmp_path / "a", {"w": np.zeros(8)})
     question = Question("inspect", {"path": str(tmp_path / "a")}, 8 << 20)
     with pytest.raises(ProblemError) as raised:
-        asyncio.run(last(question))
+        asyncio.run(last(question, children))
     assert raised.value.kind.slug == "worker-died"
 
 
-async def last(question: Question) -> Answered:
-    asked = Questions(RootNames(()), Drain(), Slots(1, 1), Slots(1, 1))
+def test_a_client_that_left_while_it_waited_costs_no_process(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[object]()
+    monkeypatch.setattr(children, "start", started.append)
+    looks = Slots(1, 1)
+
+    async def scene() -> None:
+        asked = Questions(RootNames(()), Drain(), looks, Slots(1, 1), children)
+        async with aclosing(asked.ask(Question("inspect", {}, GIB), "ann")) as updates:
+            assert await anext(updates) is None
+            assert looks.taken == 1
+        asked.close()
+
+    asyncio.run(scene())
+    assert (looks.taken, started) == (0, [])
+
+
+def test_a_question_for_which_no_process_starts_is_refused_for_now(
+    children: Children, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more_descriptors() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pipe", no_more_descriptors)
+    with pytest.raises(ProblemError) as raised:
+        asyncio.run(last(Question("inspect", {"path": "/x"}, 4 * GIB), children))
+    assert (raised.value.kind.status, raised.value.headers["Retry-After"]) == (503, "5")
+    assert raised.value.detail == (
+        "no process could be started for this question; ask again later, and see the server's log"
+    )
+    assert "no process could be started for a question: [Errno 24] Too many open" in caplog.text
+
+
+async def last(question: Question, children: Children) -> Answered:
+    asked = Questions(RootNames(()), Drain(), Slots(1, 1), Slots(1, 1), children)
     try:
         return await _last(asked.ask, question)
     finally:

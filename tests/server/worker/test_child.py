@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.jobs.attempt import how_ended
-from reshard_server.worker.process import ChildProcess, Message, _has_room, start_child
+from reshard_server.worker.children import Children
+from reshard_server.worker.process import ChildProcess, Message, _has_room, how_ended
 
 import reshard
 from tests.server.jobs.world import is_gone
 
 STARTER = """
 import json, sys, time
-from reshard_server.worker.process import start_child
-child = start_child(json.loads(sys.argv[1]))
-print(child.process.pid, flush=True)
+from reshard_server.worker.children import Children
+child = Children().start(json.loads(sys.argv[1]))
+print(child.pid, flush=True)
 for message in child.listen_until(time.monotonic() + 300):
     print("said", flush=True)
 """
@@ -54,8 +54,10 @@ def await_move(child: ChildProcess) -> None:
         assert not child.ended
 
 
-def test_it_tells_progress_and_the_result(slow_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(slow_source, tmp_path / "out"))
+def test_it_tells_progress_and_the_result(
+    slow_source: Path, tmp_path: Path, children: Children
+) -> None:
+    child = children.start(request(slow_source, tmp_path / "out"))
     *told, last = heard(child)
     assert child.close() == 0
     [report] = last["result"]["reports"]
@@ -68,26 +70,28 @@ def test_it_tells_progress_and_the_result(slow_source: Path, tmp_path: Path) -> 
     assert not reshard.verify(slow_source, tmp_path / "out").differences
 
 
-def test_a_refusal_is_a_problem(small_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(small_source, tmp_path / "out", compression="lzma"))
+def test_a_refusal_is_a_problem(small_source: Path, tmp_path: Path, children: Children) -> None:
+    child = children.start(request(small_source, tmp_path / "out", compression="lzma"))
     [message] = heard(child)
     assert child.close() == 0
     assert message["problem"]["status"] == 422
     assert "lzma" in message["problem"]["detail"]
 
 
-def test_a_refusal_names_its_field(small_source: Path, tmp_path: Path) -> None:
+def test_a_refusal_names_its_field(small_source: Path, tmp_path: Path, children: Children) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "kept").touch()
-    child = start_child(request(small_source, tmp_path / "out") | {"several": False})
+    child = children.start(request(small_source, tmp_path / "out") | {"several": False})
     [message] = heard(child)
     assert child.close() == 0
     assert message["problem"]["field"] == "/target"
     assert message["problem"]["error"] == "TargetExistsError"
 
 
-def test_sigterm_stops_it_and_keeps_what_is_done(slow_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(slow_source, tmp_path / "out"))
+def test_sigterm_stops_it_and_keeps_what_is_done(
+    slow_source: Path, tmp_path: Path, children: Children
+) -> None:
+    child = children.start(request(slow_source, tmp_path / "out"))
     await_move(child)
     child.terminate()
     assert not any("result" in m for m in heard(child))
@@ -95,11 +99,12 @@ def test_sigterm_stops_it_and_keeps_what_is_done(slow_source: Path, tmp_path: Pa
     assert (tmp_path / ".out.reshard-partial" / "journal").exists()
 
 
-def test_it_dies_when_its_stdin_closes(slow_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(slow_source, tmp_path / "out"))
+def test_it_dies_when_its_stdin_closes(
+    slow_source: Path, tmp_path: Path, children: Children
+) -> None:
+    child = children.start(request(slow_source, tmp_path / "out"))
     await_move(child)
-    assert child.process.stdin
-    child.process.stdin.close()
+    child.stdin.close()
     assert not any("result" in m for m in heard(child))
     assert child.close() == 86
 
@@ -133,7 +138,7 @@ def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> N
     """Its parent died before the child could ask the kernel for a signal at the parent's death."""
     not_the_parent = str(os.getppid())
     done = subprocess.run(
-        [sys.executable, "-m", "reshard_server.worker.child", not_the_parent],
+        [sys.executable, "-m", "reshard_server.worker.template", not_the_parent],
         input=json.dumps(request(small_source, tmp_path / "out")).encode() + b"\n",
         check=False,
         timeout=120,
@@ -142,10 +147,12 @@ def test_a_child_of_nobody_does_nothing(small_source: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_path: Path) -> None:
+def test_a_reader_that_does_not_read_holds_nothing_up(
+    slow_source: Path, tmp_path: Path, children: Children
+) -> None:
     """A frozen server must not keep the target locked: only the result waits for it."""
-    child = start_child(request(slow_source, tmp_path / "out"))
-    os.set_blocking(child.process.stdout.fileno(), False)
+    child = children.start(request(slow_source, tmp_path / "out"))
+    os.set_blocking(child.stdout.fileno(), False)
     deadline = time.monotonic() + 500
     while not (tmp_path / "out").exists():
         assert time.monotonic() < deadline
@@ -154,8 +161,10 @@ def test_a_reader_that_does_not_read_holds_nothing_up(slow_source: Path, tmp_pat
     assert child.close() == 0
 
 
-def test_memory_that_runs_away_is_bounded(small_source: Path, tmp_path: Path) -> None:
-    child = start_child(request(small_source, tmp_path / "out") | {"data_bytes": 80 << 20})
+def test_memory_that_runs_away_is_bounded(
+    small_source: Path, tmp_path: Path, children: Children
+) -> None:
+    child = children.start(request(small_source, tmp_path / "out") | {"data_bytes": 80 << 20})
     messages = heard(child)
     assert not any("result" in m for m in messages)
     # Where a task is refused memory, that is an error like any other; elsewhere the process ends.
