@@ -27,6 +27,7 @@ from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import StoredTensor
+from reshard.formats.kept_metadata import metadata_warnings
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import PACKED
@@ -78,7 +79,12 @@ def diff_readers(
         {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
         {leaf.name: leaf for leaf in others},
         time.monotonic() - started,
-        (*a.warnings, *b.warnings, *no_place_warnings(a.uri, b.uri, others)),
+        (
+            *a.warnings,
+            *b.warnings,
+            *metadata_warnings(a.metadata, b.metadata),
+            *no_place_warnings(a.uri, b.uri, others),
+        ),
     )
 
 
