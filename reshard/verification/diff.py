@@ -55,7 +55,9 @@ def diff_checkpoints(
     readers = open_reader(a), open_reader(b)
     found = diff_readers(*readers, changes, limits, progress)
     told = (missing_warnings(side.uri, filled_chunks(side)) for side in readers)
-    return replace(found, warnings=(*found.warnings, *itertools.chain.from_iterable(told)))
+    texts = metadata_warnings(*(side.metadata for side in readers))
+    missing = itertools.chain.from_iterable(told)
+    return replace(found, warnings=(*found.warnings, *texts, *missing))
 
 
 def diff_readers(
@@ -79,12 +81,7 @@ def diff_readers(
         {n: _tensor_diff(n, a.tensors.get(n), b.tensors.get(n), compared.get(n)) for n in tensors},
         {leaf.name: leaf for leaf in others},
         time.monotonic() - started,
-        (
-            *a.warnings,
-            *b.warnings,
-            *metadata_warnings(a.metadata, b.metadata),
-            *no_place_warnings(a.uri, b.uri, others),
-        ),
+        (*a.warnings, *b.warnings, *no_place_warnings(a.uri, b.uri, others)),
     )
 
 
