@@ -42,6 +42,9 @@ from reshard.storage.requests import NONE, Requests
 from reshard.storage.target import traits_at
 from reshard.storage.targets import check_place, target_text
 
+_HELD_TEXTS = 6
+"""How often the metadata beside the tensors is in memory while a header or a record with it is made."""
+
 _FOUND = Requests(head=1, list=1)
 """Looking whether something is at the name of a target, which a run does once more than its plan."""
 
@@ -277,7 +280,10 @@ def _metadata_bytes(
     """What source and targets keep in memory; targets that are read back are opened one after the other."""
     is_read_back = any(each.check == "readback" for each in options)
     read_back = reader.metadata_bytes if is_read_back else 0
-    written = sum(BYTES_PER_TENSOR * len(t.tensors) + _device_id_bytes(t) for t in targets)
+    written = sum(
+        BYTES_PER_TENSOR * len(t.tensors) + _device_id_bytes(t) + _HELD_TEXTS * t.metadata.nbytes
+        for t in targets
+    )
     return reader.metadata_bytes + written + read_back
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from reshard.conversion.check_target import CheckedOptions, default_option
 from reshard.conversion.known_identity import KnownIdentity
+from reshard.conversion.lost_metadata import lost_metadata
 from reshard.conversion.plan import MultiConversionPlan
 from reshard.conversion.target_content import mapped_content, renamed_content
 from reshard.engine.limits import Limits
@@ -83,10 +84,15 @@ def make_target(
         _copied(reader),
         form,
         made=content.made,
+        metadata=reader.metadata,
     )
     known = known_format(form.format)
     refuse_others(known, checkpoint, reader)
-    warnings = (*content.warnings, *known.warnings(checkpoint, reader))
+    warnings = (
+        *content.warnings,
+        *lost_metadata(reader, checkpoint),
+        *known.warnings(checkpoint, reader),
+    )
     return TargetPlan(
         checkpoint, content.demands, content.dropped, warnings, traits, content.mapping
     )

@@ -26,6 +26,7 @@ from reshard.formats.contents import (
     Style,
 )
 from reshard.formats.encoding import Encoding
+from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
@@ -110,6 +111,7 @@ class Reader(Struct, frozen=True, eq=False):
         warnings: what a person should know of how it was opened, one sentence each.
         takes_record: whether ``reshard fingerprint`` can record digests in it.
         version: which version of the weights deltas make of it; None without deltas.
+        metadata: the texts beside the tensors.
     """
 
     uri: str
@@ -124,6 +126,7 @@ class Reader(Struct, frozen=True, eq=False):
     warnings: Sequence[str] = ()
     takes_record: bool = False
     version: WeightsVersion | None = None
+    metadata: KeptMetadata = NO_METADATA
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of an encoded chunk; see ``Chunks.locate``."""
@@ -218,6 +221,7 @@ class TargetCheckpoint(Struct, frozen=True):
         conversion: recorded in the checkpoint, so that the same conversion is not done twice; "" for none.
         made: recorded in the checkpoint, so that ``verify`` can compare it with its source; None for none.
         version: of the weights, recorded where there is an index; None for none.
+        metadata: the texts beside the tensors, which its record has where its files have no place for them.
     """
 
     container: Container
@@ -228,6 +232,7 @@ class TargetCheckpoint(Struct, frozen=True):
     conversion: str = ""
     made: Made | None = None
     version: int | None = None
+    metadata: KeptMetadata = NO_METADATA
 
 
 class Origin(Struct, frozen=True):

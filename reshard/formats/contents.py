@@ -178,6 +178,10 @@ class PathKey(Struct, frozen=True):
     is_sequence: bool = False
 
 
+ARRAY_TYPES = frozenset({"jax.Array", "np.ndarray", "scalar"})
+"""The types that Orbax itself records of arrays; any other is that of a program's own handler."""
+
+
 class Leaf(Struct, frozen=True):
     """One leaf of a checkpoint's tree.
 

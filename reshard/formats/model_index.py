@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -25,11 +25,13 @@ class ModelIndex(Struct, frozen=True):
     Attributes:
         digest: CRC-64/NVME of its bytes, 16 hex digits.
         weight_map: the file of each tensor.
+        metadata: what it says besides; nothing where that is no object.
     """
 
     file: Location
     digest: str
     weight_map: dict[str, str]
+    metadata: Mapping[str, Any]
 
     @property
     def files(self) -> list[str]:
@@ -61,7 +63,10 @@ def read_model_index(file: Location, there: Collection[str]) -> ModelIndex:
                 f"{file} says that {name[:200]!r} is in {held_by!r}, but {file.parent} has no such file; copy it there, or "
                 "restore the folder from a copy"
             )
-    return ModelIndex(file, digest_of(data), weight_map)
+    metadata = document.get("metadata")
+    return ModelIndex(
+        file, digest_of(data), weight_map, metadata if isinstance(metadata, dict) else {}
+    )
 
 
 def _weight_map(document: Any, index: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import StoredTensor
+from reshard.formats.kept_metadata import metadata_warnings
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import PACKED
@@ -54,7 +55,9 @@ def diff_checkpoints(
     readers = open_reader(a), open_reader(b)
     found = diff_readers(*readers, changes, limits, progress)
     told = (missing_warnings(side.uri, filled_chunks(side)) for side in readers)
-    return replace(found, warnings=(*found.warnings, *itertools.chain.from_iterable(told)))
+    texts = metadata_warnings(*(side.metadata for side in readers))
+    missing = itertools.chain.from_iterable(told)
+    return replace(found, warnings=(*found.warnings, *texts, *missing))
 
 
 def diff_readers(

@@ -29,6 +29,7 @@ from reshard.formats.base import Made, Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
 from reshard.formats.contents import Stored
+from reshard.formats.kept_metadata import metadata_warnings
 from reshard.formats.missing_chunks import (
     filled_chunks,
     missing_warnings,
@@ -143,6 +144,9 @@ def _warnings(
     for side in sides:
         if side.reader is not None:
             yield from side.reader.warnings
+    readers = [side.reader for side in sides if side.reader is not None]
+    if len(readers) == len(_LETTERS):
+        yield from metadata_warnings(*(reader.metadata for reader in readers))
     yield from record_warnings(*_unprotected([side.reader for side in sides], found))
     for side in sides:
         yield from _added_files(side)

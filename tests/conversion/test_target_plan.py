@@ -16,6 +16,7 @@ from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.chunking import MAX_CHUNKS
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
+from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
@@ -39,6 +40,7 @@ class Source:
     format: str = "orbax"
     metadata_bytes: int = 0
     warnings: tuple[str, ...] = ()
+    metadata: KeptMetadata = NO_METADATA
     located: list[str] = field(default_factory=list)
 
     def locate(self, name: str, index: Index) -> Extent | None:

@@ -102,6 +102,7 @@ def open_dcp(
         metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves) + largest_carried(leaves),
         conversion=known.conversion,
         made=known.made,
+        metadata=known.metadata,
         warnings=(*unread_warnings(leaves), *_rank_warnings(values)),
         takes_record=True,
     )

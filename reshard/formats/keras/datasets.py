@@ -67,6 +67,20 @@ def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]
     return datasets
 
 
+def left_out_attributes(file: h5py.File, uri: str) -> Iterator[str]:
+    """Attributes at the top of a file, such as the model in an HDF5 file of Keras 2, which loads nothing without them."""
+    from h5py import h5a
+
+    if count := h5a.get_num_attrs(file.id):
+        names = (h5a.open(file.id, index=at).name[:80] for at in range(min(count, 3)))
+        some = ", ".join(repr(name.decode(errors="replace")) for name in names)
+        more = f" and {count - 3:,} more" if count > 3 else ""
+        yield (
+            f"the attributes {some}{more} of {uri!r} are left out, since only arrays are read; where they are a model, its own program "
+            "loads it"
+        )
+
+
 def walk(file: h5py.File, where: str) -> Iterator[tuple[str, DatasetID]]:
     """Every dataset by its path; nothing is read of it.
 

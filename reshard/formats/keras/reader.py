@@ -15,6 +15,7 @@ from contextlib import closing
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
@@ -22,7 +23,7 @@ from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.formats.keras.chunks import REPACK, ChunkTable
-from reshard.formats.keras.datasets import Dataset, read_datasets, walk
+from reshard.formats.keras.datasets import Dataset, left_out_attributes, read_datasets, walk
 from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
 from reshard.formats.limits import MAX_JSON_BYTES
@@ -69,6 +70,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
     nbytes, version = (found.nbytes, found.version) if found is not None else (0, "")
     with opened_hdf5(root) as file:
         datasets = read_datasets(file, str(root), nbytes)
+        left_out = tuple(left_out_attributes(file, uri))
     known = read_record(datasets, root, version, record)
     arrays = [one for one in datasets if not is_record(one)]
     if record == "checked" and known is not NOTHING:
@@ -87,6 +89,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
         + sum(one.chunks.memory_bytes for one in arrays if one.chunks),
         conversion=known.conversion,
         made=known.made,
+        metadata=replace(known.metadata, left_out=(*known.metadata.left_out, *left_out)),
         warnings=tuple(_warnings(root, known)),
     )
 

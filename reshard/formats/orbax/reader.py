@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import lru_cache
 from operator import ge
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -22,21 +21,19 @@ from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
 from reshard.formats.orbax.container import read_container
+from reshard.formats.orbax.custom_metadata import metadata_of_orbax
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.folder_record import refuse_unrecorded
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.slice_file import NOTHING, SliceFile
 from reshard.formats.values import PlainFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.formats.zarr.shard_index import ShardIndexes
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location
-
-if TYPE_CHECKING:
-    from reshard.formats.base import Made
-    from reshard.formats.slices.slice_file import SliceFile
 
 
 def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
@@ -94,8 +91,8 @@ def _reader(
     opened: Mapping[str, OpenItem],
     records: _Records,
 ) -> Reader:
-    origins = {records.origin(one.item.directory)[0] for one in opened.values()}
-    chunks = OrbaxChunks(uri, opened)
+    origins = {records.origin(one.item.directory).conversion for one in opened.values()}
+    chunks, top = OrbaxChunks(uri, opened), records.origin("")
     return Reader(
         uri=uri,
         format="orbax",
@@ -105,8 +102,9 @@ def _reader(
         chunks=chunks,
         metadata_bytes=folder.traits.memory_bytes + chunks.metadata_bytes,
         conversion=origins.pop() if len(origins) == 1 else "",
-        made=records.origin("")[1],
+        made=top.made,
         takes_record=True,
+        metadata=metadata_of_orbax(container, top.metadata),
     )
 
 
@@ -148,17 +146,18 @@ class _Records:
 
     def __init__(self, root: Location) -> None:
         self._root = root
-        self._origins: dict[str, tuple[str, Made | None]] = {}
+        self._origins: dict[str, SliceFile] = {}
 
     def read(self, folder: str) -> SliceFile | None:
         """The record of a folder below the checkpoint; None if there is none."""
         found = read_slices(self._root / folder)
-        self._origins[folder] = ("", None) if found is None else (found.conversion, found.made)
+        if found is not None:
+            self._origins[folder] = replace(found, tensors={}, files={}, data_files=None)
         return found
 
-    def origin(self, folder: str) -> tuple[str, Made | None]:
-        """The conversion that made the folder, and from what, as far as its record was read."""
-        return self._origins.get(folder, ("", None))
+    def origin(self, folder: str) -> SliceFile:
+        """The record of the folder without tensors and files, as far as it was read."""
+        return self._origins.get(folder, NOTHING)
 
 
 class OrbaxChunks(Chunks):

@@ -78,15 +78,27 @@ def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:
 def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsForm:
     """The form that the parsed options ask for; PlanError for options that contradict each other."""
     files: FilesOf = options["files"] or "shards"
-    _refuse_contradictions(files, options)
+    carries = options["carry"] and not _is_file_to_file(files, source)
+    _refuse_contradictions(files, {**options, "carry": carries})
     config = None
-    carried = _carried(source) if options["carry"] else Beside()
+    carried = _carried(source) if carries else Beside()
     if options["config"] is not None:
         carried = model_files(locate(options["config"]))
         config = read_config(locate(carried.folder) / CONFIG_NAME)
     file_bytes = options["file_bytes"] or SHARD_BYTES
     return SafetensorsForm(
         files, file_bytes, options["file_names"], carried, _name_of(source), config
+    )
+
+
+def _is_file_to_file(files: FilesOf, source: Reader) -> bool:
+    """Whether one file becomes one: all that it holds is kept, so that there is nothing to carry."""
+    place = locate(source.uri)
+    return (
+        files == "one"
+        and source.format == "safetensors"
+        and folder_of(place) == place
+        and not place.is_folder()
     )
 
 

@@ -15,6 +15,7 @@ from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.kept_metadata import metadata_of_files
 from reshard.formats.safetensors.files import Files, files_of, has_files
 from reshard.formats.safetensors.header import FileHeader, is_safetensors, tensor_count
 from reshard.formats.safetensors.listed import read_headers
@@ -108,6 +109,11 @@ def open_safetensors(
         made=known.made,
         warnings=(*headers.warnings, *lost_file_warnings(headers.all, cuts, known)),
         takes_record=root.is_folder(),  # a file by itself has no room for one
+        metadata=metadata_of_files(
+            [header.metadata for header in headers.all],
+            {} if files.index is None else files.index.metadata,
+            known.metadata,
+        ),
     )
 
 

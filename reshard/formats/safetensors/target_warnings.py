@@ -22,10 +22,6 @@ _UNKNOWN_TO_DCP = frozenset({"float8_e8m0fnu", *PACKED})
 def target_warnings(target: TargetCheckpoint, form: SafetensorsForm) -> Iterator[str]:
     """The warnings about a target of this form; PlanError where the config of a model does not fit it."""
     files, carried = form.files, form.carried
-    if target.copied:
-        yield (
-            f"the items {', '.join(sorted(target.copied))} are no trees of tensors, so a safetensors target leaves them out"
-        )
     if files == "dcp":
         yield from _torch_warning(target)
     if target.container.style is not None:

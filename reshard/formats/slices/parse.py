@@ -9,7 +9,8 @@ from typing import Any
 
 from reshard.errors import FormatError, LayoutError
 from reshard.formats.base import Made, Origin
-from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata, within_limits
 from reshard.formats.slices.checked_json import MAX_ELEMENTS, CheckedJson
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
@@ -34,6 +35,7 @@ MAX_FILE_BYTES = 1 << 30
 _TAIL = re.compile(rb'"([0-9a-f]{16})"\}\n?\Z')
 _TREE_DIGEST = re.compile(r"[0-9a-f]{32}")
 _MAX_RANK = 64
+_KEPT = ("header", "index", "custom")
 _MAX_PARTS = 1 << 20
 """Most devices of a mesh, or parts of a tensor; a file with more is refused."""
 
@@ -95,7 +97,22 @@ class _Parser(CheckedJson):
         item_names = self.optional(document, "item_names", bool, "the file") or False
         files = self.files(document, "files")
         made = self.made(document["made"]) if "made" in document else None
-        return SliceFile(tensors, files, data_files, conversion, item_names, made)
+        metadata = self.metadata(document["metadata"]) if "metadata" in document else NO_METADATA
+        return SliceFile(tensors, files, data_files, conversion, item_names, made, metadata)
+
+    def metadata(self, value: object) -> KeptMetadata:
+        if not isinstance(value, dict):
+            self.fail("metadata is not an object")
+        header, index, custom = (self.mapping(value, p) if p in value else {} for p in _KEPT)
+        if not all(isinstance(t, str) for part in (header, index, custom) for t in part.values()):
+            self.fail("metadata has a member that is no text")
+        kept = within_limits(KeptMetadata(header, index, custom))
+        try:  # a target would parse them again
+            for key, text in (*kept.index.items(), *kept.custom.items()):
+                json_value(text.encode(), repr(key[:80]))
+        except FormatError as error:
+            self.fail(f"metadata has a text that is not JSON ({error})")
+        return kept
 
     def made(self, value: object) -> Made:
         if not isinstance(value, dict):

@@ -149,10 +149,12 @@ def _record(
 
 
 def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
-    """Keeps from an earlier record how names are formed and which source the checkpoint was made of."""
+    """Keeps from an earlier record how names are formed, which source the checkpoint was made of, and texts that only it has."""
     if earlier is None:
         return file
-    return replace(file, item_names=earlier.item_names, made=earlier.made)
+    return replace(
+        file, item_names=earlier.item_names, made=earlier.made, metadata=earlier.metadata
+    )
 
 
 def _entries(

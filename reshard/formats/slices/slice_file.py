@@ -15,6 +15,7 @@ It is a JSON file beside an item's ``_METADATA``::
               "cast": [["kernel$", "bfloat16"]],
               "origins": {"params/kernel": {"name": "params/kernel", "dtype": "float32"}},
               "leaves": {"params/note": "params/note"}},
+     "metadata": {"header": {"modelspec.title": "a"}, "index": {"total_parameters": "16777216"}},
      "crc64nvme": "4567..."}
 
 ``positions`` are the numbers, from 0, of those keys of ``path`` that are positions of lists; only formats whose own metadata
@@ -27,8 +28,9 @@ name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and `
 ``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
 only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. ``by``, in place of
 origins, is the content of the map that made the tensors, with the sizes that were given and whether it was reversed; only a file with it has
-version 2, which earlier programs refuse. Names are the keys below the item joined with ``/``; lines are sorted by name, so that
-equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
+version 2, which earlier programs refuse. ``metadata``, in the top file too, has the texts beside the tensors that the checkpoint's own
+files have no place for (``KeptMetadata``); earlier programs pass over it. Names are the keys below the item joined with ``/``; lines are
+sorted by name, so that equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
 
 ``files`` and ``data_files`` have the CRC-64/NVME of files by their path below the folder. Readers take metadata from
 ``files``. ``data_files``, the files of an OCDBT database, contain tensors too, so only ``verify`` reads them whole.
@@ -52,6 +54,7 @@ from msgspec import Struct, field
 
 from reshard.formats.base import Made, Origin, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.layout.device_mesh import DeviceMesh
@@ -126,6 +129,7 @@ class SliceFile(Struct, frozen=True):
         conversion: identifies the conversion and the source; "" for a checkpoint that was not converted.
         item_names: whether names of the checkpoint's tensors begin with their item, also for a single item.
         made: the source and rules of the conversion; None for a checkpoint that was not converted.
+        metadata: the texts beside the tensors that the checkpoint's own files have no place for.
     """
 
     tensors: Mapping[str, SliceEntry]
@@ -134,6 +138,7 @@ class SliceFile(Struct, frozen=True):
     conversion: str = ""
     item_names: bool = False
     made: Made | None = None
+    metadata: KeptMetadata = NO_METADATA
 
     @property
     def every_file(self) -> dict[str, str]:
@@ -188,6 +193,8 @@ def render_slices(file: SliceFile) -> bytes:
         body.write(f'"conversion": {json.dumps(file.conversion)},\n'.encode())
     if file.made is not None:
         _write_made(body, file.made)
+    if file.metadata.parts:
+        body.write(f'"metadata": {json.dumps(file.metadata.parts)},\n'.encode())
     body.write(b'"crc64nvme": "')
     body.write(digest_of(body.getvalue()).encode() + _TAIL)
     return body.getvalue()
@@ -294,6 +301,7 @@ def target_record(
             files or {},
             conversion=target.conversion,
             made=target.made,
+            metadata=target.metadata,
         )
     )
 

@@ -27,6 +27,7 @@ from reshard.formats.contents import (
     StoredTensor,
 )
 from reshard.formats.encoding import Encoding
+from reshard.formats.kept_metadata import NO_METADATA, metadata_of_files
 from reshard.formats.leaf_paths import Path
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.model_index import ModelIndex
@@ -92,6 +93,9 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
         chunks=StateChunks(uri, held, chunks),
         metadata_bytes=root.traits.memory_bytes + _kept_bytes(held, tensors),
         warnings=(*_omitted_warnings(files.index, omitted), *_shared_warnings(held)),
+        metadata=metadata_of_files(
+            (), {} if files.index is None else files.index.metadata, NO_METADATA
+        ),
     )
 
 

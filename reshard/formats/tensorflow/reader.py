@@ -103,6 +103,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
         + others.memory_bytes,
         conversion=known.conversion,
         made=known.made,
+        metadata=known.metadata,
     )
 
 

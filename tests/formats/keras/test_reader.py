@@ -44,6 +44,21 @@ def test_every_value_is_converted(to: str, saved: Path, tmp_path: Path) -> None:
     assert_same_arrays(read_weights(tmp_path / "again.weights.h5"), read_weights(saved))
 
 
+def test_a_model_in_attributes_is_named_as_left_out(tmp_path: Path) -> None:
+    """As Keras 2 keeps it, in attributes of the file."""
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file["model_weights/dense/kernel:0"] = np.arange(6.0).reshape(2, 3)
+        for name in ("backend", "keras_version", "model_config", "training_config"):
+            file.attrs[name] = "{}"
+    report = reshard.convert(tmp_path / "model.h5", tmp_path / "made.weights.h5")
+    assert report.warnings[0] == (
+        f"the attributes 'backend', 'keras_version', 'model_config' and 1 more of {str(tmp_path / 'model.h5')!r} are left out, since only "
+        "arrays are read; where they are a model, its own program loads it"
+    )
+    again = reshard.convert(tmp_path / "made.weights.h5", tmp_path / "again.weights.h5")
+    assert not any("attributes" in text for text in again.warnings)
+
+
 def test_elements_are_read_from_a_bucket(saved: Path, tmp_path: Path, s3_bucket: Bucket) -> None:
     content = saved.read_bytes()
     obstore.put(s3_bucket.store(), "run/model.weights.h5", content, use_multipart=False)

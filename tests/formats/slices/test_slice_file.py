@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, StorageError
+from reshard.formats.kept_metadata import KeptMetadata
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import (
     SliceEntry,
@@ -188,6 +189,11 @@ def test_the_damaged_documents_start_from_a_good_one(tmp_path):
         (signed(document()).replace(b"int8", b"int4"), "of itself"),
         (signed(document(meshes=[])), "expected 'meshes' to be an object, found list"),
         (signed(document(meshes={"m0": 1})), "mesh 'm0' is not an object"),
+        (signed(document(metadata=[])), "metadata is not an object"),
+        (signed(document(metadata={"index": 1})), "expected 'index' to be an object, found int"),
+        (signed(document(metadata={"header": {"a": 1}})), "metadata has a member that is no text"),
+        (signed(document(metadata={"custom": {"a": "{"}})), "metadata has a text that is not JSON ('a', line 1"),
+        (signed(document(metadata={"index": {"a": "[" * 99}})), "metadata has a text that is not JSON ('a' nests 99 levels deep"),
         (signed(document(meshes={"m0": {"axes": ["x"], "shape": [0]}})), "whole numbers from 1"),
         (signed(document(meshes={"m0": {"axes": ["x", "x"], "shape": [2, 2]}})), "has axes"),
         (signed(document(meshes={"m0": {"axes": ["x"], "shape": [10**12]}})), "devices"),
@@ -263,6 +269,15 @@ def test_every_flipped_byte_is_found(tmp_path, position):
     (tmp_path / "slices.json").write_bytes(bytes(data))
     with pytest.raises(FormatError):
         read_slices(locate(tmp_path))
+
+
+def test_texts_beside_the_tensors_come_back(tmp_path):
+    kept = KeptMetadata({"a": 'é"\n'}, {"b": '{"c": [1]}'}, {"tree": "null"})
+    data = render_slices(SliceFile({}, metadata=kept))
+    (tmp_path / "slices.json").write_bytes(data)
+    assert read_slices(locate(tmp_path)).metadata == kept
+    assert b'"version": 1' in data
+    assert b"metadata" not in render_slices(SliceFile({}))
 
 
 def test_a_flipped_version_is_damage_and_no_newer_version(tmp_path):

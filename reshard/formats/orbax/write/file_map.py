@@ -10,6 +10,7 @@ from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
 from reshard.formats.json.safe_json import shorten
 from reshard.formats.orbax.container import is_array_handler
+from reshard.formats.orbax.custom_metadata import with_custom_metadata
 from reshard.formats.orbax.form import OrbaxForm
 from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
 from reshard.formats.orbax.tree_metadata import refuse_odd, refuse_unsafe
@@ -27,6 +28,7 @@ def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
     Raises FormatError, naming the tensor, for names that collide or are unsafe and for arrays that
     zarr3 cannot hold; LayoutError if a layout does not divide its tensor.
     """
+    target = with_custom_metadata(target)
     trees = item_trees(target)
     for tree in trees:
         check_tree(tree)

@@ -61,8 +61,9 @@ def finish_checkpoint(
         own = {n.removeprefix(tree.below("")): d for n, d in markers.items() if _is_of(n, tree)}
         known = {**arrays.get(tree.item.name, {}), **files, **own}
         slices = slice_file(tree, digests, known, _database_digests(root / tree.directory))
-        made = None if tree.directory else target.made
-        slices = replace(slices, conversion=target.conversion, made=made)
+        slices = replace(slices, conversion=target.conversion)
+        if not tree.directory:
+            slices = replace(slices, made=target.made, metadata=target.metadata)
         slices_of[tree.below(FILE_NAME)] = render_slices(slices)
     if FILE_NAME not in slices_of:
         slices_of[FILE_NAME] = _container_slices(root, target, trees, markers, slices_of)
@@ -96,7 +97,9 @@ def _container_slices(
         names = (f"{folder}/{name}" for name in files_below(root / folder))
         files |= digests_of_files(root, names)
     item_names = bool(target.container.naming_items)
-    return render_slices(SliceFile({}, files, {}, item_names=item_names, made=target.made))
+    return render_slices(
+        SliceFile({}, files, {}, item_names=item_names, made=target.made, metadata=target.metadata)
+    )
 
 
 def check_tree(tree: ItemTree) -> None:

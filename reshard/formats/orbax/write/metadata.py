@@ -22,6 +22,7 @@ from typing import Any
 
 from reshard.errors import FormatError
 from reshard.formats.base import TargetTensor
+from reshard.formats.contents import ARRAY_TYPES
 from reshard.formats.orbax.write.item_tree import ItemTree, WrittenLeaf
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
@@ -89,7 +90,7 @@ def metadata_files(tree: ItemTree, *, ocdbt: bool) -> dict[str, bytes]:
     files = {"array_metadatas/process_0": _array_metadatas(tree)}
     if tree.tensors and not ocdbt:
         files["array_metadatas/.zarray"] = json.dumps(_EMPTY_ZARR2).encode()
-    if any(_is_jax_array(leaf) for leaf, _ in tree.tensors):
+    if any(_has_sharding(leaf) for leaf, _ in tree.tensors):
         files["_sharding"] = _shardings(tree)
     if strings := string_document(tree):
         files["_strings.json"] = json.dumps(strings).encode()
@@ -125,8 +126,11 @@ def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
     return recorded
 
 
-def _is_jax_array(written: WrittenLeaf) -> bool:
-    return value_metadata(written).get("value_type") == _JAX_ARRAY
+def _has_sharding(written: WrittenLeaf) -> bool:
+    """Whether it is a jax.Array, or an array in a layout that a program's own handler restores, which reads the same files."""
+    kind, target = value_metadata(written).get("value_type"), written.target
+    is_laid_out = target is not None and target.spec.layout is not None
+    return kind == _JAX_ARRAY or (is_laid_out and kind not in ARRAY_TYPES)
 
 
 def _default(written: WrittenLeaf) -> dict[str, Any]:
@@ -180,7 +184,7 @@ def _array_metadatas(tree: ItemTree) -> bytes:
     entries = (
         json.dumps({"array_metadata": _array_metadata(leaf, target)})
         for leaf, target in tree.tensors
-        if _is_jax_array(leaf)
+        if _has_sharding(leaf)
     )
     return _joined('{"array_metadatas": [', entries, "]}")
 
@@ -198,7 +202,7 @@ def _shardings(tree: ItemTree) -> bytes:
     entries = (
         f"{json.dumps(sharding_key(leaf.param))}: {json.dumps(_sharding(leaf, target))}"
         for leaf, target in tree.tensors
-        if _is_jax_array(leaf)
+        if _has_sharding(leaf)
     )
     return _joined("{", entries, "}")
 

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
 from reshard.formats.delta.index import version_text
@@ -107,7 +109,7 @@ class _Planned:
         known |= digests_of_files(root, self._form.carried.files)
         markers = {} if root.traits.renames else {COMMIT_MARKER: COMMITTED}
         known |= {name: digest_of(data) for name, data in markers.items()}
-        (root / FILE_NAME).write(target_record(self._target, digests, known))
+        (root / FILE_NAME).write(self._record(digests, known))
         return markers
 
     @property
@@ -133,27 +135,39 @@ class _Planned:
 
     def _header(self, file: PlannedFile, digests: Mapping[str, str] | None = None) -> bytes:
         """The bytes before the tensors of a file, always as many; None: digests are not known yet."""
-        metadata = {HEADER_DIGEST: NO_DIGEST, "format": "pt"}
+        metadata = {HEADER_DIGEST: NO_DIGEST, **self._target.metadata.header_entries}
         if self._form.files in ("ranks", "dcp"):
             metadata |= {RESHARD_SLICES: _slices_text(file, self._target.conversion)}
         if self._form.files == "dcp":
             metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: _dcp_text(file)}
         if self._form.files == "one":
             zeros = dict.fromkeys(self._target.tensors, NO_DIGEST)
-            metadata |= {RECORD: target_record(self._target, {**zeros, **(digests or {})}).decode()}
+            metadata |= {RECORD: self._record({**zeros, **(digests or {})}).decode()}
         return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
 
+    def _record(self, digests: Mapping[str, str], files: Mapping[str, str] | None = None) -> bytes:
+        """The record, which does not say again what headers and index say."""
+        metadata = self._target.metadata
+        own = replace(metadata, header={}, index={} if self._has_index else metadata.index)
+        return target_record(replace(self._target, metadata=own), digests, files)
+
+    @property
+    def _has_index(self) -> bool:
+        """Whether there is an index: not of a single file that loaders find by its name, unless deltas may stand on its version."""
+        is_alone = list(self._files) in ([ONLY_FILE], [self._form.name.only_file])
+        is_version = self._target.version is not None and bool(self._target.tensors)
+        return self._form.files == "shards" and (is_version or not is_alone)
+
     def _index(self) -> bytes:
-        """The index of Hugging Face shards; nothing for a single file that loaders find by its name, unless deltas may stand on its version."""
-        target, found_alone = self._target, ([ONLY_FILE], [self._form.name.only_file])
-        if self._form.files != "shards":
-            return b""
-        if list(self._files) in found_alone and (target.version is None or not target.tensors):
+        """The index of Hugging Face shards; nothing where there is none."""
+        target = self._target
+        if not self._has_index:
             return b""
         size = sum(t.spec.nbytes for t in target.tensors.values())
         version = {} if target.version is None else {"version": version_text(target.version)}
+        kept = {key: json.loads(text) for key, text in target.metadata.index.items()}
         document = {
-            "metadata": {**version, "total_size": size},
+            "metadata": {**kept, **version, "total_size": size},
             "weight_map": {
                 one.name: file.name for file in self._files.values() for one in file.slices
             },
