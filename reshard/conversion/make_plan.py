@@ -16,7 +16,13 @@ from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
 from reshard.conversion.planned_identity import planned_identity
 from reshard.conversion.recorded_version import with_version
-from reshard.conversion.target_plan import Planned, TargetPlan, form_of, make_target
+from reshard.conversion.target_plan import (
+    Planned,
+    TargetPlan,
+    form_of,
+    make_target,
+    refuse_parted_weights,
+)
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
@@ -26,6 +32,7 @@ from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
 from reshard.formats.format_options import named_options
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
+from reshard.formats.quantized import Quantized, bare_warnings, quantization
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.maps.mapped import Mapped
@@ -110,10 +117,14 @@ def plan_unnamed(
     form = form_of(reader, options)
     read = read_as(reader, options.missing_chunks)
     target = make_target(read, options, form, Traits(by_hosts=by_hosts))
+    quantized = quantization(reader)
+    refuse_parted_weights(quantized, read, options, target)
     missing = _missing(reader, target, options)
     total = _multi_plan(read, [target], [options])
     known = known_identity(options.identity, total.plans[0], read, chosen.root)
-    summary = _summary(source, None, total.plans[0], target, options, read, missing, known)
+    summary = _summary(
+        source, None, total.plans[0], target, options, read, missing, known, quantized
+    )
     return Planned(read, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
 
 
@@ -145,11 +156,13 @@ def plan_targets(
     source, places = chosen.path, [locate(target.target) for target in targets]
     forms = _forms(reader, source, targets, places, finished)
     opened, reader = reader, read_as(reader, *(t.options.missing_chunks for t in targets))
+    quantized = quantization(opened)
     target_plans, missing, by_hosts = [], [], by_hosts or not is_own(executor)
     for target, form, place in zip(targets, forms, places, strict=True):
         with about_target(error_name(target, targets)):
             traits = replace(place.traits, by_hosts=by_hosts)
             made = make_target(reader, target.options, form, traits)
+            refuse_parted_weights(quantized, reader, target.options, made)
             checkpoint = with_version(made.checkpoint, place, reader, target.options)
             target_plans.append(replace(made, checkpoint=checkpoint))
             missing.append(_missing(opened, made, target.options))
@@ -163,7 +176,9 @@ def plan_targets(
             known = known_identity(how, plan, reader, chosen.root)
             weights.append(known)
             ends = (source, target.target)
-            summaries.append(_summary(*ends, plan, made, asked, reader, missing[number], known))
+            summaries.append(
+                _summary(*ends, plan, made, asked, reader, missing[number], known, quantized)
+            )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
     equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
     planned = MultiConversionPlan(source, tuple(summaries), total)
@@ -236,6 +251,7 @@ def _summary(
     reader: Reader,
     missing: Mapping[str, Stored],
     known: KnownIdentity,
+    quantized: Quantized | None,
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
     moved = [tensor.source.spec for tensor in plan.tensors]
@@ -251,6 +267,7 @@ def _summary(
             *reader.warnings,
             *layout_warnings(options.layout, list(checkpoint.tensors), moved, _strings(checkpoint)),
             *target_plan.warnings,
+            *bare_warnings(quantized),
             *missing_warnings(reader.uri, missing, options.missing_chunks),
             *record_warnings(unprotected(reader)),
             *identity_warnings(known, reader, checkpoint),
@@ -259,6 +276,7 @@ def _summary(
         missing_chunks=numbers(missing),
         map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
         identity=planned_identity(known, checkpoint, plan.max_memory, plan.workers),
+        quantized="" if quantized is None else quantized.text,
     )
 
 

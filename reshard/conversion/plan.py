@@ -122,6 +122,7 @@ class ConversionPlan(Record, frozen=True):
             those of all together.
         map: what a map makes of the source; None without one.
         identity: what the identity of the target's weights costs; None where none is made.
+        quantized: the weights of the source that are codes with scales, in words; "" where it has none.
     """
 
     source: str
@@ -136,6 +137,7 @@ class ConversionPlan(Record, frozen=True):
     missing_chunks: Mapping[str, int] = field(default_factory=dict)
     map: MapSummary | None = None
     identity: PlannedIdentity | None = None
+    quantized: str = ""
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
@@ -160,6 +162,7 @@ class ConversionPlan(Record, frozen=True):
             time=UNSET if time is None else time._document(),
             map=UNSET if self.map is None else self.map._document(),
             identity=UNSET if self.identity is None else self.identity._document(),
+            quantized=self.quantized or UNSET,
         )
 
     @property

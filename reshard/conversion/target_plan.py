@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -18,10 +19,17 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others
 from reshard.formats.format_options import format_with
+from reshard.formats.quantized import Quantized
 from reshard.formats.registry import known_format, target_format
+from reshard.geometry.box import Box
+from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped
+from reshard.planning.keep_pairs import refuse_cut, refuse_parted
+from reshard.planning.piece import Piece
 from reshard.planning.planner import Demand
+from reshard.planning.target_layouts import keeps_layouts
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
 
@@ -96,6 +104,39 @@ def make_target(
     return TargetPlan(
         checkpoint, content.demands, content.dropped, warnings, traits, content.mapping
     )
+
+
+def refuse_parted_weights(
+    found: Quantized | None, reader: Reader, options: CheckedOptions, target: TargetPlan
+) -> None:
+    """Raises PlanError where a target parts quantised weights from their scales, or is newly cut inside their blocks."""
+    if found is None:
+        return
+    pieces: dict[str, list[Piece]] = defaultdict(list)
+    for demand in target.demands:
+        pieces[demand.piece.target].append(demand.piece)
+    if options.changes or options.given_map is not None:
+        specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
+        refuse_parted(found, specs, pieces.values())
+    for name, (first, *_) in pieces.items():
+        if first.source in found.pairs:
+            for slices in _new_slices(reader.tensors[first.source].spec, target, name, options, reader.format):  # fmt: skip
+                refuse_cut(found.pairs[first.source], name, slices)
+
+
+def _new_slices(
+    source: TensorSpec, target: TargetPlan, name: str, options: CheckedOptions, before: str
+) -> Iterator[Grid | tuple[Box, ...]]:
+    """The slices of a tensor that a reader sees and that its source does not have: of a new layout, and of files for slices.
+
+    Chunks are none of them: every reader puts the chunks of a tensor together. ``before`` is the format of the source.
+    """
+    tensor = target.checkpoint.tensors[name]
+    if not keeps_layouts(options.layout) and tensor.shards != source.slices:
+        yield tensor.shards
+    is_new = target.checkpoint.form.format != before
+    if tensor.packed is not None and (is_new or tensor.packed != source.slices):
+        yield tensor.packed
 
 
 def _copied(reader: Reader) -> dict[str, str]:

@@ -14,6 +14,7 @@ from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves
+from reshard.formats.quantized import find_pairs
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.format import SAFETENSORS
@@ -23,6 +24,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors
+from reshard.planning.keep_pairs import refuse_parted
 from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
 from reshard.storage.location import Location
@@ -59,6 +61,9 @@ def delta_sides(
     for what safetensors files cannot hold.
     """
     made = _made(new, given, changes)
+    if not made.is_as_it_is:
+        specs = {name: tensor.spec for name, tensor in new.tensors.items()}
+        refuse_parted(find_pairs(specs), specs, [each.pieces for each in made.mapping.tensors])
     _refuse_unknown(made)
     kept = _made(old, None, Changes(), only_tensors=True)
     difference = _difference(kept, made)

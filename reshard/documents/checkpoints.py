@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from reshard.documents.shared import Axes, Digest, MeshDocument, Shape
+from reshard.documents.shared import Axes, Digest, MeshDocument, QuantizedText, Shape
 
 AxisTypes = tuple[Literal["Auto", "Explicit", "Manual"], ...] | None
 
@@ -103,6 +103,7 @@ class Inspection(Struct, frozen=True):
     meshes: tuple[RecordedMesh, ...]
     leaves: tuple[LeafReport, ...]
     warnings: tuple[str, ...] = ()
+    quantized: QuantizedText | UnsetType = UNSET
 
 
 class LaidOutTensor(Struct, frozen=True):

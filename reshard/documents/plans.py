@@ -15,6 +15,7 @@ from reshard.documents.shared import (
     MeshDocument,
     MissingNumbers,
     PlannedRequests,
+    QuantizedText,
     Shape,
     Strategy,
 )
@@ -144,6 +145,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
         PlannedIdentity | UnsetType,
         Meta(description="What the identity of the weights costs, where one is made."),
     ] = UNSET
+    quantized: QuantizedText | UnsetType = UNSET
 
 
 class MultiPlanAnswer(Struct, frozen=True, kw_only=True):

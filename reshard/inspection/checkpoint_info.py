@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from msgspec import UNSET
+
 from reshard.documents.checkpoints import (
     AxisTypes,
     InspectedTensor,
@@ -17,6 +19,7 @@ from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Container, Item, Leaf, Style
 from reshard.formats.encoding import Encoding
+from reshard.formats.quantized import bare_warnings, quantization
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec
@@ -81,6 +84,7 @@ class CheckpointInfo(Record, frozen=True):
         tensors: by name, in the tree's order.
         leaves: every leaf, tensors included, in the tree's order.
         warnings: one sentence each.
+        quantized: the weights that are codes with scales, in words; "" where there are none.
     """
 
     uri: str
@@ -89,6 +93,7 @@ class CheckpointInfo(Record, frozen=True):
     tensors: Mapping[str, TensorInfo]
     leaves: tuple[Leaf, ...]
     warnings: tuple[str, ...] = ()
+    quantized: str = ""
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
@@ -112,6 +117,7 @@ class CheckpointInfo(Record, frozen=True):
             ),
             leaves=tuple(map(_leaf_report, self.leaves)),
             warnings=self.warnings,
+            quantized=self.quantized or UNSET,
         )
 
     @property
@@ -164,11 +170,13 @@ def describe(reader: Reader) -> CheckpointInfo:
         if leaf.tensor
         for tensor in [reader.tensors[leaf.name]]
     }
+    quantized = quantization(reader)
     return CheckpointInfo(
         reader.uri,
         reader.format,
         reader.container,
         tensors,
         tuple(reader.leaves),
-        (*reader.warnings, *record_warnings(unprotected(reader))),
+        (*reader.warnings, *bare_warnings(quantized), *record_warnings(unprotected(reader))),
+        "" if quantized is None else quantized.text,
     )

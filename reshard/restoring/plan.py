@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import FormatError, LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.leaf_paths import renamed_leaves
+from reshard.formats.quantized import find_pairs
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint
 from reshard.maps.mapped import Mapped
+from reshard.maps.mapped_checkpoint import in_dtype
+from reshard.planning.keep_pairs import refuse_parted
+from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
 from reshard.restoring.mapped import mapped_leaves
@@ -79,7 +84,20 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     _check(reader, leaves, wanted, request)
     values = _values(wanted, request)
     reads = tuple(_read(f, f.stored, request) for f in wanted if f.stored is not None)
+    specs = {name: stored.spec for name, stored in reader.tensors.items()}
+    refuse_parted(find_pairs(specs), specs, _pieces(reads, mapping), in_memory=True)
     return RestorePlan(leaves, reads, values, mapping)
+
+
+def _pieces(reads: Sequence[TensorRead], mapping: Mapped | None) -> Iterator[Sequence[Piece]]:
+    """The pieces of each tensor, in the dtype in which it is restored."""
+    made = {} if mapping is None else {tensor.spec.name: tensor for tensor in mapping.tensors}
+    for read in reads:
+        if mapping is not None:
+            yield in_dtype(made[read.name], read.dtype).pieces
+        else:
+            spec = read.stored.spec
+            yield (Piece.whole(spec, replace(spec, dtype=read.dtype)),)
 
 
 def _values(wanted: Sequence[SourceLeaf], request: RestoreRequest) -> dict[str, Any]:

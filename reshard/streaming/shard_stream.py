@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
+from reshard.formats.quantized import quantization
 from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_header
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
@@ -25,8 +26,10 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.slice_info import SaveSliceInfo
 from reshard.layout.tensor_layout import device_boxes
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.keep_pairs import refuse_cut, refuse_parted
+from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
-from reshard.planning.target_layouts import Layout, TensorSplit, look_up, split
+from reshard.planning.target_layouts import Layout, TensorSplit, keeps_layouts, look_up, split
 from reshard.streaming.tensor_stream import TensorStream
 
 GATHERED_BYTES = 256 << 10
@@ -164,6 +167,7 @@ def shard_parts(
     wanted = _whole_parts(reader, own + changes)
     look_up(layout, [part.name for part in wanted])
     splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
+    _refuse_parted(reader, wanted, splits, layout)
     count = max(map(_count, splits), default=1)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
         raise LayoutError(f"shard {number!r} does not exist: the layout has {_shards(count)}")
@@ -173,6 +177,23 @@ def shard_parts(
         if (box := _box(parted, part.name, part.stored.spec.shape, number)) is not None
     )
     return StreamedShard(number, count, tuple(parts))
+
+
+def _refuse_parted(
+    reader: Reader,
+    wanted: Sequence[ShardPart],
+    splits: Sequence[TensorSplit],
+    layout: Layout | None,
+) -> None:
+    """Raises PlanError for codes of quantised weights that are cast, or newly cut inside their blocks."""
+    found = quantization(reader)
+    specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
+    cast = ((Piece.whole(p.stored.spec, replace(p.stored.spec, dtype=p.dtype)),) for p in wanted)
+    refuse_parted(found, specs, cast, in_memory=True)
+    pairs = {} if found is None else found.pairs
+    for part, parted in zip(wanted, splits, strict=True):
+        if part.stored.spec.name in pairs and not keeps_layouts(layout):
+            refuse_cut(pairs[part.stored.spec.name], part.name, parted.slices)
 
 
 def _whole_parts(reader: Reader, changes: Changes) -> list[ShardPart]:

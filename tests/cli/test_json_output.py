@@ -89,7 +89,7 @@ def by_map(plan: ConversionPlan) -> ConversionPlan:
 ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {
-    "inspect": inspection(info(spec("a"), others=("note",))),
+    "inspect": inspection(replace(info(spec("a"), others=("note",)), quantized="fp8")),
     "plan": conversion_plan(
         by_map(
             replace(
@@ -97,6 +97,7 @@ DOCUMENTS = {
                 requests=RequestPlan(),
                 map=MAP,
                 identity=PlannedIdentity("compute", source="0"),
+                quantized="fp8",
             )
         ),
         with_shares=True,

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import reshard
-from reshard.errors import VerificationError
+from reshard.errors import PlanError, VerificationError
 from tests.delta_layout import CHECKSUMS, stored
 
 WEIGHT, SCALE = "mlp.down_proj.weight", "mlp.down_proj.weight_scale_inv"
@@ -42,18 +42,30 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rules_that_leave_out_a_half_make_a_delta_of_other_weights(run: Path) -> None:
-    target = run / "weight_v000002"
-    made = reshard.delta(run / "v0", run / "v1", target, select=["weight$"], base_version=0)
+def test_rules_that_leave_out_a_half_make_no_delta(run: Path) -> None:
+    with pytest.raises(PlanError) as error:
+        reshard.delta(run / "v0", run / "v1", run / "weight_v000002", select=["weight$"])
+    assert str(error.value) == (
+        f"'{WEIGHT}' would be kept without '{SCALE}': '{WEIGHT}' holds codes (fp8, blocks of 128×128), which mean nothing without '{SCALE}'; keep "
+        "both, or leave both out (select, drop)"
+    )
+    assert not (run / "weight_v000002").exists()
+
+
+def test_rules_that_leave_out_other_weights_make_a_delta_of_the_pair(tmp_path: Path) -> None:
+    for name, step in (("v0", 1.0), ("v1", 0.5)):
+        save(tmp_path / name, {**pair(step), "norm.weight": np.ones(256, "f4")})
+    target = tmp_path / "weight_v000002"
+    made = reshard.delta(tmp_path / "v0", tmp_path / "v1", target, drop=["norm"], base_version=0)
     assert made.warnings == (
-        f"the rules leave out 1 of the 2 tensors of {run / 'v0'} too, and the delta is of the others alone: it does not fit that folder as it is, "
+        f"the rules leave out 1 of the 3 tensors of {tmp_path / 'v0'} too, and the delta is of the others alone: it does not fit that folder as it is, "
         "only what a conversion by the same rules makes of it",
     )
     with pytest.raises(VerificationError) as error:
-        reshard.apply(run / "v0", [target], run / "served")
+        reshard.apply(tmp_path / "v0", [target], tmp_path / "served")
     assert str(error.value) == (
-        f"{run / 'v0'} is not the base of {target}: it has '{SCALE}', which the delta does not record; give the version 000000, or publish a full "
-        "version, and start from that"
+        f"{tmp_path / 'v0'} is not the base of {target}: it has 'norm.weight', which the delta does not record; give the version 000000, or publish a "
+        "full version, and start from that"
     )
 
 

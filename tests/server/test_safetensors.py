@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save
@@ -27,6 +28,18 @@ LAYOUT = {
 EMBED = "model.embed.weight"
 
 
+def quantised(folder: Path) -> None:
+    """Codes whose blocks only a config tells, and a config outside of the root, where no request may look."""
+    folder.mkdir()
+    codes = np.ones((64, 32), ml_dtypes.float8_e4m3fn)
+    tensors = {"up.weight": codes, "up.weight_scale_inv": np.ones((1, 1), np.float32)}
+    file_of(folder, save(tensors), "model.safetensors")
+    said = {"quantization_config": {"weight_block_size": [128, 128]}}
+    outside = folder.parent.parent / "config.json"
+    outside.write_text(json.dumps(said))
+    (folder / "config.json").symlink_to(outside)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Its root ``data`` has one file, a folder with an index, and a repository of Hugging Face's cache.
@@ -41,6 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     snapshot_of(sharded(folder / "hf"), data / "models--a--b")
     reshard.save(data / "orbax", {"w": np.arange(4)})
     sharded(data / "linked")
+    quantised(data / "fp8")
     secret = (data / "linked" / "model-00002-of-00002.safetensors").rename(folder / "secret")
     (data / "linked" / "model-00002-of-00002.safetensors").symlink_to(secret)
     snapshot = snapshot_of(sharded(folder / "hf2"), folder / "models--c--d")
@@ -242,3 +256,18 @@ def end_of(client: httpx.Client, conversion: str) -> Any:
     with client.stream("GET", f"{conversion}/events", timeout=120) as stream:
         last = [line for line in stream.iter_lines() if line][-1]
     return json.loads(last.removeprefix("data: "))
+
+
+def test_quantised_weights_stay_with_their_scales(client: httpx.Client) -> None:
+    text = "fp8, a scale for each: 1 weight with scales, 0 as they are"
+    assert ask(client, "/v1/checkpoints:inspect", checkpoint="data/fp8")["quantized"] == text
+    body = {"source": "data/fp8", "target": "data/bf16", "to": "orbax"}
+    assert ask(client, "/v1/plans", **body)["quantized"] == text
+    cast = {**body, "cast": [["float", "bfloat16"]]}
+    answer = client.post("/v1/plans", json=cast)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == (
+        "'up.weight' would be cast from float8_e4m3fn to bfloat16: 'up.weight' holds codes (fp8, a scale for each), which mean nothing without "
+        "'up.weight_scale_inv', and a cast of either alters the weights. 2 tensors are in the way ('up.weight', 'up.weight_scale_inv'); give cast "
+        "'float8_e4m3fn=float8_e4m3fn' and cast 'float32=float32' before the other casts, which leave them as they are (cast)"
+    )

@@ -146,6 +146,8 @@ def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
     keys = [t.name for t in info.tensors if t.is_key]
     if keys:
         yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
+    if info.quantized:
+        yield Text(f"quantised: {info.quantized}")
     with_digest = sum(t.digest is not None for t in info.tensors)
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)

@@ -221,6 +221,8 @@ def _totals(planned: PlanAnswer) -> Iterator[str]:
         f"amplification {ratio_text(plan.amplification)}"
     )
     yield _memory(plan)
+    if planned.quantized:
+        yield f"quantised: {planned.quantized}"
     if not isinstance(planned.identity, UnsetType):
         yield _identity(planned.identity)
     if planned.free_bytes is not None:

@@ -33,6 +33,12 @@ def test_a_checkpoint_at_a_glance() -> None:
     ]
 
 
+def test_quantised_weights_are_told() -> None:
+    text = "fp8, blocks of 128×128: 1 weight with scales, 1 as they are"
+    found = replace(info(spec("a")), quantized=text)
+    assert f"quantised: {text}" in lines(inspection_view(content_document(found), show_all=False))
+
+
 def test_all_shows_each_tensor() -> None:
     found = info(*(spec(f"layers/{i}/kernel") for i in range(3)))
     text = show(inspection_view(content_document(found), show_all=True))

@@ -28,6 +28,11 @@ def pair(name: str, dtype: str = "float32") -> tuple[TensorSpec, TensorSpec]:
     return spec(name), target
 
 
+def test_quantised_weights_are_told() -> None:
+    plan = replace(planned(pair("params/w")), quantized="int8, a scale for each: 1 weight")
+    assert "quantised: int8, a scale for each: 1 weight" in lines(_plan_view(plan, show_all=False))
+
+
 def test_a_plan_at_a_glance() -> None:
     plan = planned(
         *(pair(f"params/{i}/kernel", "bfloat16") for i in range(12)),

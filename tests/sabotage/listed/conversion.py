@@ -167,4 +167,20 @@ SABOTAGES = (
             "tests/public/parts/test_commit.py::test_a_part_that_does_not_say_that_it_is_durable_is_not_committed",
         ),
     ),
+    Sabotage(
+        "codes-without-scales",
+        "codes of quantised weights are cast as if they were numbers",
+        "reshard/planning/keep_pairs.py",
+        "        if name in moves.casts:",
+        "        if False:",
+        ("tests/public/convert/test_quantised_weights.py::test_a_cast_says_how_to_leave_them_out",),
+    ),
+    Sabotage(
+        "half-a-block",
+        "slices may end inside a block of quantised weights",
+        "reshard/planning/keep_pairs.py",
+        "        inside = next((cut for cut in inner if cut % grain), None)",
+        "        inside = None",
+        ("tests/public/convert/test_quantised_weights.py::test_a_cut_inside_a_block",),
+    ),
 )

@@ -1,0 +1,350 @@
+"""Quantized: the tensors of a checkpoint that hold codes, each with the tensors that say what the codes mean.
+
+A pair is found by the dtype of the codes, the names of both and their shapes, from metadata alone. A config beside the weights
+says how large blocks are where shapes leave it open: 5 scales for 576 rows may be blocks of 116 to 143 rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import ReshardError
+from reshard.formats.base import Reader
+from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.geometry.dtypes import DTYPES, PACKED
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import locate
+
+_Shape = tuple[int, ...]
+Config = Mapping[str, Any]
+
+MAX_CONFIG_BYTES = 16 << 20
+"""A config takes some kilobytes; one that lists every layer that is left alone takes some hundred."""
+
+_CONFIGS = {"config.json": "quantization_config", "hf_quant_config.json": "quantization"}
+_SHOWN = 3
+
+
+class QuantizedPair(Struct, frozen=True, gc=False):
+    """A tensor of codes, and its companions.
+
+    Attributes:
+        name: of the codes.
+        scheme: the kind of the codes, and how many share a scale, in words.
+        companions: the names of the other tensors by role: "scale", "global_scale", "zero_point", "shape", "group_index",
+            "input_scale", "code", "state"; where several have one role, the others by how their names end.
+        grain: along each dimension of the codes, the elements that must stay together: a cut at a multiple parts no block.
+        stem: what all names begin with.
+    """
+
+    name: str
+    scheme: str
+    companions: Mapping[str, str]
+    grain: _Shape
+    stem: str
+
+    @property
+    def halves(self) -> tuple[str, ...]:
+        """The names of the codes and of their companions."""
+        return (self.name, *self.companions.values())
+
+
+class Quantized(Struct, frozen=True):
+    """The quantised weights of a checkpoint.
+
+    Attributes:
+        pairs: by the names of their codes.
+        plain: the number of tensors that are in no pair.
+        bare: tensors of codes that the config calls quantised, but that have no scale.
+    """
+
+    pairs: Mapping[str, QuantizedPair]
+    plain: int
+    bare: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What inspect and plan say; "" where there is no pair."""
+        kinds = Counter(pair.scheme for pair in self.pairs.values()).items()
+        texts = [f"{kind}: {n:,} weight{'s' * (n > 1)} with scales" for kind, n in kinds]
+        return f"{'; '.join(texts)}, {self.plain:,} as they are" if texts else ""
+
+
+class _Scheme(Struct, frozen=True):
+    """A way to name codes and companions.
+
+    Attributes:
+        ending: of the names of codes; what is before it is the stem.
+        dtypes: the dtypes of codes, by how their names begin.
+        companions: roles by what follows the stem in the names of companions. One of role "scale" must be there.
+        title: in words; "" for one that follows from dtypes.
+        is_exact: whether every scale has equally many codes.
+    """
+
+    ending: str
+    dtypes: tuple[str, ...]
+    companions: Mapping[str, str]
+    title: str = ""
+    is_exact: bool = False
+
+
+_LOW = ("float8", "float6", "float4", "int2", "int4", "int8", "uint2", "uint4", "uint8")
+_OF_LAYER = {
+    "input_scale": "input_scale", "activation_scale": "input_scale", "act_scale": "input_scale",
+    "input_global_scale": "input_global_scale", "input_zero_point": "input_zero_point",
+}  # fmt: skip
+_OF_WEIGHT = {
+    "_scale_inv": "scale", "_scale": "scale", "_scale_2": "global_scale", "_global_scale": "global_scale",
+    "_zero_point": "zero_point", "_shape": "shape", "_g_idx": "group_index",
+}  # fmt: skip
+_OF_LINEAR = {f"weight{ending}": role for ending, role in _OF_WEIGHT.items()} | _OF_LAYER
+
+SCHEMES = (
+    # compressed-tensors
+    _Scheme("weight_packed", ("int32", "uint8"), _OF_LINEAR),
+    _Scheme("_packed", ("int32", "uint8"), _OF_WEIGHT),
+    # AWQ, GPTQ
+    _Scheme("qweight", ("int32",), {"scales": "scale", "qzeros": "zero_point", "g_idx": "group_index"}, "AWQ or GPTQ"),
+    # gpt-oss
+    _Scheme("_blocks", ("uint8",), {"_scales": "scale"}, "mxfp4"),
+    # Qwix; AQT keeps a list of scales
+    *(
+        _Scheme(f"{sep}qvalue", _LOW, {
+            f"{sep}scale": "scale", f"{sep}scale{sep}0": "scale", f"{sep}scale{sep}1": "scale_1",
+            f"{sep}scale_t{sep}0": "scale_t", f"{sep}zero_point": "zero_point",
+        }, is_exact=True)
+        for sep in "/."
+    ),
+    # bitsandbytes
+    *(
+        _Scheme("", ("uint8",), {
+            f"{sep}absmax": "scale", f"{sep}quant_map": "code", f"{sep}nested_absmax": "nested_scale",
+            f"{sep}nested_quant_map": "nested_code", f"{sep}quant_state{sep}bitsandbytes__nf4": "state",
+            f"{sep}quant_state{sep}bitsandbytes__fp4": "state",
+        }, "4 bits of bitsandbytes")
+        for sep in "./"
+    ),
+    _Scheme("weight", ("int8",), {"SCB": "scale", "weight_format": "format"}, "int8 of bitsandbytes"),
+    # fp8 and int8 of Hugging Face, compressed-tensors and ModelOpt, and DeepSeek's own names
+    _Scheme("weight", _LOW, _OF_LINEAR),
+    _Scheme("weight", _LOW, {"scale": "scale", **_OF_LAYER}),
+    # experts in one tensor
+    _Scheme("", _LOW, {**_OF_WEIGHT, "_input_scale": "input_scale"}),
+)  # fmt: skip
+"""The ways in which programs name codes and what belongs to them, in the order in which they are tried."""
+
+_CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*_LOW, "int32")))
+_ONLY_CODES = frozenset(d for d in DTYPES if d.startswith("float8") and d != "float8_e8m0fnu")
+_OF_SCALES = ("float", "bfloat", "uint8")
+_BYTE_EXPONENTS = ("uint8", "float8_e8m0fnu")
+"""Scales that are powers of two, as in the MX formats."""
+_TWO_IN_A_BYTE = ("nvfp4", "mxfp4")
+
+
+def quantization(reader: Reader) -> Quantized | None:
+    """The quantised weights of an open checkpoint; None where there are none. The config beside it is read only if it may matter."""
+    return find_pairs({n: t.spec for n, t in reader.tensors.items()}, lambda: _config(reader.uri))
+
+
+def find_pairs(
+    specs: Mapping[str, TensorSpec], config: Callable[[], Config | None] = lambda: None
+) -> Quantized | None:
+    """The pairs among tensors; None where there are neither pairs nor codes that the config calls quantised.
+
+    ``config`` gives the part of the model's config about quantisation, and is called once if a tensor may hold codes.
+    """
+    candidates = [spec for spec in specs.values() if spec.dtype in _CODES]
+    possible = _possible(specs) if candidates else []
+    found: list[tuple[TensorSpec, _Scheme, dict[str, str]]] = []
+    for spec in candidates:
+        for scheme in possible:
+            if spec.name.endswith(scheme.ending) and spec.dtype.startswith(scheme.dtypes):
+                names = _companions(spec.name.removesuffix(scheme.ending), scheme, specs)
+                if "scale" in names:
+                    found.append((spec, scheme, names))
+                    break
+    bare = [spec.name for spec in candidates if spec.dtype in _ONLY_CODES]
+    if not found and not bare:
+        return None
+    document = config()
+    said, in_order = _said(document or {}), (document or {}).get("desc_act") is False
+    pairs: dict[str, QuantizedPair] = {}
+    for codes, scheme, names in found:
+        scale, zeros = specs[names["scale"]], names.get("zero_point")
+        form = _form(
+            (codes.dtype, scale.dtype),
+            codes.shape,
+            scale.shape,
+            None if zeros is None else specs[zeros].shape,
+            scheme.title or ("nvfp4" if "global_scale" in names and codes.dtype == "uint8" else ""),
+            said,
+            scheme.is_exact,
+            "group_index" in names and not in_order,
+        )
+        if form is not None:
+            stem = codes.name.removesuffix(scheme.ending)
+            pairs[codes.name] = QuantizedPair(codes.name, form[0], names, form[1], stem)
+    halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
+    bare = [name for name in bare if name not in halves] if document is not None else []
+    return Quantized(pairs, len(specs) - len(halves), tuple(bare)) if pairs or bare else None
+
+
+def _possible(names: Iterable[str]) -> list[_Scheme]:
+    """The schemes of which some name may be a scale, with the companions that some name may be: of 100,000 tensors most need one look."""
+    lasts = {name[max(name.rfind("."), name.rfind("/")) + 1 :] for name in names}
+    text = "\n".join([*lasts, ""])
+    found = []
+    for scheme in SCHEMES:
+        companions = {
+            ending: role
+            for ending, role in scheme.companions.items()
+            if f"{ending[max(ending.rfind('.'), ending.rfind('/')) + 1 :]}\n" in text
+        }
+        if "scale" in companions.values():
+            found.append(replace(scheme, companions=companions))
+    return found
+
+
+def _companions(stem: str, scheme: _Scheme, specs: Mapping[str, TensorSpec]) -> dict[str, str]:
+    """The names of what belongs to codes, by role."""
+    found: dict[str, str] = {}
+    for ending, role in scheme.companions.items():
+        if (name := stem + ending) in specs:
+            found[ending.strip("_./") if role in found else role] = name
+    return found
+
+
+@lru_cache(maxsize=4096)  # the layers of a model repeat their shapes
+def _form(
+    dtypes: tuple[str, str],
+    codes: _Shape,
+    scale: _Shape,
+    zeros: _Shape | None,
+    title: str,
+    said: _Shape,
+    is_exact: bool,
+    has_groups: bool,
+) -> tuple[str, _Shape] | None:
+    """The scheme and the grain of a pair; None where codes and scale do not fit: two tensors may be called so by chance."""
+    dtype, scale_dtype = dtypes
+    in_words = dtype in ("int32", "uint8")  # several codes in an element
+    tile = _tile(codes, scale, () if in_words else said, is_exact)
+    if tile is None or not scale_dtype.startswith(_OF_SCALES):
+        return None
+    if title == "mxfp4":  # gpt-oss: the last dimension has the codes of a block
+        tile = (*tile[:-1], codes[-1])
+    grains = [tuple(n or 1 for n in tile)]
+    if zeros is not None:  # packed along another dimension than the codes
+        grains.append(tuple(n or 1 for n in _tile(codes, zeros, (), is_exact) or tile))
+    if has_groups:  # of any order along a dimension, which stays whole
+        sides = zip(codes, scale, strict=False)
+        grains.append(tuple(1 if mine == its else mine for mine, its in sides))
+    if not title and in_words:
+        is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
+        title = "mxfp4" if is_mx else "packed integers"
+    title = title or dtype.partition("_")[0].replace("float", "fp")
+    if not in_words or title in _TWO_IN_A_BYTE:
+        in_element = 2 if in_words else PACKED.get(dtype, (1,))[0]
+        title = f"{title}, {_blocks(tile, in_element)}"
+    return title, tuple(map(math.lcm, *grains)) if grains[1:] else grains[0]
+
+
+def _tile(codes: _Shape, scale: _Shape, said: _Shape, is_exact: bool) -> _Shape | None:
+    """How many codes share a scale along each dimension, 0 for all of them; None where the shapes do not fit."""
+    if len(scale) == len(codes):
+        sizes = (0,) * (len(codes) - len(said)) + said[-len(codes) :] if codes else ()
+        tile = tuple(_along(*sides, is_exact) for sides in zip(codes, scale, sizes, strict=True))
+        return None if -1 in tile else tile
+    if math.prod(scale) == 1:
+        return (0,) * len(codes)
+    if scale == codes[:-1]:
+        return (*(1,) * len(scale), 0)
+    if len(scale) == 1 and scale[0] in codes:  # of each row, or of each column
+        which = codes.index(scale[0])
+        return tuple(int(dim == which) for dim in range(len(codes)))
+    long = [dim for dim, size in enumerate(codes) if size > 1]
+    if len(scale) == 1 and len(long) == 1 and 0 < scale[0] < codes[long[0]]:  # of a flat tensor
+        size = -(-codes[long[0]] // scale[0])
+        return tuple(size if dim == long[0] else 0 for dim in range(len(codes)))
+    return None
+
+
+def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
+    """How many codes share a scale along a dimension, 0 for all of them; -1 where the sizes do not fit."""
+    if scales == codes or (codes and scales > codes and scales % codes == 0):
+        return 1  # the element of a packed tensor may have several scales
+    if scales < 1 or codes < 1 or scales > codes:
+        return -1
+    if said and -(-codes // said) == scales:
+        return said
+    if scales == 1:
+        return 0
+    size = 1 << (-(-codes // scales) - 1).bit_length()  # the only power of two that can be a block
+    if not is_exact and -(-codes // size) == scales:
+        return size
+    return codes // scales if codes % scales == 0 else -1
+
+
+def _said(config: Config) -> _Shape:
+    """The rows and columns of a block that a config says; () where it says none, or what are none."""
+    found = config.get("weight_block_size")
+    groups = config.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping):
+            found = weights.get("block_structure", found)
+    sizes = found if isinstance(found, list) else []
+    fit = len(sizes) == 2 and all(type(n) is int and 0 < n < 1 << 31 for n in sizes)
+    return tuple(sizes) if fit else ()
+
+
+def _blocks(tile: _Shape, factor: int) -> str:
+    """The codes that share a scale, in words; an element of the last dimension holds ``factor`` of them.
+
+    >>> _blocks((128, 128), 1), _blocks((1, 0), 1), _blocks((0, 0), 1), _blocks((1, 8), 2)
+    ('blocks of 128×128', 'a scale for each channel', 'a scale for each', 'blocks of 16')
+    """
+    sizes = [size * (factor if dim == len(tile) - 1 else 1) for dim, size in enumerate(tile)]
+    blocks = [size for size in sizes if size > 1]
+    if blocks:
+        return f"blocks of {'×'.join(map(str, blocks))}"
+    return "a scale for each channel" if any(sizes) else "a scale for each"
+
+
+def _config(uri: str) -> Config | None:
+    """What the config beside a checkpoint says of quantisation; None where there is none, or none that can be read.
+
+    It only helps: a copy of the tensors needs no config, and damage in it is no reason to refuse one.
+    """
+    try:
+        place = locate(uri)
+        folder = (place if place.is_folder() else place.parent).view()
+        for name, member in _CONFIGS.items():
+            file = folder / name
+            document = json_value(read_bytes(file, MAX_CONFIG_BYTES), str(file)) if file.is_file() else {}  # fmt: skip
+            inner = document.get("text_config") if isinstance(document, Mapping) else None
+            for holder in (document, inner):
+                found = holder.get(member) if isinstance(holder, Mapping) else None
+                if isinstance(found, Mapping):
+                    return found
+    except ReshardError:
+        pass
+    return None
+
+
+def bare_warnings(found: Quantized | None) -> Iterator[str]:
+    """One sentence where codes have no scale."""
+    if found is not None and found.bare:
+        some = ", ".join(map(repr, found.bare[:_SHOWN])) + ", …" * (len(found.bare) > _SHOWN)
+        one = len(found.bare) == 1
+        yield (
+            f"{len(found.bare):,} tensor{' holds' if one else 's hold'} codes ({some}), and the config calls the weights quantised, but the "
+            f"checkpoint has no scale{'' if one else 's'} for {'it' if one else 'them'}; look for files that are missing"
+        )
