@@ -14,7 +14,6 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, VerificationError
 from reshard.formats.base import WeightsVersion
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.delta.index import version_text
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
@@ -129,7 +128,7 @@ def _other_record(version: WeightsVersion | None, found: str) -> tuple[str, ...]
     if version is None or version.root in (None, found):
         return ()
     return (
-        f"the root is {found}, but the delta of the version {version_text(version.number)} records {version.root}: somebody changed a delta, or the "
+        f"the root is {found}, but the delta of the version {version.id} records {version.root}: somebody changed a delta, or the "
         "identity was of other weights",
     )
 

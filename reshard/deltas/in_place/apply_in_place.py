@@ -24,8 +24,7 @@ from reshard.engine.progress import Tell
 from reshard.engine.read_digests import tensor_digests
 from reshard.errors import PlanError, ResumeError, SourceChangedError, StorageError
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.delta.chain import chain_reader, end_reader
-from reshard.formats.delta.index import version_text
+from reshard.formats.delta.chain import chain_reader, chained, end_reader
 from reshard.formats.delta.read_delta import Delta, anchor_version, open_delta, version_of_name
 from reshard.formats.registry import open_reader
 from reshard.storage.local.in_place import (
@@ -73,7 +72,7 @@ def _apply(
     resumed = _finish(where, limits, progress) if where.is_begun else None
     forget_change(where)
     deltas = list(map(open_delta, base.deltas))
-    last = max(delta.index.version for delta in deltas)
+    last = chained(deltas)[-1].version
     source = CheckpointPath.at(str(where.place), base.unlisted)
     check_leaves_to_read(limits.max_memory, replace(source, deltas=base.deltas))
     if anchor_version(where.place) == last:
@@ -101,7 +100,7 @@ def _record(
     try:
         with closing(Spool(str(where.hidden), PARTIAL_JOURNAL)) as spool:
             found = record_changes(changed, spool, budget, progress)
-            version = max(delta.index.version for delta in deltas)
+            version = chained(deltas)[-1].version
             plan = new_version(reader, where.place, files, version, found, changed.warnings)
             write_plan(spool, plan, limits.max_memory)
         if _states(where, deltas) != before:
@@ -143,7 +142,7 @@ def _already_done(
     reader = end_reader(open_reader(source), deltas)
     budget = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
     tensor_digests(reader, budget, progress=progress, stage="reading")
-    version = version_text(max(delta.index.version for delta in deltas))
+    version = chained(deltas)[-1].version
     return InPlaceReport(
         "",
         version,
@@ -162,8 +161,8 @@ def _already_done(
 def _report(plan: RedoPlan, written: int, journal_bytes: int) -> InPlaceReport:
     return InPlaceReport(
         "",
-        version_text(plan.version),
-        "" if plan.before is None else version_text(plan.before),
+        plan.version,
+        plan.before or "",
         len(plan.tensors),
         plan.all_tensors,
         sum(tensor.changed for tensor in plan.tensors),

@@ -13,7 +13,6 @@ from reshard.deltas.in_place.record_changes import RecordedTensor, crcs_of
 from reshard.deltas.in_place.redo_journal import RedoPlan
 from reshard.errors import FormatError
 from reshard.formats.base import Reader
-from reshard.formats.delta.index import version_text
 from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.record_names import OF_RECORDS
@@ -46,7 +45,7 @@ def new_version(
     reader: Reader,
     root: Location,
     files: Sequence[str],
-    version: int,
+    version: str,
     found: Sequence[RecordedTensor],
     warnings: Sequence[str],
 ) -> RedoPlan:
@@ -86,10 +85,10 @@ def _index_of(reader: Reader, root: Location, files: Sequence[str]) -> dict[str,
     }
 
 
-def _with_version(document: Mapping[str, Any], version: int) -> str:
+def _with_version(document: Mapping[str, Any], version: str) -> str:
     known = document.get("metadata")
     metadata = dict(known) if isinstance(known, dict) else {}
-    made = {**document, "metadata": {**metadata, "version": version_text(version)}}
+    made = {**document, "metadata": {**metadata, "version": version}}
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -70,8 +70,8 @@ class RedoPlan(Struct, frozen=True):
         warnings: what a person should know of the deltas.
     """
 
-    version: int
-    before: int | None
+    version: str
+    before: str | None
     files: tuple[str, ...]
     records: tuple[str, ...]
     written: dict[str, str]
@@ -178,7 +178,7 @@ def _check_memory(table_bytes: int, max_memory: int) -> None:
 def _problems(plan: RedoPlan, frames_end: int) -> Iterator[str]:
     """What a plan that this project wrote never has; names must not lead out of the folder."""
     names = set(plan.files)
-    if plan.version < 0 or len(names) < len(plan.files):
+    if not plan.version or len(names) < len(plan.files):
         yield "its version or its files make no sense"
     for name in (*plan.files, *plan.records, *plan.written):
         if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):

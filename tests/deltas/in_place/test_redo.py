@@ -85,7 +85,7 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
 
 
 TENSOR = RedoTensor("a", "model.safetensors", 100, 5, "adler32", "00000000", 1, ((0, 9),))
-PLAN = RedoPlan(7, None, ("model.safetensors",), ("identity.json",), {"model.safetensors.index.json": "{}"}, (TENSOR,), 1)  # fmt: skip
+PLAN = RedoPlan("000007", None, ("model.safetensors",), ("identity.json",), {"model.safetensors.index.json": "{}"}, (TENSOR,), 1)  # fmt: skip
 
 
 def journal(folder: Path, plan: Any = PLAN) -> Path:
@@ -116,7 +116,7 @@ def test_a_journal_says_what_was_written(tmp_path: Path) -> None:
         ({"tensors": (replace(TENSOR, digest="0"),)}, "has no adler32"),
         ({"tensors": (replace(TENSOR, parts=((0, 1 << 40),)),)}, "has frames beyond the end"),
         ({"tensors": (replace(TENSOR, checksum="md5"),)}, "its table is not one"),
-        ({"version": "x"}, "its table is not one"),
+        ({"version": 7}, "its table is not one"),
     ],
 )
 def test_a_journal_from_strangers_is_refused(

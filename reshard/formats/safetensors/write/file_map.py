@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
-from reshard.formats.delta.index import version_text
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
@@ -151,7 +150,7 @@ class _Planned:
         if list(self._files) in found_alone and (target.version is None or not target.tensors):
             return b""
         size = sum(t.spec.nbytes for t in target.tensors.values())
-        version = {} if target.version is None else {"version": version_text(target.version)}
+        version = {} if target.version is None else {"version": target.version}
         document = {
             "metadata": {**version, "total_size": size},
             "weight_map": {
