@@ -27,6 +27,9 @@ SUBJECT_NAME = "weights"
 
 MAX_ENVELOPE_BYTES = 1 << 20
 
+MOST_CHARACTERS = 200
+"""Of a name and a version. They are shown, and compared as numbers."""
+
 _OF_URLS = str.maketrans("-_", "+/")
 
 
@@ -74,7 +77,21 @@ class _Subject(Struct, frozen=True):
     digest: dict[str, str]
 
 
-class _Predicate(Struct, frozen=True):
+class SignedAs(Struct, frozen=True, omit_defaults=True):
+    """What the signer says that the weights are; each is "" where nothing was said.
+
+    Attributes:
+        name: of the model.
+        version: of it; whole numbers have an order.
+        signed_at: when the signature was made, such as ``2026-11-29T08:00:00Z``.
+    """
+
+    name: str = ""
+    version: str = ""
+    signed_at: str = ""
+
+
+class _Predicate(SignedAs, frozen=True, omit_defaults=True):
     """What is said of the weights besides their root.
 
     Attributes:
@@ -86,6 +103,13 @@ class _Predicate(Struct, frozen=True):
     tensors: int = 0
 
 
+class SignedRoot(Struct, frozen=True):
+    """A root, and what its signer says of it."""
+
+    root: str
+    said: SignedAs
+
+
 class _Statement(Struct, frozen=True):
     type: str = field(name="_type")
     subject: tuple[_Subject, ...] = ()
@@ -93,13 +117,26 @@ class _Statement(Struct, frozen=True):
     predicate: _Predicate = field(default_factory=_Predicate)
 
 
-def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
+def can_be_said(text: str) -> bool:
+    """Whether a text can be a name or a version."""
+    # Against texts that colour or end the line where they are shown, and digits that take long to become a number.
+    return 0 < len(text) <= MOST_CHARACTERS and text.isprintable()
+
+
+def signed_envelope(found: WeightsIdentity, key: PrivateKey, said: SignedAs) -> bytes:
     """``identity.dsse.json``: the signature of a root."""
     statement = _Statement(
         STATEMENT_TYPE,
         (_Subject(SUBJECT_NAME, {DIGEST_NAME: found.root}),),
         PREDICATE_TYPE,
-        _Predicate(found.contents, found.rest, len(found.tensors)),
+        _Predicate(
+            said.name,
+            said.version,
+            said.signed_at,
+            found.contents,
+            found.rest,
+            len(found.tensors),
+        ),
     )
     payload = msgspec.json.encode(statement)
     signature = base64.b64encode(key.sign(_signed_bytes(PAYLOAD_TYPE, payload))).decode()
@@ -109,8 +146,8 @@ def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
     return msgspec.json.format(msgspec.json.encode(envelope), indent=1) + b"\n"
 
 
-def read_signed_root(folder: Location, key: PublicKey) -> str:
-    """The root that a key has signed in a folder's envelope.
+def read_signed_root(folder: Location, key: PublicKey) -> SignedRoot:
+    """The root that a key has signed in a folder's envelope, and what it says of it.
 
     Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
@@ -151,10 +188,11 @@ def recorded_signature(folder: Location) -> RecordedSignature | None:
         return None
     data = read_bytes(place, MAX_ENVELOPE_BYTES)
     envelope, payload = _read(data, str(place))
-    return RecordedSignature(data, _root_in(envelope, payload, str(place)), _signers(envelope))
+    found = _root_in(envelope, payload, str(place))
+    return RecordedSignature(data, found.root, _signers(envelope))
 
 
-def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
+def _signed_root(data: bytes, where: str, key: PublicKey) -> SignedRoot:
     envelope, payload = _read(data, where)
     try:
         signatures = [_decoded(signature.sig) for signature in envelope.signatures]
@@ -170,7 +208,7 @@ def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
     return _root_in(envelope, payload, where)
 
 
-def _root_in(envelope: _Envelope, payload: bytes, where: str) -> str:
+def _root_in(envelope: _Envelope, payload: bytes, where: str) -> SignedRoot:
     if envelope.payloadType != PAYLOAD_TYPE:
         raise FormatError(
             f"{where} is an envelope of {envelope.payloadType[:80]!r}; expected {PAYLOAD_TYPE!r}; choose the file that reshard sign "
@@ -210,7 +248,7 @@ def _no_envelope(where: str, error: Exception) -> CorruptError:
     )
 
 
-def _root_of_statement(payload: bytes, where: str) -> str:
+def _root_of_statement(payload: bytes, where: str) -> SignedRoot:
     """The root in a statement whose signature is right."""
     try:
         statement = msgspec.json.decode(payload, type=_Statement)
@@ -232,7 +270,13 @@ def _root_of_statement(payload: bytes, where: str) -> str:
         raise FormatError(
             f"{where} signs the root {roots[0][:80]!r}; expected 64 hex digits; choose the file that reshard sign wrote"
         )
-    return root
+    said = statement.predicate
+    for text in filter(None, (said.name, said.version, said.signed_at)):
+        if not can_be_said(text):
+            raise FormatError(
+                f"{where} says {text[:80]!r} of the weights; expected 1 to {MOST_CHARACTERS} printable characters; sign anew"
+            )
+    return SignedRoot(root, SignedAs(said.name, said.version, said.signed_at))
 
 
 def _signed_bytes(payload_type: str, payload: bytes) -> bytes:
