@@ -7,7 +7,7 @@ from typing import Any
 
 from reshard.errors import PlanError, VerificationError
 from reshard.formats.json.safe_json import shorten
-from reshard.identity.envelope import MOST_CHARACTERS, SignedAs, can_be_said
+from reshard.identity.envelope import MOST_CHARACTERS, SignedAs
 
 
 def signing_now(name: Any, version: Any) -> SignedAs:
@@ -58,7 +58,8 @@ def _text(what: str, value: Any) -> str:
         return ""
     is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
     text = str(value) if is_number else value
-    if not isinstance(text, str) or not can_be_said(text):
+    is_one = isinstance(text, str) and 0 < len(text) <= MOST_CHARACTERS and text.isprintable()
+    if not is_one:
         raise PlanError(
             f"{what} is {shorten(value)}; expected a text of 1 to {MOST_CHARACTERS} printable characters, or a whole number below 2^64; or leave it "
             "out"
