@@ -41,7 +41,7 @@ from reshard.api.inspection import (
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import clean, commit, convert_part, doctor
 from reshard.api.verification import diff, fingerprint, verify
-from reshard.arguments import DeltaChecksum, DeltaEncoding, MissingChunks, Unlisted
+from reshard.arguments import DeltaChecksum, DeltaEncoding, DeltaReceiver, MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, IdentityMode, Target
 from reshard.errors import (
     CheckpointWarning,
@@ -159,6 +159,7 @@ __all__ = [
     "CorruptError",
     "DeltaChecksum",
     "DeltaEncoding",
+    "DeltaReceiver",
     "DeltaReport",
     "DeltaTensor",
     "DeviceMesh",

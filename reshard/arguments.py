@@ -38,6 +38,9 @@ DeltaEncoding = Literal["xor", "overwrite"]
 """What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
 bytes of elements before the high ones, which only reshard reads."""
 
+DeltaReceiver = Literal["pull_weights", "modelexpress"]
+"""The programs for which a delta is written: those that read the layout of SGLang's ``pull_weights``, or ModelExpress."""
+
 DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
 """The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
 

@@ -43,16 +43,19 @@ PAYLOADS = {"xor": xor_payload, "overwrite": overwrite_payload}
 
 def write_delta(
     folder: Path,
-    version: int,
+    version: int | str,
     old: State,
     new: State,
     encoding: str = "xor",
     checksum: str = "xxh3-128",
     files: int = 1,
-    base: int | None = None,
+    base: int | str | None = None,
 ) -> Path:
-    """A version folder below ``folder``, with nothing but what the layout has."""
-    place = folder / f"weight_v{version:06d}"
+    """A version folder below ``folder``, with nothing but what the layout has; an id that is a text names the folder."""
+    if base is None:
+        assert isinstance(version, int)
+        base = version - 1
+    place = folder / (version if isinstance(version, str) else f"weight_v{version:06d}")
     place.mkdir(parents=True)
     changed = [name for name in new if old[name] != new[name]]
     weight_map = {}
@@ -72,8 +75,8 @@ def write_delta(
         save_file(arrays, place / name, metadata=digests)
         weight_map |= dict.fromkeys(mine, name)
     metadata = {
-        "version": f"{version:06d}",
-        "base_version": f"{version - 1 if base is None else base:06d}",
+        "version": version if isinstance(version, str) else f"{version:06d}",
+        "base_version": base if isinstance(base, str) else f"{base:06d}",
         "delta_encoding": encoding,
         "compression_format": "zstd",
         "checksum_format": checksum,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from reshard.arguments import (
     DeltaChecksum,
     DeltaEncoding,
+    DeltaReceiver,
     check_positive,
     path_of,
     takes_options,
@@ -46,7 +47,8 @@ def delta(
     map: MapLike = None,  # noqa: A002  the name of the option
     sizes: Mapping[str, int] | None = None,
     reverse: bool = False,
-    base_version: int | None = None,
+    base_version: int | str | None = None,
+    receiver: DeltaReceiver = "pull_weights",
     encoding: DeltaEncoding = "xor",
     checksum: DeltaChecksum = "xxh3-128",
     file_bytes: int | str | None = None,
@@ -56,7 +58,8 @@ def delta(
     before_publish: Callable[[str], None] | None = None,
     again: bool = False,
 ) -> DeltaReport:
-    """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime and SGLang's ``pull_weights`` read.
+    """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime, SGLang's ``pull_weights`` and
+    ModelExpress read.
 
     Both are read in lock step, whatever their meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
     in the delta. ``target`` appears whole or not at all.
@@ -69,6 +72,8 @@ def delta(
         layout: of its file the rules and the map; its axes split nothing, since the tensors of a delta are whole.
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
         base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
+        receiver: ``"modelexpress"`` takes the name of the target's folder for the id of the version, whatever it is, has ``"xor"`` and
+            ``"adler32"`` only, and refuses an index that lists more: what no delta changes is not proved then.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
         checksum: of whole tensors.
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
@@ -91,9 +96,15 @@ def delta(
     from reshard.deltas.make_delta import make_delta
     from reshard.formats.choose import choose_checkpoint
 
-    written = {"encoding": encoding, "checksum": checksum, "file_bytes": file_bytes}
+    written = {
+        "receiver": receiver,
+        "encoding": encoding,
+        "checksum": checksum,
+        "file_bytes": file_bytes,
+    }
     form = {name: OPTIONS[name].parse(name, value) for name, value in written.items()}
-    _check_version(base_version)
+    if receiver == "modelexpress":
+        form["checksum"] = _checksum_for_modelexpress(form)
     limits = limits_of(max_memory, workers, old, new, target)
     rules: dict[str, Any] = {"select": select, "drop": drop, "rename": rename, "cast": cast}
     mapped: dict[str, Any] = {"map": map, "sizes": sizes, "reverse": reverse}
@@ -105,7 +116,7 @@ def delta(
         path_of("target", target),
         options.given_map,
         options.changes,
-        base_version=base_version,
+        base_version=_checked_version(base_version),
         again=again,
         **form,
     )
@@ -154,11 +165,22 @@ def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVe
     return prune_versions(text, locate(text), keep, dry_run=dry_run)
 
 
-def _check_version(version: Any) -> None:
-    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+def _checked_version(version: Any) -> str | None:
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int | str)):
         raise PlanError(
-            f"base_version is {version!r}; expected the number of a version, from 0; leave it out for the default"
+            f"base_version is {version!r}; expected the number of a version, from 0, or its id; leave it out for the default"
         )
+    return None if version is None else str(version)
+
+
+def _checksum_for_modelexpress(form: Mapping[str, Any]) -> DeltaChecksum:
+    """The only one that its receiver takes; PlanError where another form was asked for."""
+    encoding, checksum = form["encoding"], form["checksum"]
+    if encoding != "xor" or checksum == "blake3":
+        raise PlanError(
+            f"ModelExpress reads deltas of the encoding xor with checksums of adler32, but {encoding} and {checksum} were asked for; leave both out"
+        )
+    return "adler32"
 
 
 @takes_options(Target)

@@ -82,6 +82,8 @@ def sign(
     item: str | None = None,
     unlisted: Unlisted = "leave",
     out: Path | None = None,
+    name: str | None = None,
+    version: int | str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -95,9 +97,11 @@ def sign(
         key: a PEM file with a private key, not encrypted: Ed25519 or ECDSA on P-256.
         step, item, unlisted: as for ``inspect``.
         out: the folder to write into; None writes into the checkpoint.
+        name, version: of the model, which are signed with the root and the time: ``verify(name=, min_version=)`` refuses an older
+            checkpoint then, whose own signature is right. Whole numbers have an order.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises FormatError for a key of another kind or an encrypted one; other errors as ``identify``.
+    Raises PlanError for a version without a name; FormatError for a key of another kind or an encrypted one; other errors as ``identify``.
 
     >>> sign("ckpt/1000", "release.pem").signer  # doctest: +SKIP
     """
@@ -105,14 +109,16 @@ def sign(
     from reshard.identity.identification import identify_checkpoint
     from reshard.identity.identity_place import place_for
     from reshard.identity.keys import read_private_key
+    from reshard.identity.signed_as import signing_now
     from reshard.storage.location import locate
 
     limits = limits_of(max_memory, workers, path)
+    said = signing_now(name, version)
     private = read_private_key(locate(path_of("key", key)))
     chosen = choose_checkpoint(path, step, item, unlisted=unlisted)
     folder = None if out is None else path_of("folder", out)
     place = place_for(chosen.path, write=out is None, out=folder)
-    return identify_checkpoint(chosen, limits, place, private, progress)
+    return identify_checkpoint(chosen, limits, place, private, progress, said)
 
 
 def prove(arrays: Any, identity: Path | Identification, *, root: str | None = None) -> ProofReport:

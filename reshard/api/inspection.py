@@ -67,7 +67,7 @@ def steps(path: Path) -> dict[int, str]:
     A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``, or these with a
     dash; of TensorFlow it is what the names of its files begin with, such as ``ckpt-7``. All steps of a run have the same prefix. A
     safetensors model counts once all of its files are there, a distributed checkpoint of torch once its ``.metadata`` is. A folder with
-    any other name, such as ``small_7``, is not a step.
+    any other name, such as ``small_7``, is a step only where there are none of these, and a CheckpointManager saved most of them with this prefix.
 
     Raises StorageError if the folder cannot be listed.
     """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
+    from reshard.identity.envelope import SignedAs
     from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
     from reshard.verification.verify_report import Verification
@@ -46,6 +47,8 @@ def verify(
     missing_chunks: MissingChunks | None = None,
     identity: str | Path | None = None,
     key: Path | None = None,
+    name: str | None = None,
+    min_version: int | str | None = None,
     receipt: Path | None = None,
     deltas: Sequence[Path] | None = None,
     max_memory: int | str | None = None,
@@ -71,14 +74,17 @@ def verify(
             is computed anew; what is recorded beside the weights proves nothing.
         key: a PEM file with the public key that signed the root, or its text (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
+        name, min_version: of the model, as ``reshard.sign`` signs them: an older checkpoint is refused, whose own signature is right. Whole
+            numbers compare as numbers; of other versions only an equal one will do.
         receipt: an ``identity.receipt.json``, or a folder with one, such as B: the roots of A and B must be those that it names, and B
             what its rules make of A. Both roots are computed anew.
         deltas: the folders of deltas over ``a``, as for ``reshard.apply``: the version that they make of it is verified, and nothing is
             written. Without ``b`` every checksum that they record is compared.
         max_memory, workers, progress: as for ``diff``.
 
-    Raises VerificationError if the key has not signed the weights' identity; NotACheckpointError if there is no checkpoint; PlanError for rules
-    without B, and for rules that do not fit A. A checkpoint that cannot be read and has no record raises the error of reading it.
+    Raises VerificationError if the key has not signed the weights' identity, or as another model or an earlier version; NotACheckpointError if
+    there is no checkpoint; PlanError for rules without B, and for rules that do not fit A. A checkpoint that cannot be read and has no record raises
+    the error of reading it.
 
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
@@ -86,6 +92,7 @@ def verify(
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
     from reshard.identity.receipt import read_receipt
+    from reshard.identity.signed_as import wanted_of
     from reshard.maps.given_map import map_of
     from reshard.storage.location import locate
     from reshard.verification.verify import given_rules, verify_checkpoints
@@ -103,6 +110,7 @@ def verify(
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
     if deltas is not None:
         chosen = with_deltas(chosen, deltas)
+    wanted = wanted_of(name, min_version, is_signed=key is not None)
     if identity is not None or key is not None:
         if other is not None:
             raise PlanError(
@@ -113,7 +121,7 @@ def verify(
                 "a receipt names the roots that are compared; leave out identity and key, or verify each checkpoint by itself "
                 "(receipt)"
             )
-        return _verify_identity(chosen, identity, key, limits, progress)
+        return _verify_identity(chosen, identity, key, wanted, limits, progress)
     if receipt is not None:
         if other is None:
             raise PlanError(
@@ -132,10 +140,12 @@ def _verify_identity(
     chosen: CheckpointPath,
     identity: str | Path | None,
     key: Path | None,
+    wanted: SignedAs,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> Verification:
     from reshard.identity.keys import PublicKey, public_key_of, read_public_key
+    from reshard.identity.signed_as import check_signed_as
     from reshard.storage.location import locate
     from reshard.verification.verify_identity import expected_identity, verify_identity
 
@@ -145,7 +155,9 @@ def _verify_identity(
     elif key is not None:
         public = read_public_key(locate(path_of("key", key)))
     given = None if identity is None else path_of("identity", identity)
-    return verify_identity(chosen, expected_identity(chosen, given, public), limits, progress)
+    expected = expected_identity(chosen, given, public)
+    check_signed_as(wanted, expected.said)
+    return verify_identity(chosen, expected, limits, progress)
 
 
 def diff(

@@ -158,10 +158,11 @@ def examples(*lines: str) -> str:
 # The library says "start over (restart)"; on the command line that is ``--restart``.
 OPTION_NAMES = {
     "sizes": "size",  # given once for each
+    "receiver": "for",
     **{argument: option for option, argument in LIBRARY_NAMES.items()},
 }
 _ARGUMENTS = (
-    *reshard.ConvertOptions.__annotations__, "item", "max_memory", "step", "unlisted", "workers"
+    *reshard.ConvertOptions.__annotations__, "base_version", "item", "max_memory", "step", "unlisted", "workers"
 )  # fmt: skip
 _ONE = "|".join(_ARGUMENTS)
 _CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import UnsetType, structs
+from msgspec import UNSET, UnsetType, structs
 
 from reshard import (
     ConversionReport,
@@ -104,9 +104,12 @@ def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]
         return verification_of(client.checkpoints.verify(a, b, **options))
 
 
-def identity_there(identity: str | None, key: str | None) -> dict[str, str]:
-    """The root and the text of the public key, where they are given. Private keys are refused here, and never sent."""
-    given = {}
+def identity_there(
+    identity: str | None, key: str | None, name: str | None, min_version: str | None
+) -> dict[str, str]:
+    """The root, the text of the public key, and what it signed, where they are given. Private keys are refused here, and never sent."""
+    wanted = {"name": name, "min_version": min_version}
+    given = {argument: text for argument, text in wanted.items() if text is not None}
     if identity is not None:
         if not is_root(identity.lower()):
             raise Misuse(
@@ -165,7 +168,7 @@ def verification_of(answer: VerificationAnswer) -> Verification:
         None
         if isinstance(answer.identity, UnsetType)
         else IdentityVerdict(
-            answer.identity.root, answer.identity.expected, answer.identity.signer
+            **{n: v for n, v in structs.asdict(answer.identity).items() if v is not UNSET}
         ),
     )
 

@@ -50,7 +50,7 @@ def _names_of(argument: str, option: Option) -> list[str]:
     """The names that are given to typer, where they are not the argument's."""
     if option.kind == "flag":  # with its name given, typer adds no --no-…
         return [f"--{argument.replace('_', '-')}"]
-    return [f"--{OPTION_NAMES[argument]}"] if option.kind == "sizes" else []
+    return [f"--{OPTION_NAMES[argument]}"] if argument in ("sizes", "receiver") else []
 
 
 def _type_of(option: Option, default: Any) -> Any:

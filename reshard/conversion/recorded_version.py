@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedOptions
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.delta.index import version_text
 from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.delta.version_id import folder_of
 from reshard.storage.location import Location
 
 
@@ -22,10 +22,10 @@ def with_version(
     """
     named = version_of_name(place.name)
     is_as_made = options.given_map is None and not options.changes
-    made = reader.version.number if reader.version is not None and is_as_made else None
+    made = reader.version.id if reader.version is not None and is_as_made else None
     if made is not None and named not in (None, made):
         raise PlanError(
-            f"the target {str(place)!r} has the name of the version {version_text(named)}, but the deltas make the version {version_text(made)}, on "
-            f"which receivers would put the wrong deltas; name it weight_v{version_text(made)}, or by no version"
+            f"the target {str(place)!r} has the name of the version {named}, but the deltas make the version {made}, on "
+            f"which receivers would put the wrong deltas; name it {folder_of(made)}, or by no version"
         )
     return replace(target, version=made if named is None else named)

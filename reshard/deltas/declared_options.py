@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from reshard.arguments import DeltaChecksum, DeltaEncoding
+from reshard.arguments import DeltaChecksum, DeltaEncoding, DeltaReceiver
 from reshard.options import OUTPUT, Option
 
 OPTIONS: Mapping[str, Option] = {
+    "receiver": Option(
+        kind="choice",
+        group=OUTPUT,
+        choices=get_args(DeltaReceiver),
+        metavar="|".join(get_args(DeltaReceiver)),
+        help=(
+            "The program that reads it. modelexpress takes the name of DST for the id of the version, has xor and adler32 only, and no list of the "
+            "tensors that did not change."
+        ),
+        description="The program that reads it. modelexpress takes the name of the target's folder for the id of the version, has xor and adler32 "
+        "only, and no list of the tensors that did not change.",
+    ),
     "encoding": Option(
         kind="choice",
         group=OUTPUT,

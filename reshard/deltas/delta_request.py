@@ -7,11 +7,24 @@ from typing import Any
 
 from msgspec import Struct
 
+from reshard.arguments import DeltaReceiver
 from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.checksums import Checksum
-from reshard.formats.delta.index import Encoded, version_text
-from reshard.formats.delta.read_delta import anchor_version, version_of_name
+from reshard.formats.delta.index import Encoded
+from reshard.formats.delta.read_delta import (
+    anchor_version,
+    recorded_version,
+    version_of_delta,
+    version_of_name,
+)
+from reshard.formats.delta.version_id import (
+    MOST_ID_BYTES,
+    can_be_id,
+    folder_of,
+    version_id,
+    version_text,
+)
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.local.target_checks import refuse_overlap
@@ -30,6 +43,7 @@ class DeltaRequest(Struct, frozen=True):
         target: the folder of the version, such as ``published/weight_v000007``.
         given, changes: the map and the rules, as for a conversion of NEW.
         base_version: of OLD; None where it or the number before the target's says it.
+        receiver: the program that reads it.
         file_bytes: most bytes of payloads in one file.
         again: an earlier run of the same request may have published the version.
     """
@@ -41,33 +55,74 @@ class DeltaRequest(Struct, frozen=True):
     changes: Changes
     encoding: Encoded
     checksum: Checksum
-    base_version: int | None
+    base_version: str | None
     file_bytes: int
     again: bool = False
+    receiver: DeltaReceiver = "pull_weights"
+
+    def folder_of(self, version: str) -> str:
+        """The name of the folder of a version beside the target."""
+        return version if self.receiver == "modelexpress" else folder_of(version)
 
 
-def delta_versions(request: DeltaRequest, place: Location) -> tuple[int, int]:
+def delta_versions(request: DeltaRequest, place: Location) -> tuple[str, str]:
     """The version that the target's name gives, and that of OLD."""
+    if request.receiver == "modelexpress":
+        return _named_versions(request, place)
     version = version_of_name(place.name)
     if version is None:
         raise PlanError(
             f"the target {str(place)!r} should have the name of a version, weight_v and a number of six digits, or more where it needs "
             "them, by which receivers find it; name it such as weight_v000007"
         )
-    own, base = anchor_version(request.old.root), request.base_version
-    if None not in (own, base) and own != base:
+    own = anchor_version(request.old.root)
+    base = _base_version(request, own)
+    number = int(version) - 1 if base is None else int(base) if base.isdecimal() else -1
+    if not 0 <= number < int(version):
         raise PlanError(
-            f"the old checkpoint {request.old.path!r} is the version {version_text(own or 0)}, as its index or its folder's name says, "
-            f"but base_version is {base}; leave base_version out, or give the old checkpoint that is meant"
+            f"the base of the version {version} should be an earlier one, from 0, but is {number if base is None else base}; give another base "
+            "version, or name the target by a later version"
         )
-    if base is None:
-        base = version - 1 if own is None else own
-    if not 0 <= base < version:
+    return version, version_text(number)
+
+
+def _named_versions(request: DeltaRequest, place: Location) -> tuple[str, str]:
+    """The same where the ids of versions are the names of their folders: OLD says its own, or lies beside the target."""
+    old, version = request.old.root, place.name
+    if version_of_delta(version) is not None:
         raise PlanError(
-            f"the base of the version {version_text(version)} should be an earlier one, from 0, but is {base}; give another base version, "
-            "or name the target by a later version"
+            f"{str(place)!r} has the name of a numbered version, and readers take the number for its id, but ModelExpress the name; give another "
+            "name, such as v7"
+        )
+    is_beside = old.name and str(place.parent / old.name) == str(old)
+    base = _base_version(request, recorded_version(old)) or (old.name if is_beside else None)
+    if base is None:
+        raise PlanError(
+            f"the old checkpoint {request.old.path!r} does not say which version it is: expected the id in its index, or a folder beside the target; "
+            "give its id (base_version)"
+        )
+    for one in (version, base):
+        if not can_be_id(one):
+            raise PlanError(
+                f"{one[:MOST_ID_BYTES]!r} cannot be the id of a version: expected the name of a folder, of {MOST_ID_BYTES} bytes at most, that does "
+                "not begin with a dot; give another name, such as v7"
+            )
+    if version_id(version) == version_id(base):
+        raise PlanError(
+            f"the target {str(place)!r} and the version on which it stands would both be {version}; name the target by another version"
         )
     return version, base
+
+
+def _base_version(request: DeltaRequest, own: str | None) -> str | None:
+    """The version that was asked for, or that OLD has by itself; PlanError where they differ."""
+    asked = request.base_version
+    if None not in (own, asked) and version_id(own or "") != version_id(asked or ""):
+        raise PlanError(
+            f"the old checkpoint {request.old.path!r} is the version {own}, as its index or its folder's name says, "
+            f"but base_version is {asked}; leave base_version out, or give the old checkpoint that is meant"
+        )
+    return own if asked is None else asked
 
 
 def check_new_version(place: Location, request: DeltaRequest) -> None:

@@ -43,7 +43,6 @@ from reshard.formats.delta.checksums import hasher
 from reshard.formats.delta.index import (
     DeltaIndex,
     render_index,
-    version_text,
 )
 from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.json.safe_json import read_bytes
@@ -72,7 +71,8 @@ def make_delta(
         check_new_version(place, request)
     check_leaves_to_read(limits.max_memory, request.old, request.new)
     before = _states(request)
-    standing_on = full_before(place, versions[1], request.old, limits.max_memory)
+    beside = place.parent / request.folder_of(versions[1])
+    standing_on = full_before(beside, request.old, limits.max_memory)
     comparing = _comparison(request, versions, standing_on, limits, progress)
     if is_there:
         return _told(comparing, *_published(comparing, place), started)
@@ -87,8 +87,8 @@ def make_delta(
                 index, payloads, files = _compared(comparing, spool)
                 transaction.root.make_folder()
                 stored_bytes = write_payload_files(files, transaction.root, spool, limits.workers)
-                refuse_other_base(index, place)
-                transaction.mark(_marks(index, place))
+                refuse_other_base(index, beside, payloads)
+                transaction.mark(_marks(render_index(index, request.receiver), place))
                 if _states(request) != before:
                     raise SourceChangedError(
                         f"{request.old.path!r} or {request.new.path!r} changed while they were read; nothing was published; run again when "
@@ -113,7 +113,7 @@ class _Comparison(Struct, frozen=True):
     """
 
     request: DeltaRequest
-    versions: tuple[int, int]
+    versions: tuple[str, str]
     old: DeltaSide
     new: DeltaSide
     recorded: RecordedRoots
@@ -126,7 +126,7 @@ class _Comparison(Struct, frozen=True):
 
 def _comparison(
     request: DeltaRequest,
-    versions: tuple[int, int],
+    versions: tuple[str, str],
     before: FullBefore | None,
     limits: Limits,
     progress: Callable[[Progress], None] | None,
@@ -171,7 +171,7 @@ def _published(it: _Comparison, place: Location) -> tuple[DeltaReport, int]:
     """The report and the bytes of the version that an earlier run of this request published. Raises TargetExistsError if it is another one."""
     with closing(Spool(None)) as spool:
         index, payloads, files = _compared(it, spool)
-    if render_index(index) != read_bytes(place / INDEX_NAME, what="the index"):
+    if render_index(index, it.request.receiver) != read_bytes(place / INDEX_NAME, what="the index"):
         raise TargetExistsError(
             f"the version {str(place)!r} exists already, but is another one than {it.request.old.path!r} and {it.request.new.path!r} give; publish "
             "the next number"
@@ -200,15 +200,15 @@ def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(locate(str(place)).state()) for place in places)
 
 
-def _marks(index: DeltaIndex, place: Location) -> dict[str, bytes]:
+def _marks(index: bytes, place: Location) -> dict[str, bytes]:
     """The files that say that the version is whole; the index last."""
     marks = {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
-    return {**marks, INDEX_NAME: render_index(index)}
+    return {**marks, INDEX_NAME: index}
 
 
 def _index(
     request: DeltaRequest,
-    versions: tuple[int, int],
+    versions: tuple[str, str],
     recorded: RecordedRoots,
     payloads: Sequence[TensorPayload],
     files: Sequence[PayloadFile],
@@ -254,8 +254,8 @@ def _report(
         request.old.path,
         request.new.path,
         request.target,
-        version_text(index.version),
-        version_text(index.base_version),
+        index.version,
+        index.base_version,
         index.encoding,
         index.checksum,
         len(payloads),

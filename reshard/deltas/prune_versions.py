@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.deltas.half_published import finish_version, is_half_published
-from reshard.deltas.versions import VersionInfo, needed_by, versions_of
-from reshard.errors import CorruptError, MissingError, TargetBusyError
-from reshard.formats.delta.read_delta import version_of_name
+from reshard.deltas.versions import VersionInfo, needed_by, unordered_ends, versions_of
+from reshard.errors import CorruptError, FormatError, MissingError, PlanError, TargetBusyError
+from reshard.formats.delta.read_delta import is_skyrl_name, version_of_name
+from reshard.formats.delta.version_id import version_order
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
@@ -52,10 +53,15 @@ def prune_versions(uri: str, root: Location, keep: int, *, dry_run: bool) -> Cle
     """Removes what the newest ``keep`` versions do not need; see ``reshard.clean_versions``."""
     found = versions_of(uri, root)
     for one in found:
-        _refuse_damaged(one)
+        _refuse_unread(one)
+    if ends := unordered_ends(found):
+        raise PlanError(
+            f"which version in {uri} is the newest is not known: {' and '.join(ends)} end different chains, and no numbers in their ids order them; "
+            "nothing was removed; move the chains that are not wanted to other folders, and run again"
+        )
     removed = _unneeded(found, keep)
     kept = tuple(one for one in found if one not in removed)
-    left = _leftovers(root, _newest(found), dry_run=dry_run)
+    left = _leftovers(root, _until_newest(found), dry_run=dry_run)
     if not dry_run:
         for one in reversed(removed):
             if (root / one.name).exists():  # in a bucket it may have been a leftover
@@ -63,10 +69,10 @@ def prune_versions(uri: str, root: Location, keep: int, *, dry_run: bool) -> Cle
     return CleanedVersions(uri, kept, removed, left, not dry_run)
 
 
-def _refuse_damaged(one: VersionInfo) -> None:
-    """What a version that cannot be read stands on is not known, so that its base could be removed."""
-    if one.kind == "damaged":
-        raise CorruptError(
+def _refuse_unread(one: VersionInfo) -> None:
+    """What a version that cannot be used stands on is not known, so that its base could be removed."""
+    if one.kind in ("damaged", "unusable"):
+        raise (CorruptError if one.kind == "damaged" else FormatError)(
             f"the version {one.name} cannot be read, so that what it needs is not known, and nothing was removed: {one.problem}; restore that "
             "version or remove its folder, and run again"
         )
@@ -74,25 +80,28 @@ def _refuse_damaged(one: VersionInfo) -> None:
 
 def _unneeded(found: Sequence[VersionInfo], keep: int) -> tuple[VersionInfo, ...]:
     """Those before the newest that can be made: a later one may be in the making. Deltas of SkyRL are only read."""
-    needed, newest = needed_by(found, keep), _newest(found)
-    later = [one for one in found if int(one.version) > newest]
-    needed |= {one.base_version for one in later}
-    ours = [one for one in found if version_of_name(one.name) is not None]
-    return tuple(one for one in ours if int(one.version) <= newest and one.version not in needed)
+    until = _until_newest(found)
+    needed = needed_by(found, keep) | {one.base_version for one in found[len(until) :]}
+    return tuple(one for one in until if not is_skyrl_name(one.name) and one.version not in needed)
 
 
-def _newest(found: Sequence[VersionInfo]) -> int:
-    """The newest version that can be made; -1 for none."""
-    return max((int(one.version) for one in found if not one.problem), default=-1)
+def _until_newest(found: Sequence[VersionInfo]) -> Sequence[VersionInfo]:
+    """The versions up to the newest that can be made."""
+    return found[: max((n for n, one in enumerate(found, 1) if not one.problem), default=0)]
 
 
-def _leftovers(root: Location, newest: int, *, dry_run: bool) -> tuple[Leftovers, ...]:
+def _leftovers(
+    root: Location, until: Sequence[VersionInfo], *, dry_run: bool
+) -> tuple[Leftovers, ...]:
     """Removes what interrupted runs left of versions that are published or late; what a run writes now is not touched."""
     found: list[Leftovers] = []
+    names = {one.name for one in until}
+    newest = max((version_order(one.version) for one in until), default=("", -1))
     for folder in root.folders():
         name = folder.removeprefix(".").removesuffix(PARTIAL)
-        version = version_of_name(name) if folder == f".{name}{PARTIAL}" else None
-        if version is None or version > newest:
+        version = version_of_name(name)
+        is_late = name in names or (version is not None and version_order(version) <= newest)
+        if folder != f".{name}{PARTIAL}" or not is_late:
             continue
         try:
             if is_half_published(root / name):

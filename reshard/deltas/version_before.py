@@ -10,11 +10,9 @@ from reshard.deltas.payloads import TensorPayload
 from reshard.engine.metadata_budget import check_leaves_to_read
 from reshard.errors import VerificationError
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.delta.index import DeltaIndex, is_delta, parse_index, version_text
-from reshard.formats.delta.read_delta import holds_delta
-from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.delta.index import DeltaIndex
+from reshard.formats.delta.read_delta import holds_delta, open_delta
 from reshard.formats.registry import open_reader
-from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.storage.location import Location
 
 _REMEDY = "give that version itself, or the step that it was made of with the same rules, or publish a full version"
@@ -42,14 +40,11 @@ class FullBefore(Struct, frozen=True):
         )
 
 
-def full_before(
-    place: Location, base_version: int, old: CheckpointPath, max_memory: int
-) -> FullBefore | None:
-    """The full version on which a delta to ``place`` will stand; None where there is none, or where it is OLD itself.
+def full_before(beside: Location, old: CheckpointPath, max_memory: int) -> FullBefore | None:
+    """The full version on which a delta will stand; None where none is at ``beside``, or where it is OLD itself.
 
     Raises the errors of ``open_reader`` for one that cannot be read.
     """
-    beside = _beside(place, base_version)
     if not beside.exists() or str(beside) == str(old.root) or holds_delta(beside.view()):
         return None
     chosen = CheckpointPath.at(str(beside))
@@ -75,21 +70,22 @@ def refuse_other_full(
             )
 
 
-def refuse_other_base(index: DeltaIndex, place: Location) -> None:
+def refuse_other_base(
+    index: DeltaIndex, beside: Location, payloads: Sequence[TensorPayload]
+) -> None:
     """Refuses an OLD that is not the base version beside the target, where that is a delta which says what it gives."""
-    file = _beside(place, index.base_version).view() / INDEX_NAME
-    if not file.is_file():
+    if not holds_delta(beside.view()):
         return
-    data = read_bytes(file, what="the index of the base version")
-    if not is_delta(json_value(data, str(file))):
+    base = open_delta(beside)
+    if base.index.checksum != index.checksum:
         return
-    base = parse_index(data, str(file))
-    if base.checksum == index.checksum and base.target_digest not in (None, index.base_digest):
-        raise VerificationError(
-            f"the old checkpoint gives the digest {index.base_digest}, but {file} records {base.target_digest} for the version "
-            f"{version_text(index.base_version)}: it is not what that version was made of, or other rules were applied; {_REMEDY}"
-        )
-
-
-def _beside(place: Location, base_version: int) -> Location:
-    return place.parent / f"weight_v{version_text(base_version)}"
+    pairs = [("", index.base_digest, base.index.target_digest)]
+    if base.index.target_digest is None:  # of another program, or for one: of what it changed
+        given = {payload.spec.name: payload.digests[0] for payload in payloads}
+        pairs = [(f" of {n[:200]!r}", given.get(n), p.digest) for n, p in base.payloads.items()]
+    for of, found, recorded in pairs:
+        if found != recorded:
+            raise VerificationError(
+                f"the old checkpoint gives the digest {found}{of}, but {beside} records {recorded} for the version {base.version}: it is not what "
+                f"that version was made of, or other rules were applied; {_REMEDY}"
+            )

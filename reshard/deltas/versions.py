@@ -9,25 +9,33 @@ from typing import Literal
 from msgspec.structs import replace
 
 from reshard.deltas.report import DeltaTensor
-from reshard.errors import NotACheckpointError, ReshardError
+from reshard.errors import (
+    CorruptError,
+    IncompleteCheckpointError,
+    MissingError,
+    NotACheckpointError,
+    ReshardError,
+)
 from reshard.formats.delta.chain import unlike_base
-from reshard.formats.delta.index import DeltaIndex, version_text
+from reshard.formats.delta.index import DeltaIndex, is_delta
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import (
     Delta,
     Payload,
     holds_delta,
+    is_skyrl_name,
     open_delta,
     version_of_delta,
-    version_of_name,
 )
+from reshard.formats.delta.version_id import version_id, version_order
+from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
 from reshard.storage.location import Location
 
-VersionKind = Literal["full", "delta", "unfinished", "damaged"]
+VersionKind = Literal["full", "delta", "unfinished", "unusable", "damaged"]
 
 
 class VersionInfo(Record, frozen=True):
@@ -35,8 +43,9 @@ class VersionInfo(Record, frozen=True):
 
     Attributes:
         name: of its folder.
-        version, base_version: such as ``"000007"``; the second is "" for a full version.
-        kind: whether it stands by itself; ``"unfinished"`` without what is written last, ``"damaged"`` for one that cannot be opened.
+        version, base_version: such as ``"000007"`` or ``"v7"``; the second is "" for a full version.
+        kind: whether it stands by itself; ``"unfinished"`` without what is written last, ``"damaged"`` where its files contradict each other,
+            ``"unusable"`` for others that cannot be applied.
         nbytes: of its files.
         changed: how many tensors a delta changes.
         encoding, checksum: of a delta's payloads.
@@ -67,7 +76,7 @@ class VersionInfo(Record, frozen=True):
 
 
 def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
-    """The versions in a folder, by their numbers; of the folder of a delta that one. Metadata only.
+    """The versions in a folder, each after the one on which it stands, else by their numbers; of the folder of a delta that one. Metadata only.
 
     A delta whose base is not in the folder stands on a version elsewhere, such as the model with which serving began.
 
@@ -78,18 +87,55 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
         return (
             found if found.kind != "delta" else replace(found, tensors=_changes(open_delta(root))),
         )
-    names = [name for name in root.folders() if version_of_delta(name) is not None] if root.is_folder() else []  # fmt: skip
+    names = version_folders(root)
     if not names:
         raise NotACheckpointError(
             f"{uri} holds no versions of weights: expected folders such as weight_v000007, or the folder of a delta"
         )
     indexes: dict[str, DeltaIndex] = {}
-    listed = sorted((_version(root / name, name, indexes) for name in names), key=_number)
-    return _needed(_once(listed), indexes)
+    listed = [_version(root / name, name, indexes) for name in names]
+    return _needed(_in_order(_once(listed)), indexes)
 
 
-def _number(one: VersionInfo) -> int:
-    return int(one.version)
+def version_folders(root: Location) -> list[str]:
+    """The names of the folders of versions: those that say it, else those with the index of a delta, and those on which these stand."""
+    names = root.folders() if root.is_folder() else []
+    numbered = [name for name in names if version_of_delta(name) is not None]
+    if numbered:
+        return numbered
+    bases = {name: base for name in names if (base := _base_in(root / name))}
+    return [name for name in names if name in bases or version_id(name) in bases.values()]
+
+
+def _base_in(place: Location) -> str:
+    """What the index of a delta says of its base; "" for any other folder."""
+    try:
+        file = place.view() / INDEX_NAME
+        found = json_value(read_bytes(file, what="the index"), str(file)) if file.is_file() else {}
+    except ReshardError:  # of no version, as far as anybody can tell
+        return ""
+    return version_id(str(found["metadata"].get("base_version"))) if is_delta(found) else ""
+
+
+def _order(one: VersionInfo) -> tuple[str, int, str]:
+    return (*version_order(one.version), one.name)
+
+
+def _in_order(found: Sequence[VersionInfo]) -> list[VersionInfo]:
+    """Each version after the one on which it stands; none of a circle, and of what stands on one, can be made."""
+    by_version = {one.version: one for one in found}
+    ordered: dict[str, VersionInfo] = {}
+    for one in sorted(found, key=_order):
+        road: dict[str, VersionInfo] = {}
+        at: VersionInfo | None = one
+        while at is not None and at.name not in ordered and at.name not in road:
+            road[at.name] = at
+            at = by_version.get(at.base_version)
+        if at is not None and at.name in road:
+            problem = f"the versions {' and '.join(sorted(road))} stand on one another"
+            road = {n: replace(v, kind="unusable", problem=problem) for n, v in road.items()}
+        ordered |= dict(reversed(road.items()))
+    return list(ordered.values())
 
 
 def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
@@ -99,7 +145,7 @@ def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
         folders.setdefault(one.version, []).append(one.name)
     return [
         replace(
-            one, kind="damaged", problem=f"{' and '.join(folders[one.version])} are of one version"
+            one, kind="unusable", problem=f"{' and '.join(folders[one.version])} are of one version"
         )
         if len(folders[one.version]) > 1
         else one
@@ -109,7 +155,7 @@ def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
 
 def _version(place: Location, name: str, indexes: dict[str, DeltaIndex]) -> VersionInfo:
     """What is in a folder; the index of a delta is noted by its version, without its tensors."""
-    version = version_text(version_of_delta(name) or 0)
+    version = version_of_delta(name) or version_id(name)
     place, nbytes = place.view(), 0
     try:
         nbytes = sum(_sizes(place))
@@ -117,7 +163,9 @@ def _version(place: Location, name: str, indexes: dict[str, DeltaIndex]) -> Vers
             return _full(place, name, version, nbytes)
         delta = open_delta(place)
     except ReshardError as error:
-        return VersionInfo(name, version, "", "damaged", nbytes, problem=str(error))
+        is_damage = isinstance(error, CorruptError | MissingError | IncompleteCheckpointError)
+        kind: VersionKind = "damaged" if is_damage else "unusable"
+        return VersionInfo(name, version, "", kind, nbytes, problem=str(error))
     index = delta.index
     indexes[delta.version] = replace(index, weight_map={}, tensors=None, changed=None)
     return VersionInfo(
@@ -159,7 +207,7 @@ def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
     from reshard.formats.safetensors.form import SafetensorsForm
 
-    may_be_full = version_of_name(name) is not None and not _lacks_index(place)
+    may_be_full = not is_skyrl_name(name) and not _lacks_index(place)
     if may_be_full and (found := committed_format(place)) is not None:
         said = "" if found == SafetensorsForm.format else f"no delta stands on the format {found}"
         return VersionInfo(name, version, "", "full", nbytes, problem=said)
@@ -182,7 +230,7 @@ def _needed(
 ) -> tuple[VersionInfo, ...]:
     """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
     by_version = {one.version: one for one in found if not one.problem}
-    lowest = min(by_version, key=int, default="")
+    lowest = next(iter(by_version), "")
     unsound = {one.version for one in found} - by_version.keys()
     told = [_with_problem(one, by_version, unsound, lowest, indexes) for one in found]
     needed = needed_by(told, 1)
@@ -190,14 +238,27 @@ def _needed(
 
 
 def needed_by(found: Sequence[VersionInfo], newest: int) -> set[str]:
-    """The newest versions that can be made, and all on which they stand, also where that is not in the folder."""
+    """The newest versions that can be made, and all on which they stand, also where that is not in the folder.
+
+    Of several chains of which it is not known which is newer, all are.
+    """
     sound = {one.version: one for one in found if not one.problem}
     needed: set[str] = set()
-    for at in sorted(sound, key=int)[-newest:]:
+    for at in [*list(sound)[-newest:], *unordered_ends(found)]:
         while at and at not in needed:
             needed.add(at)
             at = sound[at].base_version if at in sound else ""
     return needed
+
+
+def unordered_ends(found: Sequence[VersionInfo]) -> list[str]:
+    """The ends of several chains whose ids no number orders; empty where the newest is known."""
+    sound = [one for one in found if not one.problem]
+    bases = {one.base_version for one in sound}
+    ends = [one.version for one in sound if one.version not in bases]
+    keys = [version_order(version) for version in ends]
+    is_ordered = len({prefix for prefix, _ in keys}) <= 1 and all(n >= 0 for _, n in keys)
+    return [] if is_ordered or len(ends) <= 1 else ends
 
 
 def _with_problem(

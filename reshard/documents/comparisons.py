@@ -73,7 +73,12 @@ class VerifiedRules(Struct, frozen=True):
 class VerifiedIdentity(Struct, frozen=True):
     """The root of the weights beside the one that was expected."""
 
-    root: Annotated[str, Meta(description="Of the weights, computed anew, 64 hex digits.")]
+    root: Annotated[
+        str | None,
+        Meta(
+            description="Of the weights, computed anew, 64 hex digits; null where they cannot be read."
+        ),
+    ]
     expected: str
     signer: Annotated[
         str | None,
@@ -83,6 +88,11 @@ class VerifiedIdentity(Struct, frozen=True):
         str | UnsetType,
         Meta(description="The file that records the expected root, where it was not given itself."),
     ] = UNSET
+    name: Annotated[
+        str | UnsetType, Meta(description="Of the model, where the signature says it.")
+    ] = UNSET
+    version: Annotated[str | UnsetType, Meta(description="Of the model, likewise.")] = UNSET
+    signed_at: Annotated[str | UnsetType, Meta(description="When it was signed, likewise.")] = UNSET
 
 
 class VerifiedReceipt(Struct, frozen=True):

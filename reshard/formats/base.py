@@ -88,11 +88,11 @@ class WeightsVersion(Struct, frozen=True):
     """A version of weights, as the last delta of a chain names it.
 
     Attributes:
-        number: of the version.
+        id: of the version.
         root: the root of its identity, 64 hex digits, where the delta records one.
     """
 
-    number: int
+    id: str
     root: str | None = None
 
 
@@ -231,7 +231,7 @@ class TargetCheckpoint(Struct, frozen=True):
     form: Form
     conversion: str = ""
     made: Made | None = None
-    version: int | None = None
+    version: str | None = None
     metadata: KeptMetadata = NO_METADATA
 
 

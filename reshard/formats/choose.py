@@ -18,7 +18,13 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
 from reshard.formats.registry import has_checkpoint, is_no_run, items_of, refuse_missing
 from reshard.formats.step_names import StepName
-from reshard.formats.steps import LARGEST_STEP, run_steps, steps_text, uncommitted
+from reshard.formats.steps import (
+    LARGEST_STEP,
+    refuse_several_words,
+    run_steps,
+    steps_text,
+    uncommitted,
+)
 from reshard.storage.location import Location
 
 Step = int | Literal["latest"]
@@ -131,6 +137,7 @@ def _no_step(path: str, root: Location, step: Step, steps: dict[int, list[str]])
         )
     if steps:
         return NotACheckpointError(f"{path} has no step {step}; it is {_run_text(steps)}; {_HOW}")
+    refuse_several_words(path, root)
     return NotACheckpointError(
         f"{path} contains no committed step; expected the folder of a training run, in which each step is a "
         "checkpoint with a name such as 1000 or step_1000"

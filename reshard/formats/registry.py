@@ -71,7 +71,9 @@ class FoundCheckpoint(Struct, frozen=True):
         from reshard.formats.delta.chain import chain_reader
         from reshard.formats.delta.read_delta import anchor_version, open_delta
 
-        return chain_reader(base, list(map(open_delta, self.deltas)), anchor_version(self.root))
+        deltas = list(map(open_delta, self.deltas))
+        known = {one for delta in deltas for one in (delta.base_version, delta.version)}
+        return chain_reader(base, deltas, anchor_version(self.root, known))
 
     def price(self) -> tuple[int, int]:
         """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""

@@ -2,8 +2,8 @@
 
 Orbax's CheckpointManager names them ``1000``, ``00001000`` or ``step_1000``, depending on its options; transformers' Trainer
 names them ``checkpoint-1000``, torchtitan ``step-1000``, Megatron ``iter_0001000``, and TensorFlow's have the prefix ``ckpt-1000``. A
-folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if the caller
-asks for a step.
+folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if a
+CheckpointManager saved it (its option ``step_prefix`` takes any word), or the caller asks for a step.
 
 A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
 with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its
@@ -12,11 +12,13 @@ index: programs write these in place, without a mark at the end but the last of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 
+from reshard.errors import NotACheckpointError
 from reshard.formats.dcp import finished as dcp
-from reshard.formats.orbax.container import final_name, is_finished, is_orbax, is_temporary
+from reshard.formats.orbax.container import final_name, is_composite, is_finished, is_orbax, is_temporary
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
@@ -44,23 +46,64 @@ def committed_steps(folder: Location) -> dict[int, str]:
 def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
     """Every committed step of a run's folder, ascending; none for any other folder.
 
-    All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count.
-    ``any_prefix``: whether any word may be the prefix.
+    All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count. Only where there are none of these, another
+    word counts that a CheckpointManager put before its numbers.
+    ``any_prefix``: whether any one word may be the prefix then.
     """
     folder = folder.remembered()
-    named = _named_steps(folder, any_prefix=any_prefix)
+    found = _of_one_prefix(_committed(folder, _named_steps(folder)))
+    return found or _of_one_word(folder, steps_of_words(folder), any_prefix=any_prefix)
+
+
+def steps_of_words(folder: Location) -> list[StepName]:
+    """What is committed in a folder, and named by a number after a word that no program uses for steps."""
+    named = (step_name(name) for name in folder.folders())
+    return sorted(
+        _committed(folder, [one for one in named if one is not None and not one.is_usual])
+    )
+
+
+def _committed(folder: Location, named: list[StepName]) -> Iterator[StepName]:
     whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
-    return _of_one_prefix(compress(named, whole))
+    return compress(named, whole)
+
+
+def _of_one_word(
+    folder: Location, found: Sequence[StepName], *, any_prefix: bool
+) -> list[StepName]:
+    """The steps of the word that stands before most of the numbers."""
+    if any_prefix and len({one.prefix for one in found}) == 1:
+        return list(found)
+    managed = [one for one in found if is_composite(folder / one.name)]
+    counts = Counter(one.prefix for one in managed)
+    prefix, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+    # Two of ``ema`` and one of ``model`` may be two runs; of three to one, the one is an odd copy, such as the best step.
+    is_clear = count > 2 * (len(managed) - count)
+    return [one for one in managed if is_clear and one.prefix == prefix]
+
+
+def refuse_several_words(path: str, folder: Location) -> None:
+    """Raises NotACheckpointError for a folder without steps in which several words stand before the numbers of checkpoints."""
+    groups: dict[str, str] = {}
+    for one in steps_of_words(folder):
+        groups.setdefault(one.prefix, one.name)
+    if len(groups) > 1:
+        shown = ", ".join(f"{prefix} ({name})" for prefix, name in list(groups.items())[:_SHOWN])
+        raise NotACheckpointError(
+            f"{path} contains checkpoints with several words before their numbers: {shown}; it is not clear which are the steps of a run; give "
+            "the path of one without a step (step), or move the others away"
+        )
 
 
 def named_steps(folder: Location) -> list[StepName]:
     """What has the name of a step in a run's folder, committed or not, ascending, by the rules of ``run_steps``."""
-    return _of_one_prefix(_named_steps(folder.remembered()))
+    folder = folder.remembered()
+    return _of_one_prefix(_named_steps(folder)) or run_steps(folder)
 
 
-def _named_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
+def _named_steps(folder: Location) -> list[StepName]:
     found = (step_name(name) for name in folder.folders())
-    named = [one for one in found if one is not None and (any_prefix or one.is_usual)]
+    named = [one for one in found if one is not None and one.is_usual]
     found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
     return named + [one for one in found if one is not None]
 
@@ -77,13 +120,17 @@ def names_in(folder: Location) -> list[str]:
     return sorted({*folder.folders(), *tensorflow.prefixes_in(folder)})
 
 
-def begun_steps(folder: Location) -> list[StepName]:
-    """Saves of steps in a run's folder that did not finish, or have not yet, ascending; ``name`` is the folder's."""
+def begun_steps(folder: Location, prefix: str = "") -> list[StepName]:
+    """Saves of steps in a run's folder that did not finish, or have not yet, ascending; ``name`` is the folder's.
+
+    ``prefix``: of the finished steps, which may be any word.
+    """
     folder = folder.remembered()
     named = [
         StepName(one.prefix, one.step, name)
         for name in folder.folders()
-        if (one := step_name(final_name(name))) is not None and one.is_usual
+        if (one := step_name(final_name(name))) is not None
+        and (one.is_usual or one.prefix == prefix)
     ]
     whole = each_at_once(folder.store, lambda one: _is_committed(folder / one.name), named)
     return sorted(one for one, is_whole in zip(named, whole, strict=True) if not is_whole)

@@ -7,9 +7,10 @@ DSSE: https://github.com/secure-systems-lab/dsse, in-toto: https://github.com/in
 from __future__ import annotations
 
 import base64
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from reshard.errors import CorruptError, FormatError, MissingError, VerificationError
 from reshard.formats.json.safe_json import checked_text, read_bytes
@@ -26,6 +27,13 @@ DIGEST_NAME = "reshardWeightsIdentityV1"
 SUBJECT_NAME = "weights"
 
 MAX_ENVELOPE_BYTES = 1 << 20
+
+MOST_CHARACTERS = 200
+"""Of a name and a version."""
+
+_Said = Annotated[
+    str, Meta(max_length=MOST_CHARACTERS)
+]  # longer digits take long to become a number
 
 _OF_URLS = str.maketrans("-_", "+/")
 
@@ -74,7 +82,21 @@ class _Subject(Struct, frozen=True):
     digest: dict[str, str]
 
 
-class _Predicate(Struct, frozen=True):
+class SignedAs(Struct, frozen=True, omit_defaults=True):
+    """What the signer says that the weights are; each is "" where nothing was said.
+
+    Attributes:
+        name: of the model.
+        version: of it; whole numbers have an order.
+        signed_at: when the signature was made, such as ``2026-11-29T08:00:00Z``.
+    """
+
+    name: _Said = ""
+    version: _Said = ""
+    signed_at: _Said = ""
+
+
+class _Predicate(SignedAs, frozen=True, omit_defaults=True):
     """What is said of the weights besides their root.
 
     Attributes:
@@ -86,6 +108,13 @@ class _Predicate(Struct, frozen=True):
     tensors: int = 0
 
 
+class SignedRoot(Struct, frozen=True):
+    """A root, and what its signer says of it."""
+
+    root: str
+    said: SignedAs
+
+
 class _Statement(Struct, frozen=True):
     type: str = field(name="_type")
     subject: tuple[_Subject, ...] = ()
@@ -93,13 +122,20 @@ class _Statement(Struct, frozen=True):
     predicate: _Predicate = field(default_factory=_Predicate)
 
 
-def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
+def signed_envelope(found: WeightsIdentity, key: PrivateKey, said: SignedAs) -> bytes:
     """``identity.dsse.json``: the signature of a root."""
     statement = _Statement(
         STATEMENT_TYPE,
         (_Subject(SUBJECT_NAME, {DIGEST_NAME: found.root}),),
         PREDICATE_TYPE,
-        _Predicate(found.contents, found.rest, len(found.tensors)),
+        _Predicate(
+            said.name,
+            said.version,
+            said.signed_at,
+            found.contents,
+            found.rest,
+            len(found.tensors),
+        ),
     )
     payload = msgspec.json.encode(statement)
     signature = base64.b64encode(key.sign(_signed_bytes(PAYLOAD_TYPE, payload))).decode()
@@ -109,8 +145,8 @@ def signed_envelope(found: WeightsIdentity, key: PrivateKey) -> bytes:
     return msgspec.json.format(msgspec.json.encode(envelope), indent=1) + b"\n"
 
 
-def read_signed_root(folder: Location, key: PublicKey) -> str:
-    """The root that a key has signed in a folder's envelope.
+def read_signed_root(folder: Location, key: PublicKey) -> SignedRoot:
+    """The root that a key has signed in a folder's envelope, and what it says of it.
 
     Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
@@ -151,10 +187,11 @@ def recorded_signature(folder: Location) -> RecordedSignature | None:
         return None
     data = read_bytes(place, MAX_ENVELOPE_BYTES)
     envelope, payload = _read(data, str(place))
-    return RecordedSignature(data, _root_in(envelope, payload, str(place)), _signers(envelope))
+    found = _root_in(envelope, payload, str(place))
+    return RecordedSignature(data, found.root, _signers(envelope))
 
 
-def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
+def _signed_root(data: bytes, where: str, key: PublicKey) -> SignedRoot:
     envelope, payload = _read(data, where)
     try:
         signatures = [_decoded(signature.sig) for signature in envelope.signatures]
@@ -170,7 +207,7 @@ def _signed_root(data: bytes, where: str, key: PublicKey) -> str:
     return _root_in(envelope, payload, where)
 
 
-def _root_in(envelope: _Envelope, payload: bytes, where: str) -> str:
+def _root_in(envelope: _Envelope, payload: bytes, where: str) -> SignedRoot:
     if envelope.payloadType != PAYLOAD_TYPE:
         raise FormatError(
             f"{where} is an envelope of {envelope.payloadType[:80]!r}; expected {PAYLOAD_TYPE!r}; choose the file that reshard sign "
@@ -210,7 +247,7 @@ def _no_envelope(where: str, error: Exception) -> CorruptError:
     )
 
 
-def _root_of_statement(payload: bytes, where: str) -> str:
+def _root_of_statement(payload: bytes, where: str) -> SignedRoot:
     """The root in a statement whose signature is right."""
     try:
         statement = msgspec.json.decode(payload, type=_Statement)
@@ -232,7 +269,8 @@ def _root_of_statement(payload: bytes, where: str) -> str:
         raise FormatError(
             f"{where} signs the root {roots[0][:80]!r}; expected 64 hex digits; choose the file that reshard sign wrote"
         )
-    return root
+    said = statement.predicate
+    return SignedRoot(root, SignedAs(said.name, said.version, said.signed_at))
 
 
 def _signed_bytes(payload_type: str, payload: bytes) -> bytes:

@@ -16,7 +16,7 @@ from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.record_names import IDENTITY_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.geometry.sizes import format_bytes
-from reshard.identity.envelope import signed_envelope
+from reshard.identity.envelope import SignedAs, signed_envelope
 from reshard.identity.identity_file import render_identity, render_tree
 from reshard.identity.identity_place import outdated_files, prepare_place
 from reshard.identity.keys import PrivateKey
@@ -84,6 +84,7 @@ def identify_checkpoint(
     place: Location | None,
     key: PrivateKey | None = None,
     progress: Callable[[Progress], None] | None = None,
+    said: SignedAs = SignedAs(),  # noqa: B008  frozen
 ) -> Identification:
     """Reads every tensor, and writes the files of the identity into the folder ``place``; see ``reshard.identify`` and ``sign``."""
     started = time.monotonic()
@@ -94,7 +95,7 @@ def identify_checkpoint(
         prepare_place(place)  # not before the checkpoint is found
     found = identity_of(reader, limits, progress)
     missing = missing_warnings(reader.uri, filled_chunks(reader))
-    written, removed = ([], []) if place is None else write_identity(place, found, key)
+    written, removed = ([], []) if place is None else write_identity(place, found, key, said)
     return Identification(
         chosen.path,
         found.root,
@@ -111,7 +112,10 @@ def identify_checkpoint(
 
 
 def write_identity(
-    place: Location, found: WeightsIdentity, key: PrivateKey | None = None
+    place: Location,
+    found: WeightsIdentity,
+    key: PrivateKey | None = None,
+    said: SignedAs = SignedAs(),  # noqa: B008  frozen
 ) -> tuple[list[Location], list[str]]:
     """Writes the files of an identity, the signature last; each appears by one rename.
 
@@ -119,7 +123,7 @@ def write_identity(
     """
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     if key is not None:
-        files[SIGNATURE_NAME] = signed_envelope(found, key)
+        files[SIGNATURE_NAME] = signed_envelope(found, key, said)
     removed = {}
     for name, why in list(outdated_files(place, found.root)):
         (place / name).remove()

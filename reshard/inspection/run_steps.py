@@ -8,7 +8,7 @@ from datetime import datetime
 from reshard.arguments import path_of
 from reshard.errors import NotACheckpointError, PlanError
 from reshard.formats.registry import files_of, is_no_run, refuse_missing
-from reshard.formats.steps import begun_steps, run_steps
+from reshard.formats.steps import begun_steps, refuse_several_words, run_steps
 from reshard.record import Record
 from reshard.storage.folder_size import FolderSize, files_size, folder_size
 from reshard.storage.location import Location, locate
@@ -49,14 +49,17 @@ def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
             f"{path} is a checkpoint, not the folder of a training run; give the folder that contains the steps, or look into "
             "this one with inspect"
         )
-    named = [(one, True) for one in run_steps(root)] + [(one, False) for one in begun_steps(root)]
+    found = run_steps(root)
+    begun = begun_steps(root, found[0].prefix if found else "")
+    named = [(one, True) for one in found] + [(one, False) for one in begun]
     if not named:
+        refuse_several_words(path, root)
         raise NotACheckpointError(
             f"{path} contains no step; expected the folder of a training run, in which each step is a checkpoint with a name such "
             "as 1000 or step_1000"
         )
     sizes = each_at_once(root.store, lambda one: _size(root / one[0].name), named)
-    found = [
+    infos = [
         StepInfo(
             step=one.step,
             name=one.name,
@@ -68,7 +71,7 @@ def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
         )
         for (one, is_finished), size in zip(named, sizes, strict=True)
     ]
-    return tuple(sorted(found, key=lambda step: (step.step, not step.is_finished, step.name)))
+    return tuple(sorted(infos, key=lambda step: (step.step, not step.is_finished, step.name)))
 
 
 def _size(step: Location) -> FolderSize:

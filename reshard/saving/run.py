@@ -22,7 +22,7 @@ from reshard.errors import StorageError, TargetExistsError
 from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.registry import has_checkpoint, refuse_other_content
 from reshard.formats.step_names import StepName
-from reshard.formats.steps import run_steps
+from reshard.formats.steps import refuse_several_words, run_steps, steps_of_words
 from reshard.geometry.sizes import format_bytes
 from reshard.saving.given_layouts import GivenLayouts
 from reshard.saving.host_chunk import keep_data, parts
@@ -257,10 +257,11 @@ def step_folder(run: Location, step: int, *, overwrite: bool) -> Location:
         )
     if not run.is_folder():
         return run / str(step)
-    steps = [one for one in run_steps(run, any_prefix=True) if one.is_folder]
-    if steps and not steps[0].is_usual:
+    steps = [one for one in run_steps(run) if one.is_folder]
+    if not steps and (others := steps_of_words(run)):
+        refuse_several_words(str(run), run)
         raise StorageError(
-            f"{str(run)!r} contains {steps[0].name!r}, which may or may not be a step, so it is not clear how step {step} "
+            f"{str(run)!r} contains {others[0].name!r}, which may or may not be a step, so it is not clear how step {step} "
             "should be called; give the whole path without a step (step), or another folder"
         )
     there = [one for one in steps if one.step == step]

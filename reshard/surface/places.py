@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from reshard.formats.delta.index import version_text
+from reshard.deltas.versions import version_folders
 from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.delta.version_id import version_text
 from reshard.formats.registry import committed_format, files_of, is_there, single_files, viewed
 from reshard.formats.steps import committed_among, committed_steps, named_steps, names_in
 from reshard.formats.tensorflow.files import prefixes_in
@@ -24,6 +25,7 @@ __all__ = [
     "remove_finished",
     "single_files",
     "stamp_of_finished",
+    "version_folders",
     "version_of_name",
     "version_text",
     "viewed",

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from reshard.documents.comparisons import Status
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
-from reshard.errors import MissingError, VerificationError
+from reshard.errors import CorruptError, MissingError, VerificationError
 from reshard.formats.base import WeightsVersion
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.delta.index import version_text
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
-from reshard.identity.envelope import read_signed_root
+from reshard.identity.envelope import SignedAs, read_signed_root
 from reshard.identity.hashes import is_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate, real_text
+from reshard.verification.verify import verify_checkpoints
 from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
 
 
@@ -35,6 +35,7 @@ class ExpectedRoot(Struct, frozen=True):
         signer: id of the key that signed it; "" where none did.
         recorded_in: the file that records it; "" where it was given or signed.
         is_beside: whether that file lies beside the weights.
+        said: what the signature says of the weights.
     """
 
     root: str
@@ -42,6 +43,7 @@ class ExpectedRoot(Struct, frozen=True):
     signer: str = ""
     recorded_in: str = ""
     is_beside: bool = False
+    said: SignedAs = SignedAs()
 
 
 def expected_identity(
@@ -60,10 +62,11 @@ def expected_identity(
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
     # This check does not need the tree. It is read so that its damage is told.
     recorded = read_identity(folder, with_tree=(folder / TREE_NAME).exists())
+    signed = None if key is None else read_signed_root(folder, key)
     if by_root:
         root = str(given).lower()
-    elif key is not None:
-        root = read_signed_root(folder, key)
+    elif signed is not None:
+        root = signed.root
     elif recorded is None:
         raise MissingError(
             f"{folder / IDENTITY_NAME} does not exist: expected a root of 64 hex digits, or a folder with the files of an identity "
@@ -74,15 +77,16 @@ def expected_identity(
         return ExpectedRoot(
             recorded.root, recorded, recorded_in=str(folder / IDENTITY_NAME), is_beside=beside
         )
-    if key is not None and by_root and (signed := read_signed_root(folder, key)) != root:
+    if key is not None and signed is not None and signed.root != root:
         raise VerificationError(
-            f"the key {key.id[:16]}… has signed the root {signed}, but {root} was given; check which of "
+            f"the key {key.id[:16]}… has signed the root {signed.root}, but {root} was given; check which of "
             "both you trust"
         )
     # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.
     if recorded is not None and recorded.root != root:
         recorded = None
-    return ExpectedRoot(root, recorded, "" if key is None else key.id)
+    said = SignedAs() if signed is None else signed.said
+    return ExpectedRoot(root, recorded, "" if key is None else key.id, said=said)
 
 
 def verify_identity(
@@ -91,11 +95,19 @@ def verify_identity(
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Reads every tensor, computes the root, and compares it; where the expected tensors are known, it says which differ."""
+    """Reads every tensor, computes the root, and compares it; where the expected tensors are known, it says which differ.
+
+    Weights that cannot be read have no root: then each tensor is compared with its record.
+    """
     check_leaves_to_read(limits.max_memory, chosen)
-    reader = open_reader(chosen)
-    limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
-    found = identity_of(reader, limits, progress)
+    try:
+        reader = open_reader(chosen)
+        left = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+        found = identity_of(reader, left, progress)
+    except (CorruptError, VerificationError) as error:
+        checked = verify_checkpoints(chosen, None, limits, progress)
+        damage = checked.damage if checked.differences else (*checked.damage, str(error))
+        return replace(checked, damage=damage, identity=_verdict_of(None, expected))
     is_equal = found.root == expected.root
     warnings = (
         *reader.warnings,
@@ -108,9 +120,14 @@ def verify_identity(
         None,
         tuple(_verdicts(found, expected.recorded, is_equal=is_equal)),
         warnings=warnings,
-        identity=IdentityVerdict(
-            found.root, expected.root, expected.signer or None, expected.recorded_in or None
-        ),
+        identity=_verdict_of(found.root, expected),
+    )
+
+
+def _verdict_of(root: str | None, expected: ExpectedRoot) -> IdentityVerdict:
+    recorded_in = expected.recorded_in or None
+    return IdentityVerdict(
+        root, expected.root, expected.signer or None, recorded_in, *astuple(expected.said)
     )
 
 
@@ -129,7 +146,7 @@ def _other_record(version: WeightsVersion | None, found: str) -> tuple[str, ...]
     if version is None or version.root in (None, found):
         return ()
     return (
-        f"the root is {found}, but the delta of the version {version_text(version.number)} records {version.root}: somebody changed a delta, or the "
+        f"the root is {found}, but the delta of the version {version.id} records {version.root}: somebody changed a delta, or the "
         "identity was of other weights",
     )
 

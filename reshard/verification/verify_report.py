@@ -72,16 +72,20 @@ class IdentityVerdict(Record, frozen=True):
     """The root of the weights beside the one that was expected.
 
     Attributes:
-        root: of the weights, computed anew, 64 hex digits.
+        root: of the weights, computed anew, 64 hex digits; None where they cannot be read.
         expected: that was given or signed, or that a file records.
         signer: id of the key that signed ``expected``; None where no key was given.
         recorded_in: the file that records ``expected``; None where the root was given or signed.
+        name, version, signed_at: what the signature says of the weights; "" where it says nothing.
     """
 
-    root: str
+    root: str | None
     expected: str
     signer: str | None = None
     recorded_in: str | None = None
+    name: str = ""
+    version: str = ""
+    signed_at: str = ""
 
     @property
     def is_difference(self) -> bool:
@@ -89,7 +93,10 @@ class IdentityVerdict(Record, frozen=True):
         return self.root != self.expected
 
     def _document(self) -> VerifiedIdentity:
-        return VerifiedIdentity(self.root, self.expected, self.signer, self.recorded_in or UNSET)
+        said = (text or UNSET for text in (self.name, self.version, self.signed_at))
+        return VerifiedIdentity(
+            self.root, self.expected, self.signer, self.recorded_in or UNSET, *said
+        )
 
     def __repr__(self) -> str:
         verdict = f"not {self.expected}" if self.is_difference else "as expected"

@@ -123,7 +123,7 @@ DOCUMENTS = {
             rules=Changes(select=("^x$",)),
             rules_from="recorded",
             map_from="recorded",
-            identity=IdentityVerdict("0", "1", "2", "3"),
+            identity=IdentityVerdict("0", "1", "2", "3", "llama", "7", "2026-11-29T08:00:00Z"),
             receipt=ReceiptVerdict("0", "1", "2", "3", "4"),
         )
     ),

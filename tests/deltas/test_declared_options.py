@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from reshard_server.schemas.delta import DeltaForm
+from reshard_server.schemas.delta import DeltaForm, OneDelta
 
 import reshard
 from reshard.cli.app import run
@@ -17,12 +17,12 @@ from reshard.deltas.declared_options import OPTIONS
 def test_each_surface_has_it(name: str) -> None:
     of_function = inspect.signature(reshard.delta).parameters[name].default
     assert inspect.signature(delta).parameters[name].default == of_function
-    assert DeltaForm.model_fields[name].default == of_function
-    assert DeltaForm.model_fields[name].description == OPTIONS[name].description
+    assert OneDelta.model_fields[name].default == of_function
+    assert OneDelta.model_fields[name].description == OPTIONS[name].description
 
 
-def test_the_request_has_no_others() -> None:
-    assert DeltaForm.model_fields.keys() == OPTIONS.keys()
+def test_a_schedule_has_no_others_and_writes_numbered_versions() -> None:
+    assert DeltaForm.model_fields.keys() == OPTIONS.keys() - {"receiver"}
 
 
 def test_the_help_has_the_words(
@@ -31,5 +31,6 @@ def test_the_help_has_the_words(
     monkeypatch.setenv("COLUMNS", "120")
     assert run(["delta", "--help"]) == 0
     shown = capsys.readouterr().out
+    assert "--for" in shown and "pull_weights|modelexpress" in shown
     assert "xor|overwrite" in shown
     assert "xxh3-128|blake3|adler32" in shown

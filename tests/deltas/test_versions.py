@@ -68,7 +68,7 @@ def test_links_out_of_a_delta_are_not_followed(published: Path) -> None:
     index.rename(published / "elsewhere.json")
     index.symlink_to(published / "elsewhere.json")
     (one,) = [v for v in reshard.inspect_versions(published) if v.version == "000002"]
-    assert (one.kind, one.changed) == ("damaged", 0)
+    assert (one.kind, one.changed) == ("unusable", 0)
     assert "link" in one.problem
     with pytest.raises(ReshardError, match="link"):
         reshard.apply(published / "weight_v000004", [index.parent], published / "full")
@@ -132,11 +132,11 @@ def test_two_folders_of_one_version_are_not_used_and_nothing_is_removed(publishe
     (published / "delta-00000004").mkdir()
     found = {one.name: one for one in reshard.inspect_versions(published)}
     for name in ("delta-00000004", "weight_v000004"):
-        assert found[name].kind == "damaged"
+        assert found[name].kind == "unusable"
         assert found[name].problem == "delta-00000004 and weight_v000004 are of one version"
     assert not found["weight_v000004"].is_needed
     with pytest.raises(
-        reshard.CorruptError, match="nothing was removed: delta-00000004 and weight_v000004 are of one version; restore"
+        reshard.FormatError, match="nothing was removed: delta-00000004 and weight_v000004 are of one version; restore"
     ):  # fmt: skip
         reshard.clean_versions(published, 1)
 

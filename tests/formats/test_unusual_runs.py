@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from orbax.checkpoint import v1
 
@@ -13,6 +14,11 @@ from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpoin
 from reshard.inspection.run_steps import steps_of
 from tests.formats.training_runs import weights
 from tests.orbax_trees import save_standard
+
+SEVERAL = (
+    " contains checkpoints with several words before their numbers: {}; it is not clear which are the steps of a run; give the path of one without "
+    "a step (step), or move the others away"
+)
 
 
 def test_a_step_that_was_never_committed(tmp_path: Path) -> None:
@@ -104,8 +110,9 @@ def test_folders_of_several_series_are_no_run(tmp_path: Path) -> None:
     ) as caught:
         reshard.inspect(tmp_path)
     assert "run" not in str(caught.value).replace(str(tmp_path), "")
-    with pytest.raises(NotACheckpointError, match="contains no committed step"):
+    with pytest.raises(NotACheckpointError) as caught:
         reshard.inspect(tmp_path, step=7)
+    assert str(caught.value) == f"{tmp_path}{SEVERAL.format('ema (ema_7), model (model_7)')}"
     save_standard(tmp_path / "7", weights())
     assert reshard.inspect(tmp_path, step=7).uri == f"{tmp_path}/7"
 
@@ -128,3 +135,50 @@ def test_an_item_that_leads_out_is_refused(tmp_path: Path) -> None:
     (tmp_path / "9").symlink_to(tmp_path / "secret")
     with pytest.raises(NotACheckpointError, match="contains no committed step"):
         reshard.inspect(tmp_path, step=9)
+
+
+def manager_of(folder: Path, prefix: str, steps: tuple[int, ...], digits: int | None = None) -> ocp.CheckpointManagerOptions:  # fmt: skip
+    """A run that stock Orbax saves with any word before its numbers; its options."""
+    how = ocp.CheckpointManagerOptions(step_prefix=prefix, step_format_fixed_length=digits)
+    with ocp.CheckpointManager(folder, options=how) as manager:
+        for step in steps:
+            manager.save(step, args=ocp.args.StandardSave(weights(step)))
+    return how
+
+
+@pytest.mark.parametrize(("digits", "name"), [(None, "ppo_networks_3000"), (7, "ppo_networks_0003000")])  # fmt: skip
+@pytest.mark.parametrize("steps", [(1000,), (1000, 2000)])
+def test_a_run_may_have_any_prefix(
+    steps: tuple[int, ...], digits: int | None, name: str, tmp_path: Path
+) -> None:
+    how = manager_of(tmp_path, "ppo_networks", steps, digits)
+    assert list(reshard.steps(tmp_path)) == list(steps)
+    last = f"ppo_networks_{steps[-1]:0{digits or 0}d}"
+    assert reshard.locate(tmp_path, step="latest") == f"{tmp_path}/{last}"
+    (tmp_path / f"{name}.orbax-checkpoint-tmp-7").mkdir()
+    found = reshard.inspect_run(tmp_path)
+    assert [(one.step, one.is_finished) for one in found] == [*((n, True) for n in steps), (3000, False)]  # fmt: skip
+    reshard.save(tmp_path, weights(3000), step=3000)
+    assert (tmp_path / name).is_dir()
+    assert reshard.restore(tmp_path, step=3000)["w"][0, 1] == 3000
+    with ocp.CheckpointManager(tmp_path, options=how) as manager:
+        assert manager.latest_step() == 3000
+        assert manager.restore(3000)["w"][0, 1] == 3000
+
+
+def test_an_odd_copy_beside_a_run_is_no_step(tmp_path: Path) -> None:
+    manager_of(tmp_path, "ppo_networks", (1, 2, 3))
+    manager_of(tmp_path, "best", (3,))
+    save_standard(tmp_path / "fold_0", weights())
+    assert reshard.steps(tmp_path) == {n: f"ppo_networks_{n}" for n in (1, 2, 3)}
+
+
+def test_several_prefixes_are_named(tmp_path: Path) -> None:
+    for prefix in ("actor", "critic"):
+        manager_of(tmp_path, prefix, (1, 2))
+    assert reshard.steps(tmp_path) == {}
+    with pytest.raises(NotACheckpointError) as error:
+        reshard.inspect_run(tmp_path)
+    assert str(error.value) == f"{tmp_path}{SEVERAL.format('actor (actor_1), critic (critic_1)')}"
+    with pytest.raises(NotACheckpointError, match="contains checkpoints with several words"):
+        reshard.save(tmp_path, weights(), step=3)

@@ -141,7 +141,7 @@ def signed(server: Live, tmp_path_factory: pytest.TempPathFactory) -> Path:
     reshard.save(data, {"w": np.arange(9)})
     key = make_key(folder, "release", *ED25519)
     make_key(folder, "other", *P256)
-    reshard.sign(data, key=key)
+    reshard.sign(data, key=key, name="llama", version=1000)
     return key
 
 
@@ -150,6 +150,11 @@ def test_verify_takes_a_public_key(client: httpx.Client, signed: Path) -> None:
     found = client.post("/v1/checkpoints:verify", json=body).json()
     assert found["equal"] is True
     assert len(found["identity"]["signer"]) == 64
+    assert found["identity"]["version"] == "1000"
+    newer = {**body, "name": "llama", "min_version": 1001}
+    refused = client.post("/v1/checkpoints:verify", json=newer)
+    assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
+    assert "'1001' or later was asked for" in refused.json()["detail"]
     other = {**body, "key": signed.with_name("other.pub.pem").read_text()}
     refused = client.post("/v1/checkpoints:verify", json=other)
     assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
@@ -189,7 +194,9 @@ def test_the_command_asks_a_server(
     code, said = verified("--identity", "0" * 64)
     assert (code, f"expected: {'0' * 64}" in said) == (3, True)
     code, said = verified("--key", str(signed.with_name("release.pub.pem")))
-    assert (code, "signer: " in said) == (0, True)
+    assert (code, "signer: " in said, "signed: llama, 1000, " in said) == (0, True, True)
+    newer = ("--name", "llama", "--min-version", "1001")
+    assert verified("--key", str(signed.with_name("release.pub.pem")), *newer)[0] == 3
     code, said = verified("--key", str(signed.with_name("other.pub.pem")))
     assert (code, "is not signed with this key" in said) == (3, True)
     nobody = "http://127.0.0.1:9"  # nothing is sent

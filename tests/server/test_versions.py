@@ -56,6 +56,19 @@ def test_the_chain(served: Served, published: Path) -> None:
     assert str(published.parent) not in answer.text
 
 
+def test_versions_of_any_id_are_listed(served: Served, tmp_path: Path) -> None:
+    folder, state = tmp_path / "data" / "run" / "express", bytes_of(LIKE)
+    write_full(folder / "base-a", state, LIKE)
+    for version, base in (("zeta", "base-a"), ("alpha", "zeta")):
+        write_delta(folder, version, state, state, base=base)
+    found = ask(served, "data/run/express").json()["versions"]
+    assert [one["version"] for one in found] == ["base-a", "zeta", "alpha"]
+    listed = served.ask("GET", "/v1/checkpoints?root=data").json()["checkpoints"]
+    assert [(c["path"], c["versions"]) for c in listed if c["kind"] == "versions"] == [
+        ("data/run/express", ["alpha", "base-a", "zeta"])
+    ]
+
+
 def test_one_delta_has_the_bytes_of_each_tensor(served: Served, published: Path) -> None:
     [one] = ask(served, "data/run/published/weight_v000002").json()["versions"]
     (tensor,) = [t for t in one["tensors"] if t["name"] == "up.weight"]
@@ -94,7 +107,7 @@ def test_links_lead_to_no_other_folder(served: Served, published: Path, tmp_path
     index.symlink_to(secret)
     answer = ask(served, "data/run/published")
     (one,) = [v for v in answer.json()["versions"] if v["name"] == "weight_v000003"]
-    assert one["kind"] == "damaged"
+    assert one["kind"] == "unusable"
     assert str(tmp_path) not in answer.text and "password" not in answer.text
 
 

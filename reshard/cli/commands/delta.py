@@ -32,6 +32,7 @@ EXAMPLES = examples(
     "reshard delta hf ckpt/2000 published/weight_v000001 --map to_hf.yaml",
     "reshard delta ckpt/1000 ckpt/2000 published/weight_v000001 --map to_hf.yaml",
     "reshard delta hf ckpt published/weight_v000001 --step latest --map to_hf.yaml",
+    "reshard delta hf ckpt/2000 express/v7 --map to_hf.yaml --for modelexpress --base-version v6",
     "reshard delta data/hf data/run data/published/weight_v000001 --step latest \\",
     "    --map to_hf.yaml --server http://checkpoints:8080 --token-file token",
 )
@@ -57,11 +58,10 @@ Dst = Annotated[
     ),
 ]
 BaseVersion = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--base-version",
-        metavar="N",
-        min=0,
+        metavar="ID",
         help="The version of OLD. Default: what its index or its folder's name says, else the number before that of DST.",
     ),
 ]
@@ -91,6 +91,7 @@ def delta(
     map: Annotated[str | None, declared("map")] = None,  # noqa: A002  the name of the option
     size: Annotated[Rules, declared("sizes")] = None,
     reverse: Annotated[bool, declared("reverse")] = False,
+    receiver: Annotated[reshard.DeltaReceiver, declared("receiver", OPTIONS)] = "pull_weights",
     base_version: BaseVersion = None,
     encoding: Annotated[reshard.DeltaEncoding, declared("encoding", OPTIONS)] = "xor",
     checksum: Annotated[reshard.DeltaChecksum, declared("checksum", OPTIONS)] = "xxh3-128",
@@ -106,8 +107,8 @@ def delta(
     """Write what turns one version of the weights into the next, in the layout that serving reads.
 
     DST gets what differs between OLD and what reshard convert would make of NEW with the same map and rules, byte by byte: an index and
-    safetensors files with a compressed payload for each tensor that changed. miles, slime and SGLang's pull_weights read this layout, and reshard
-    apply makes full checkpoints of it. DST appears whole or not at all.
+    safetensors files with a compressed payload for each tensor that changed. miles, slime and SGLang's pull_weights read this layout, ModelExpress
+    with --for modelexpress, and reshard apply makes full checkpoints of it. DST appears whole or not at all.
 
     Tensors that were added, removed or reshaped are refused: publish a full version then. Needs the extra delta.
     """
@@ -128,6 +129,7 @@ def delta(
     rules = {name: value for name, value in rules.items() if value}
     check_words(rules, [], is_there=asked is not None)  # a layout that is wrong is no misuse
     form: dict[str, Any] = {
+        "receiver": receiver,
         "base_version": base_version,
         "encoding": encoding,
         "checksum": checksum,

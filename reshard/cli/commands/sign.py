@@ -24,6 +24,7 @@ from reshard.cli.options import (
 EXAMPLES = examples(
     "reshard sign ckpt/1000 --key release.pem",
     "reshard sign served --key release.pem --out identities/served",
+    "reshard sign ckpt/1000 --key release.pem --name llama --version 1000",
     "reshard verify served --key release.pub.pem",
 )
 
@@ -42,6 +43,16 @@ Out = Annotated[
     ),
 ]
 
+Name = Annotated[str | None, typer.Option("--name", help="The name of the model, which is signed.")]
+Version = Annotated[
+    str | None,
+    typer.Option(
+        "--version",
+        metavar="N",
+        help="Its version, which is signed: a whole number, such as the step, has an order.",
+    ),
+]
+
 
 def sign(
     src: Source,
@@ -50,6 +61,8 @@ def sign(
     item: Item = None,
     unlisted: Unlisted = "leave",
     out: Out = None,
+    name: Name = None,
+    version: Version = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,
     show_all: ShowAll = False,
@@ -62,7 +75,8 @@ def sign(
     identity.dsse.json, the signature of the root: a DSSE envelope around an in-toto Statement. A copy of the same weights
     in another layout or format has the same root, so that the same signature holds for it.
 
-    reshard verify --key PUB.pem checks the signature and computes the root anew.
+    reshard verify --key PUB.pem checks the signature and computes the root anew. --name and --version are signed too, with the time: without
+    them an older checkpoint and its own signature pass for the newest.
     """
     from reshard.cli.console import print_json
     from reshard.cli.progress import watching
@@ -71,7 +85,7 @@ def sign(
     src = source_of(src, step, item)
     with watching(as_json or quiet) as progress:
         found = reshard.sign(
-            src, key, unlisted=unlisted, out=out, max_memory=max_memory, workers=workers,
+            src, key, unlisted=unlisted, out=out, name=name, version=version, max_memory=max_memory, workers=workers,
             progress=progress,
         )  # fmt: skip
     if as_json:

@@ -88,6 +88,20 @@ Key = Annotated[
 ]
 
 
+Name = Annotated[
+    str | None,
+    typer.Option("--name", help="With --key: the name of the model that must be signed."),
+]
+MinVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--min-version",
+        metavar="N",
+        help="With --key and --name: the earliest version that may be signed. An older checkpoint is refused, whose own signature is right.",
+    ),
+]
+
+
 Receipt = Annotated[
     str | None,
     typer.Option(
@@ -118,6 +132,8 @@ def verify(
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: Identity = None,
     key: Key = None,
+    name: Name = None,
+    min_version: MinVersion = None,
     receipt: Receipt = None,
     delta: Deltas = None,
     max_memory: MaxMemory = None,
@@ -144,7 +160,8 @@ def verify(
     is no checkpoint, or if it has no record to compare with (reshard fingerprint makes one).
 
     With --identity or --key the root of A's weights is computed, and must be the one that is given or signed; what is recorded
-    beside the weights proves nothing. Exit code 3 also if the key has signed something else.
+    beside the weights proves nothing. Exit code 3 also if the key has signed something else. An older checkpoint keeps a right signature of its
+    own: --name and --min-version refuse it, where reshard sign was given a name and a version.
 
     With --receipt the roots of A and B must be those that the receipt names, and B what its rules make of A.
     With --delta, once for each, the version that the deltas make of A is verified, and nothing is written: with B bit by bit, without it by
@@ -169,6 +186,8 @@ def verify(
     check_words(given, [], is_there=asked is not None)
     options: dict[str, Any] = {**rules, "max_memory": max_memory}
     if asked is not None:
+        from reshard.cli.remote import identity_there
+
         refuse_here(
             asked,
             {
@@ -180,7 +199,9 @@ def verify(
         # A server of before deltas does not know the option: it is sent only where it is given.
         choice = {**choice_there(step, item, unlisted), "deltas": delta or None}
         with _other_signature(as_json):
-            found = _verify_there(asked, a, other, {**choice, **options}, mapped, identity, key)
+            expected = identity_there(identity, key, name, min_version)
+            there = {**choice, **options, **expected}
+            found = _verify_there(asked, a, other, there, mapped)
     else:
         a = source_of(a, step, item)
         here: dict[str, Any] = {
@@ -189,6 +210,8 @@ def verify(
             "unlisted": unlisted,
             "identity": identity,
             "key": key,
+            "name": name,
+            "min_version": min_version,
             "receipt": receipt,
             "deltas": delta or None,
             **mapped,
@@ -241,15 +264,12 @@ def _verify_there(
     b: str | None,
     options: Mapping[str, Any],
     mapped: Mapping[str, Any],
-    identity: str | None,
-    key: str | None,
 ) -> reshard.Verification:
-    from reshard.cli.remote import identity_there, map_there, verify_there
+    from reshard.cli.remote import map_there, verify_there
 
     # A server of before maps knows none of these options: they are sent only where they are given.
     by_map = {"sizes": mapped["sizes"] or None, "reverse": mapped["reverse"] or None}
-    expected = identity_there(identity, key)
-    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map, **expected})
+    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map})
 
 
 def _answer(

@@ -160,11 +160,14 @@ def _kinds(verdicts: Sequence[TensorVerdict]) -> str:
 
 
 def _identity(found: IdentityVerdict) -> Iterator[Text]:
-    yield Text(f"root:     {found.root}")
+    yield Text(f"root:     {found.root or 'unknown'}")
     if found.is_difference:
         yield Text(f"expected: {found.expected}")
     if found.signer is not None:
         yield Text(f"signer:   {found.signer}")
+    said = [safe(text) for text in (found.name, found.version, found.signed_at) if text]
+    if said:
+        yield Text(f"signed:   {', '.join(said)}")
 
 
 def _receipt(found: ReceiptVerdict) -> Iterator[Text]:
@@ -213,7 +216,7 @@ def _verdict(found: Verification, unknown: int, deltas: int) -> Text:
 
 def _different(found: Verification) -> str:
     tensors = sum(t.is_difference for t in found.tensors)
-    if found.identity is not None and not tensors:
+    if found.identity is not None and found.identity.root and not tensors:
         return "the root is another; which tensors differ is not known without the identity's file"
     leaves = sum(x.is_difference for x in found.leaves)
     files = sum(f.is_difference for f in found.files)

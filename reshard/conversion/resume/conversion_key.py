@@ -72,7 +72,7 @@ def key_of_conversion(
     files: str | None = None,
     unlisted: Unlisted = "leave",
     deltas: Sequence[Location] = (),
-    version: int | None = None,
+    version: str | None = None,
 ) -> ConversionKey:
     """The key of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet.
 
@@ -86,7 +86,7 @@ def key_of_conversion(
     if deltas:
         settings["deltas"] = ", ".join(map(real_text, deltas))
     if version is not None:
-        settings["version"] = str(version)
+        settings["version"] = str(int(version))
     return ConversionKey(real_text(locate(source)), state, settings)
 
 

@@ -16,9 +16,15 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Extent, Layer, StoredTensor
-from reshard.formats.delta.index import DeltaIndex, version_text
+from reshard.formats.delta.index import DeltaIndex
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.read_delta import Delta, Payload
+from reshard.formats.delta.version_id import (
+    folder_of,
+    is_number,
+    version_order,
+    version_text,
+)
 from reshard.formats.encoding import Encoding
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index
@@ -32,31 +38,77 @@ LAYER_BYTES = 500
 _FULL_VERSION = "publish a full version, and start from that"
 
 
-def chained(deltas: Sequence[Delta], anchor: int | None = None) -> tuple[Delta, ...]:
-    """The deltas by their versions, of which none may be missing.
+def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, ...]:
+    """The deltas in the order in which each changes the version that the one before it makes; none may be missing.
 
-    ``anchor``: the version of the base, where it is known. Raises PlanError for a version that is missing or there twice, VerificationError
-    where a delta was made of another version than the one before it.
+    ``anchor``: the version of the base, where it is known. Raises PlanError for a version that is missing or there twice, for two deltas on
+    one version and for a circle, VerificationError where a delta was made of another version than the one before it.
     """
-    chain = tuple(sorted(deltas, key=lambda delta: delta.index.version))
-    before = anchor
-    for delta in chain:
-        if before is not None and delta.index.base_version != before:
-            raise _broken(delta, before)
-        before = delta.index.version
+    waiting = _by_base(deltas)
+    before = start = _start(waiting) if anchor is None else anchor
+    chain: list[Delta] = []
+    while before in waiting:
+        chain.append(waiting.pop(before))
+        before = chain[-1].version
+    again = next((delta for delta in deltas if delta.version == start), None)
+    if again is not None:
+        raise _given_twice(again)
+    if waiting:
+        raise _broken(min(waiting.values(), key=_order), before)
     for first, second in pairwise(chain):
         _check_link(first, second)
-    return chain
+    return tuple(chain)
 
 
-def _broken(delta: Delta, before: int) -> PlanError:
-    if delta.index.version == before:
-        return PlanError(
-            f"{delta.place}: the version {delta.version} is given twice; give each version once, and none that the base has already"
-        )
+def _order(delta: Delta) -> tuple[str, int]:
+    return version_order(delta.version)
+
+
+def _by_base(deltas: Sequence[Delta]) -> dict[str, Delta]:
+    """The deltas by the version that each changes."""
+    found: dict[str, Delta] = {}
+    made: set[str] = set()
+    for delta in sorted(deltas, key=_order):
+        if delta.version in made:
+            raise _given_twice(delta)
+        made.add(delta.version)
+        other = found.setdefault(delta.base_version, delta)
+        if other is not delta:
+            raise PlanError(
+                f"{other.place} and {delta.place} both change the version {delta.base_version}; give the one that leads to the version that is "
+                "wanted, and what stands on it"
+            )
+    return found
+
+
+def _start(by_base: Mapping[str, Delta]) -> str:
+    """The version that the first delta changes, which no other makes."""
+    made = {delta.version for delta in by_base.values()}
+    first = min(
+        (d for d in by_base.values() if d.base_version not in made), key=_order, default=None
+    )
+    if first is None:
+        raise _circle(min(by_base.values(), key=_order))
+    return first.base_version
+
+
+def _broken(delta: Delta, before: str) -> PlanError:
     return PlanError(
-        f"{delta.place} changes the version {delta.base_version}, but the version before it here is {version_text(before)}; give every "
-        "delta from the base to the last, each once"
+        f"{delta.place} changes the version {delta.base_version}, but the version before it here is {before}; give every delta from the base to "
+        "the last, each once"
+    )
+
+
+def _given_twice(delta: Delta) -> PlanError:
+    return PlanError(
+        f"{delta.place}: the version {delta.version} is given twice; give each version once, and none that the base has already"
+    )
+
+
+def _circle(delta: Delta) -> PlanError:
+    return PlanError(
+        f"{delta.place} makes the version {delta.version} of {delta.base_version}, and the other deltas make that of it again: the chain is a "
+        "circle; give the base the name of its version, and leave out the delta that makes it"
     )
 
 
@@ -75,25 +127,28 @@ def unlike_base(first: DeltaIndex, second: DeltaIndex) -> str:
         pairs.insert(0, ("digest", first.target_digest, second.base_digest))
     for what, made, base in pairs:
         if None not in (made, base) and made != base:
-            return f"its base_{what} is {base}, but the target_{what} of the version {version_text(first.version)} is {made}"
+            return f"its base_{what} is {base}, but the target_{what} of the version {first.version} is {made}"
     return ""
 
 
 def _refuse_unknown_base(base: Reader, first: Delta) -> None:
     """Against a first delta that was left out: one of another program names no tensor that it does not change, and would fit any version.
 
-    A checkpoint that records no version is that with which serving began, which these programs count as 0.
+    A checkpoint that records no version is that with which serving began, which programs that count versions count as 0.
     """
-    index = first.index
-    if index.tensors is None and index.base_version:
+    index, started = first.index, version_text(0)
+    if index.tensors is None and index.base_version != started:
+        counts = is_number(index.base_version)
+        counted = f", so that it counts as {started}" if counts else ""
+        first_due = f"the version {version_text(1)}" if counts else "the version that it is"
         raise PlanError(
             f"{first.place} changes the version {first.base_version} and lists no checksums of the tensors that it does not change, and {base.uri} "
-            f"records no version, so that it counts as {version_text(0)}; give every delta from the version {version_text(1)} on; or, if it is the "
-            f"version {first.base_version}, give its folder that name (weight_v{first.base_version})"
+            f"records no version{counted}; give every delta from {first_due} on; or, if it is the "
+            f"version {first.base_version}, give its folder that name ({folder_of(first.base_version)})"
         )
 
 
-def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = None) -> Reader:
+def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: str | None = None) -> Reader:
     """The base as the last of its deltas leaves it; arguments as for ``chained``.
 
     Raises the errors of ``chained``; PlanError for deltas of another program over a base of which nothing shows that it is theirs; FormatError
@@ -125,7 +180,7 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: int | None = Non
         made=None,
         warnings=(*base.warnings, *_warnings(chain, listing)),
         takes_record=False,
-        version=WeightsVersion(chain[-1].index.version, chain[-1].index.target_identity),
+        version=WeightsVersion(chain[-1].version, chain[-1].index.target_identity),
     )
 
 

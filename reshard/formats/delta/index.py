@@ -9,6 +9,9 @@
                   "checksum_format": "xxh3-128"},
      "weight_map": {NAME: FILE}}
 
+ModelExpress has the same with ids of versions that are any text (``version_id.py``), always ``xor`` and ``adler32``; its receiver refuses an index
+with another member in its metadata.
+
 The metadata of a file gives the checksum of all new bytes of each of its tensors. A payload is, once it is decompressed::
 
     xor        new ^ old, all bytes of the tensor
@@ -31,7 +34,7 @@ from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from reshard.arguments import DeltaEncoding
+from reshard.arguments import DeltaEncoding, DeltaReceiver
 from reshard.errors import FormatError
 from reshard.formats.delta.checksums import CHECKSUMS, Checksum
 from reshard.formats.delta.index_values import by_name, checked_digest, damaged_index, payload_file
@@ -41,6 +44,7 @@ from reshard.formats.delta.listed_tensors import (
     listed_tensors,
     tensors_digest,
 )
+from reshard.formats.delta.version_id import checked_version, is_number
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 
 Encoded = DeltaEncoding
@@ -49,9 +53,6 @@ ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
 
 COMPRESSION = "zstd"
 
-VERSION_DIGITS = 6
-
-_VERSION = re.compile(r"[0-9]{1,15}")
 _ROOT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -66,8 +67,8 @@ class DeltaIndex(Struct, frozen=True):
         base_identity, target_identity: roots of the identities before and after; None where none is recorded.
     """
 
-    version: int
-    base_version: int
+    version: str
+    base_version: str
     encoding: Encoded
     checksum: Checksum
     weight_map: Mapping[str, str]
@@ -80,47 +81,45 @@ class DeltaIndex(Struct, frozen=True):
     target_identity: str | None = None
 
 
-def version_text(version: int) -> str:
-    """A version as folders and indexes have it.
-
-    >>> version_text(7)
-    '000007'
-    """
-    return f"{version:0{VERSION_DIGITS}d}"
-
-
 def is_delta(document: Any) -> bool:
     """Whether the JSON of an index is of a delta."""
     metadata = document.get("metadata") if isinstance(document, dict) else None
     return isinstance(metadata, dict) and "delta_encoding" in metadata
 
 
-def render_index(index: DeltaIndex) -> bytes:
+def render_index(index: DeltaIndex, receiver: DeltaReceiver = "pull_weights") -> bytes:
     """The text of an index; the same bytes for the same content."""
     metadata: dict[str, Any] = {
-        "version": version_text(index.version),
-        "base_version": version_text(index.base_version),
+        "version": index.version,
+        "base_version": index.base_version,
         "delta_encoding": index.encoding,
         "compression_format": COMPRESSION,
         "checksum_format": index.checksum,
-        "producer": "reshard",
     }
-    added = {
+    if receiver == "pull_weights":
+        metadata |= _added(index)
+    document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
+    return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+
+
+def _added(index: DeltaIndex) -> dict[str, Any]:
+    """The members of this project."""
+    added: dict[str, Any] = {
+        "producer": "reshard",
         "base_digest": index.base_digest,
         "target_digest": index.target_digest,
         "base_identity": index.base_identity,
         "target_identity": index.target_identity,
         "total_size": index.total_size,
     }
-    metadata |= {key: value for key, value in added.items() if value is not None}
+    added = {key: value for key, value in added.items() if value is not None}
     if index.tensors is not None:
-        metadata["tensors"] = {
+        added["tensors"] = {
             name: [one.dtype, list(one.shape), one.digest] for name, one in index.tensors.items()
         }
     if index.changed is not None:
-        metadata["changed"] = dict(index.changed)
-    document = {"metadata": metadata, "weight_map": dict(index.weight_map)}
-    return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+        added["changed"] = dict(index.changed)
+    return added
 
 
 def parse_index(data: bytes, where: str) -> DeltaIndex:
@@ -140,8 +139,8 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
     _choice(metadata, "compression_format", (COMPRESSION,), where)
     weight_map = by_name(document.get("weight_map"), "weight_map", where)
     found = DeltaIndex(
-        _version(metadata, "version", where),
-        _version(metadata, "base_version", where),
+        checked_version(metadata.get("version"), "metadata.version", where),
+        checked_version(metadata.get("base_version"), "metadata.base_version", where),
         cast("Encoded", _choice(metadata, "delta_encoding", ENCODINGS, where)),
         checksum,
         {
@@ -156,10 +155,10 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
         _root(metadata, "base_identity", where),
         _root(metadata, "target_identity", where),
     )
-    if found.base_version >= found.version:
+    if not _is_after(found.version, found.base_version):
         raise damaged_index(
             where,
-            f"its version {version_text(found.version)} should be later than its base_version {version_text(found.base_version)}",
+            f"its version {found.version} should be later than its base_version {found.base_version}",
         )
     _check_list(found, where)
     if found.changed is not None and found.changed.keys() != found.weight_map.keys():
@@ -180,13 +179,10 @@ def _choice(metadata: Mapping[str, Any], key: str, choices: tuple[str, ...], whe
     return found
 
 
-def _version(metadata: Mapping[str, Any], key: str, where: str) -> int:
-    found = expect(metadata.get(key), str, f"metadata.{key}", where)
-    if not _VERSION.fullmatch(found):
-        raise damaged_index(
-            where, f"metadata.{key} is {shorten(found)}; expected digits, such as 000007"
-        )
-    return int(found)
+def _is_after(version: str, base: str) -> bool:
+    if is_number(version) and is_number(base):
+        return int(version) > int(base)
+    return version != base
 
 
 def _digest(metadata: Mapping[str, Any], key: str, checksum: Checksum, where: str) -> str | None:

@@ -26,6 +26,7 @@ from reshard.formats.delta.checksums import Checksum
 from reshard.formats.delta.index import DeltaIndex
 from reshard.formats.delta.index_values import checked_digest, damaged_index, is_text, payload_file
 from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.version_id import version_text
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
 from reshard.formats.limits import MAX_RANK
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
@@ -108,7 +109,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         document, "total_compressed_num_bytes", sum(t.stored_bytes for t in tensors.values()), where
     )
     weight_map = {name: tensor.file for name, tensor in tensors.items()}
-    index = DeltaIndex(version, base, "xor", CHECKSUM, weight_map)
+    index = DeltaIndex(version_text(version), version_text(base), "xor", CHECKSUM, weight_map)
     return Manifest(index, tensors, files)
 
 

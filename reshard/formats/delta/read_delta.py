@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, MissingError
-from reshard.formats.delta.index import DeltaIndex, is_delta, parse_index, version_text
+from reshard.formats.delta.index import DeltaIndex, is_delta, parse_index
 from reshard.formats.delta.index_values import checked_digest
 from reshard.formats.delta.listed_tensors import ListedTensor
 from reshard.formats.delta.manifest import MANIFEST_NAME, Manifest, is_manifest, parse_manifest
+from reshard.formats.delta.version_id import can_be_id, is_number, version_id
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.formats.safetensors.model_name import ENDING, INDEX_NAME
@@ -57,33 +58,38 @@ class Delta(Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """As its folder has it."""
-        return version_text(self.index.version)
+        """The id of the version that it makes."""
+        return self.index.version
 
     @property
     def base_version(self) -> str:
-        """The version before it, as its folder has it."""
-        return version_text(self.index.base_version)
+        """The id of the version before it."""
+        return self.index.base_version
 
 
-def version_of_name(name: str) -> int | None:
-    """The version that the name of a folder gives; None for another name.
+def version_of_name(name: str) -> str | None:
+    """The numbered version that the name of a folder gives; None for another name.
 
     >>> version_of_name("weight_v000007")
-    7
+    '000007'
     """
     found = _NAMED.fullmatch(name)
-    return None if found is None else int(found[1])
+    return None if found is None else found[1]
 
 
-def version_of_delta(name: str) -> int | None:
+def version_of_delta(name: str) -> str | None:
     """The same; also for the folder of a delta of SkyRL.
 
     >>> version_of_delta("delta-00000007")
-    7
+    '000007'
     """
     found = _NAMED.fullmatch(name) or _SKYRL_NAMED.fullmatch(name)
-    return None if found is None else int(found[1])
+    return None if found is None else version_id(found[1])
+
+
+def is_skyrl_name(name: str) -> bool:
+    """Whether a folder has the name of a delta of SkyRL, which is only read."""
+    return _SKYRL_NAMED.fullmatch(name) is not None
 
 
 def open_delta(place: Location) -> Delta:
@@ -103,7 +109,7 @@ def open_delta(place: Location) -> Delta:
     named = version_of_delta(place.name)
     if named is not None and named != index.version:
         raise CorruptError(
-            f"{found.file} is of the version {version_text(index.version)}, but the folder is {place.name}; {_REMEDY}"
+            f"{found.file} is of the version {index.version}, but the folder is {place.name}; {_REMEDY}"
         )
     names = sorted({*index.weight_map.values(), *(() if manifest is None else manifest.files)})
     headers = dict(zip(names, _headers(found.file, names), strict=True))
@@ -191,27 +197,34 @@ def holds_delta(place: Location) -> bool:
     return False
 
 
-def anchor_version(root: Location) -> int | None:
-    """The version that a full version records in its index, or that its folder's name gives; None for none.
-
-    Raises CorruptError where the two differ: receivers go by either.
-    """
+def recorded_version(root: Location) -> str | None:
+    """The version that a full version records in its index; None for none."""
     file = root.view() / INDEX_NAME
-    named = version_of_name(root.name)
     if not file.exists():
-        return named
+        return None
     document = json_value(read_bytes(file, what="the index"), str(file))
     metadata = document.get("metadata") if isinstance(document, dict) else None
     text = metadata.get("version") if isinstance(metadata, dict) else None
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 15):
-        return named
-    version = int(text)
-    if named is not None and named != version:
+    return version_id(text) if isinstance(text, str) and can_be_id(text) else None
+
+
+def anchor_version(root: Location, known: Collection[str] = ()) -> str | None:
+    """The version that a full version records in its index, or that its folder's name gives; None for none.
+
+    ``known``: the versions that deltas name. An id that is no number counts only where it is one of these: other programs may record a version of
+    their own, and any folder has a name.
+
+    Raises CorruptError where index and name differ: receivers go by either.
+    """
+    recorded, named = recorded_version(root), version_of_name(root.name)
+    if recorded is None or not (is_number(recorded) or recorded in known):
+        return root.name if named is None and root.name in known else named
+    if named not in (None, recorded):
         raise CorruptError(
-            f"{file} is of the version {version_text(version)}, but the folder is {root.name}; rename the folder back, or make the version "
+            f"{root.view() / INDEX_NAME} is of the version {recorded}, but the folder is {root.name}; rename the folder back, or make the version "
             "again"
         )
-    return version
+    return recorded
 
 
 def _headers(file: Location, names: list[str]) -> list[FileHeader]:

@@ -97,6 +97,11 @@ def has_tree(folder: Location) -> bool:
     return (folder / TREE_METADATA).exists() or is_aggregate(folder) or has_array(folder)
 
 
+def is_composite(folder: Location) -> bool:
+    """Whether a checkpoint has its trees in folders of items, as CheckpointManager saves every step."""
+    return (folder / CHECKPOINT_METADATA).is_file() and not has_tree(folder)
+
+
 def _entries(folder: Location) -> Sequence[Entry]:
     """What is in a folder; nothing where there is none. In a bucket one listing is cheaper than several look-ups."""
     return folder.entries() if folder.is_folder() else ()

@@ -44,14 +44,17 @@ def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:
         target = serving.roots.writable(caller, request.target)
         for name, path in read.items():
             refuse_overlap(places[name], target, path, request.target)
-        version = version_of_name(request.target.rpartition("/")[2])
-        if version is None or version == 0:
+        name = request.target.rpartition("/")[2]
+        is_counted = request.receiver == "pull_weights"
+        version = int(version_of_name(name) or 0)
+        if is_counted and not version:
             raise PlanError(
                 f"the target {request.target[-200:]!r} should have the name of a version from 1, weight_v and at least six digits, by which "
                 "receivers find it; name it such as weight_v000007"
             )
     with for_field("/base_version"):
-        if request.base_version is not None and request.base_version >= version:
+        base = request.base_version
+        if is_counted and isinstance(base, int) and not 0 <= base < version:
             raise PlanError(
                 f"base_version is {request.base_version}, but the target is the version {version_text(version)}, which stands on an earlier one; "
                 "give an earlier base version, or leave it out"

@@ -80,7 +80,7 @@ def _source(db: sa.Engine, roots: Roots, conversion: Conversion) -> str:
 
 
 def _delta(roots: Roots, request: OneDelta) -> dict[str, Any]:
-    names = DeltaForm.model_fields.keys() | {"base_version", "or_full"}
+    names = DeltaForm.model_fields.keys() | {"receiver", "base_version", "or_full"}
     return {"old": str(roots.recheck(request.old)), **request.model_dump(include=set(names))}
 
 

@@ -10,7 +10,6 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard.surface.places import version_of_name
 from reshard_server.api.answer_or_stream import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.errors.problems import ProblemError
@@ -108,8 +107,8 @@ async def show_versions(
         versions = json.loads(await answer_to(request, serving, question))["versions"]
     except ProblemError as refused:
         problem = refused
-    is_one = version_of_name(path.rpartition("/")[2]) is not None
-    delta = versions[0] if is_one and versions else None
+    is_one = [one["name"] for one in versions] == [path.rpartition("/")[2]]
+    delta = versions[0] if is_one else None
     tensors = sorted(delta["tensors"], key=lambda t: -t["stored_bytes"]) if delta else []
     return page(
         "checkpoints/versions.html",

@@ -31,7 +31,7 @@ from reshard.surface.places import (
     files_of,
     names_in,
     single_files,
-    version_of_name,
+    version_folders,
     viewed,
 )
 from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
@@ -90,7 +90,7 @@ def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_Visite
     """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
     names = _names(folder, key, names_in)
     steps = _steps(folder, key) if names else {}
-    versions = [each for each in names if version_of_name(each) is not None] if key else []
+    versions = [n for n in _names(folder, key, version_folders) if n in names] if key else []
     if key and _is_after(key, after):
         yield _VisitedFolder(key, _of_several(folder, name, steps, versions))
     inner = {*steps.values(), *versions}

@@ -154,7 +154,8 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     }
     rules = _rules(serving, body)
     limits = check_limits(serving, body.max_memory)
-    expected = body.model_dump(include={"identity", "key"}, exclude_none=True)
+    of_root = {"identity", "key", "name", "min_version"}
+    expected = body.model_dump(include=of_root, exclude_none=True)
     over = [
         str(await _in_thread(serving, caller, path, f"/deltas/{number}"))
         for number, path in enumerate(body.deltas)

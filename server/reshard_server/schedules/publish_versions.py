@@ -113,13 +113,13 @@ def _made(scheduling: Scheduling, stored: StoredSchedule) -> list[Output]:
 
 
 def _version(output: Output) -> int:
-    return version_of_name(output.target.rpartition("/")[2]) or 0
+    return int(version_of_name(output.target.rpartition("/")[2]) or 0)
 
 
 def _highest(folder: Location) -> int:
     """The highest version in a folder, finished or not; 0 for none."""
     names = folder.folders() if folder.is_folder() else []
-    return max((version_of_name(name) or 0 for name in names), default=0)
+    return max((int(version_of_name(name) or 0) for name in names), default=0)
 
 
 def _is_same(scheduling: Scheduling, output: Output) -> bool:

@@ -19,6 +19,7 @@ from reshard_server.schemas.base import (
     RequestDocument,
     RootedPath,
     UnlistedChoice,
+    Whole,
 )
 from reshard_server.schemas.delta import Deltas
 from reshard_server.schemas.job import MapContent, Pairs, Pattern, Patterns, Size, Sizes
@@ -104,6 +105,12 @@ class VerifyRequest(CheckpointRequest):
         description="The root that the weights must have, 64 hex digits; it is computed anew. Without other.",
     )
     key: PublicPem | None = None
+    name: str | None = Field(
+        None, max_length=200, description="Of the model, which the key must have signed. With key."
+    )
+    min_version: Whole | str | None = Field(
+        None, description="The earliest version that the key may have signed. With key and name."
+    )
     max_memory: Size | None = None
 
 

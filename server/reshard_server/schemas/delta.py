@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from reshard import DeltaChecksum, DeltaEncoding
+from reshard import DeltaChecksum, DeltaEncoding, DeltaReceiver
 from reshard.surface.options import OF_DELTAS
 from reshard_server.schemas.base import (
     CheckpointChoice,
@@ -18,8 +18,6 @@ from reshard_server.schemas.base import (
     at_most,
 )
 from reshard_server.schemas.job import JobOptions, MapContent, Pairs, Patterns, Size, Sizes
-
-LARGEST_VERSION = 10**15 - 1
 
 
 def _is_empty(value: object) -> bool:
@@ -80,7 +78,8 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions):
     )
     sizes: Sizes | None = None
     reverse: Flag = False
-    base_version: Annotated[Whole, Field(ge=0, le=LARGEST_VERSION)] | None = Field(
+    receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
+    base_version: str | Whole | None = Field(
         None,
         description="Of old. By default what its index or its folder's name says, else the number before that of target.",
     )

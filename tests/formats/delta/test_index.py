@@ -20,7 +20,7 @@ LISTED = {
     "a": ListedTensor("F32", (), "00000002"),
 }
 INDEX = DeltaIndex(
-    7, 6, "xor", "adler32", {"ä": "model-00000-of-00001.safetensors"}, DIGEST,
+    "000007", "000006", "xor", "adler32", {"ä": "model-00000-of-00001.safetensors"}, DIGEST,
     tensors_digest("adler32", LISTED), 12, LISTED, {"ä": 2}, "ab" * 32, "cd" * 32,
 )  # fmt: skip
 
@@ -37,7 +37,7 @@ def test_the_digest_of_the_tensors_is_of_lines_of_json() -> None:
 def test_an_index_without_what_this_project_adds() -> None:
     metadata = {"version": "000001", "base_version": "000000", "delta_encoding": "overwrite", "compression_format": "zstd", "checksum_format": "blake3"}  # fmt: skip
     text = json.dumps({"metadata": metadata, "weight_map": {}}).encode()
-    assert parse_index(text, "index") == DeltaIndex(1, 0, "overwrite", "blake3", {})
+    assert parse_index(text, "index") == DeltaIndex("000001", "000000", "overwrite", "blake3", {})
 
 
 def _metadata(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -50,15 +50,20 @@ def _file(name: str) -> Callable[[dict[str, Any]], None]:
 
 DTYPES = "BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, C64, F8_E4M3, F8_E5M2, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, F4, F6_E2M3, F6_E3M2"
 REMEDY = "; restore the folder from a copy, or publish a full version"
+AN_ID = "; expected the id of a version, such as 000007 or v7: the name of a folder, of 200 bytes at most; rename the version where it is written"
 NEWER = "; a newer program may have written it: publish a full version, or choose another encoding there"
 
 
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        (_metadata("version", 7), CorruptError, "index: metadata.version should be of type str, but is 7"),
-        (_metadata("version", "seven"), CorruptError, f"index: metadata.version is 'seven'; expected digits, such as 000007{REMEDY}"),
-        (_metadata("version", "٣"), CorruptError, f"index: metadata.version is '٣'; expected digits, such as 000007{REMEDY}"),
+        (_metadata("version", True), CorruptError, "index: metadata.version should be of type str, but is True"),
+        (_metadata("version", "../x"), FormatError, f"index: metadata.version is '../x'{AN_ID}"),
+        (_metadata("version", ".."), FormatError, f"index: metadata.version is '..'{AN_ID}"),
+        (_metadata("version", ""), FormatError, f"index: metadata.version is ''{AN_ID}"),
+        (_metadata("version", "a\n"), FormatError, f"index: metadata.version is 'a\\n'{AN_ID}"),
+        (_metadata("base_version", "é" * 101), FormatError, f"index: metadata.base_version is '{'é' * 37}...{'é' * 38}'{AN_ID}"),
+        (_metadata("base_version", 7), CorruptError, f"index: its version 000007 should be later than its base_version 000007{REMEDY}"),
         (_metadata("base_version", "000007"), CorruptError, f"index: its version 000007 should be later than its base_version 000007{REMEDY}"),
         (_metadata("delta_encoding", "sparse"), FormatError, f"index: metadata.delta_encoding is 'sparse'; expected xor or overwrite{NEWER}"),
         (_metadata("compression_format", "lz4"), FormatError, f"index: metadata.compression_format is 'lz4'; expected zstd{NEWER}"),

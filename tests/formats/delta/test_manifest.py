@@ -37,7 +37,7 @@ def document() -> dict[str, Any]:
 
 def test_what_it_says() -> None:
     found = parse_manifest(json.dumps(document()).encode(), "manifest")
-    assert found.index == DeltaIndex(7, 6, "xor", "xxh3-128", {"a": FILE, "ä": FILE})
+    assert found.index == DeltaIndex("000007", "000006", "xor", "xxh3-128", {"a": FILE, "ä": FILE})
     assert found.files == (FILE,)
     assert found.tensors == {
         "a": ManifestTensor(ListedTensor("BF16", (2, 3), DIGEST), FILE, "k", 12, 14),
@@ -49,7 +49,7 @@ def test_a_version_that_changes_nothing() -> None:
     none = {"version": 1, "base_version": 0, "tensors": [], "payload_files": []}
     totals = {"total_uncompressed_num_bytes": 0, "total_compressed_num_bytes": 0}
     found = parse_manifest(json.dumps({**none, **totals}).encode(), "manifest")
-    assert found.index == DeltaIndex(1, 0, "xor", "xxh3-128", {})
+    assert found.index == DeltaIndex("000001", "000000", "xor", "xxh3-128", {})
 
 
 Change = Callable[[dict[str, Any]], Any]

@@ -30,6 +30,11 @@ def test_a_delta_is_a_conversion_of_its_own_form(served: Served) -> None:
     assert stopped["state"] == "cancelled"
 
 
+def test_a_delta_for_modelexpress_has_any_id(served: Served) -> None:
+    named = {"target": "data/w/v7", "receiver": "modelexpress", "base_version": "v6"}
+    assert served.ask("POST", URL, json={**ONE, **named}).status_code == 202
+
+
 def test_deltas_are_listed_by_themselves(served: Served) -> None:
     conversion = served.create()
     delta = served.ask("POST", URL, json=ONE).json()["id"]
@@ -74,7 +79,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"target": "data/w/weight_v000000"}, 422, "/target", "the target 'data/w/weight_v000000' should have the name of a version from 1, "),
     ({"base_version": 7}, 422, "/base_version",
      "base_version is 7, but the target is the version 000007, which stands on an earlier one; give an earlier base version, or leave it out"),
-    ({"base_version": -1}, 422, "/base_version", "/base_version: expected at least 0, found -1"),
+    ({"base_version": -1}, 422, "/base_version", "base_version is -1, but the target is the version 000007"),
     ({"encoding": "diff"}, 422, "/encoding", "/encoding: expected 'xor' or 'overwrite', found 'diff'"),
     ({"checksum": "crc32"}, 422, "/checksum", "/checksum: expected 'xxh3-128', 'blake3' or 'adler32', found 'crc32'"),
     ({"map": "to_hf"}, 422, "/map", "the map 'to_hf' is not stored; store it, or give the map's content"),

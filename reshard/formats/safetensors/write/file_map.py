@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.carry_out import write_head
-from reshard.formats.delta.index import version_text
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
@@ -164,7 +163,7 @@ class _Planned:
         if not self._has_index:
             return b""
         size = sum(t.spec.nbytes for t in target.tensors.values())
-        version = {} if target.version is None else {"version": version_text(target.version)}
+        version = {} if target.version is None else {"version": target.version}
         kept = {key: json.loads(text) for key, text in target.metadata.index.items()}
         document = {
             "metadata": {**kept, **version, "total_size": size},
