@@ -173,7 +173,9 @@ SABOTAGES = (
         "reshard/planning/keep_pairs.py",
         "        if name in moves.casts:",
         "        if False:",
-        ("tests/public/convert/test_quantised_weights.py::test_a_cast_says_how_to_leave_them_out",),
+        (
+            "tests/planning/test_keep_pairs.py::test_exceptions_take_as_much_of_a_name_as_tells_it_apart",
+        ),
     ),
     Sabotage(
         "half-a-block",
@@ -181,6 +183,6 @@ SABOTAGES = (
         "reshard/planning/keep_pairs.py",
         "        inside = next((cut for cut in inner if cut % grain), None)",
         "        inside = None",
-        ("tests/public/convert/test_quantised_weights.py::test_a_cut_inside_a_block",),
+        ("tests/planning/test_keep_pairs.py::test_cuts_inside_a_block",),
     ),
 )
