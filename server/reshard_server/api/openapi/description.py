@@ -22,6 +22,7 @@ from reshard_server.errors.problems import (
     MALFORMED,
     MEDIA_TYPE,
     NOT_FOUND,
+    PRECONDITION,
     TOO_LARGE,
     TOO_MANY,
     TOO_SLOW,
@@ -39,6 +40,15 @@ Every operation except `/livez`, `/readyz` and this description needs a bearer t
 document (RFC 9457) that says what was expected, what was found, and what to do. Every answer has the header
 `X-Request-Id`; send your own id to find a request in the server's log.
 """
+
+_IF_MATCH = {
+    "name": "if-match",
+    "in": "header",
+    "description": "Answer only if it has one of these ETags; else 412.",
+    "required": False,
+    "schema": {"type": "string"},
+}
+"""`middleware.read_requests` compares it for every route whose answer has an ETag."""
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
 _ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
@@ -98,6 +108,9 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     _add_library_schemas(document, schemas)
     used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
+    for item in document["paths"].values():
+        for method in {"get", "head"} & item.keys():
+            _add_if_match(item[method])
     for path, operation in _operations(document):
         _complete(path, operation)
     return document
@@ -128,6 +141,12 @@ def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]
     for path, item in document["paths"].items():
         for operation in item.values():
             yield path, operation
+
+
+def _add_if_match(operation: dict[str, Any]) -> None:
+    if "ETag" in operation["responses"]["200"].get("headers", {}):
+        operation.setdefault("parameters", []).append(_IF_MATCH)
+        operation["responses"].update({str(k): v for k, v in problems(PRECONDITION).items()})
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
