@@ -114,13 +114,12 @@ def create(
 def replace(
     db: sa.Engine,
     before: StoredSchedule,
-    token: str,
     body: ScheduleBody,
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
     """Replaces the body; None if the schedule changed meanwhile. Raises ProblemError like ``create``."""
-    values = _values(token, body, next_at, clock_of(db).now())
+    values = _values(before.token, body, next_at, clock_of(db).now())
     with db.connect() as connection:
         _check_quota(connection, settings, before.name, values)
     return _change(db, before, values)
