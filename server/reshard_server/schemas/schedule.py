@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from reshard_server.schemas.base import (
     LARGEST_STEP,
     Answer,
+    CheckpointChoice,
     Flag,
     Name,
     Number,
@@ -26,8 +27,10 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-class Clock(RequestDocument):
-    """At the times of a cron expression, in UTC."""
+class Clock(CheckpointChoice):
+    """At the times of a cron expression, in UTC; ``step`` and ``item`` are looked up at each run."""
+
+    checkpoint_member: ClassVar[str] = "source"
 
     cron: str = Field(min_length=9, max_length=200, examples=["0 3 * * *"])
     source: RootedPath

@@ -189,6 +189,15 @@ def next_due(db: sa.Engine, now: float) -> float | None:
         return connection.execute(query).scalar()
 
 
+def look_now(db: sa.Engine, name: str) -> None:
+    """Makes a schedule due at once, however long it would have waited for its next look."""
+    now = clock_of(db).now()
+    with db.begin() as connection:
+        connection.execute(
+            SCHEDULES.update().where(_S.name == name, _S.next_at > now).values(next_at=now)
+        )
+
+
 def lock(connection: sa.Connection, name: str) -> None:
     """Keeps other transactions from locking or changing the schedule until this one ends."""
     connection.execute(SCHEDULES.update().where(_S.name == name).values(revision=_S.revision))
