@@ -17,6 +17,7 @@ from reshard_server.schemas.base import (
     RequestDocument,
     RootedPath,
     Whole,
+    shown_request,
 )
 from reshard_server.schemas.conversion import TargetRequests
 from reshard_server.schemas.delta import DeltaForm
@@ -113,7 +114,7 @@ class Schedule(Answer):
     """A schedule and its state."""
 
     name: Name
-    schedule: ScheduleBody
+    schedule: Annotated[ScheduleBody, shown_request("ScheduleBody")]
     paused: bool
     created_by: str
     created_at: datetime

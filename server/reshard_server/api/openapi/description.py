@@ -30,7 +30,7 @@ from reshard_server.errors.problems import (
     UNSUPPORTED,
     Kind,
 )
-from reshard_server.schemas.base import MODEL_MARK, Problem
+from reshard_server.schemas.base import MEANT, MODEL_MARK, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -113,6 +113,8 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
             _add_if_match(item[method])
     for path, operation in _operations(document):
         _complete(path, operation)
+    _name_bodies(document, schemas)
+    _let_members_be_absent(document, schemas)
     return document
 
 
@@ -135,6 +137,59 @@ def _refer(part: Any) -> None:
     for inner in part.values() if isinstance(part, dict) else part:
         if isinstance(inner, dict | list):
             _refer(inner)
+
+
+def _name_bodies(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Gives each body without a name one, after its operation: generators of clients would call it Body, Body1, ..."""
+    for _, operation in _operations(document):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "$ref" not in content.get("schema", {"$ref": ""}):
+            name = operation["operationId"].title().replace("_", "") + "Request"
+            schemas[name] = {**content["schema"], "title": name}
+            content["schema"] = {"$ref": f"#/components/schemas/{name}"}
+
+
+def _let_members_be_absent(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Makes no member of an answer required that ``fields`` may leave out, and names none ``cast`` (see ``base.shown_request``)."""
+    operations = [operation for path, operation in _operations(document) if path.startswith("/v1/")]
+    sent = _named([operation.get("requestBody") for operation in operations], schemas)
+    names = _named([answer_schema(operation) for operation in operations], schemas) - sent
+    for name in names:
+        schemas[name].pop("required", None)
+    hidden = set[str]()
+    for name in sorted(
+        names
+    ):  # after every "required" is gone, so that each process makes the same document
+        schema = schemas[name]
+        if "cast" in (members := schema.get("properties", {})):
+            exact = {**members, "cast": _inlined(members["cast"], schemas)}
+            schema[MEANT] = {**schema, "properties": exact}
+            schema["properties"] = {k: v for k, v in members.items() if k != "cast"}
+            hidden |= _named(members["cast"], schemas)
+    for name in hidden - _named(document["paths"], schemas):
+        del schemas[name]
+
+
+def _inlined(part: Any, schemas: dict[str, Any]) -> Any:
+    """A part of the document with the schemas themselves in place of references to them."""
+    if isinstance(part, dict) and "$ref" in part:
+        return _inlined(schemas[part["$ref"].rpartition("/")[2]], schemas)
+    if isinstance(part, dict):
+        return {name: _inlined(inner, schemas) for name, inner in part.items()}
+    return [_inlined(inner, schemas) for inner in part] if isinstance(part, list) else part
+
+
+def _named(part: Any, schemas: dict[str, Any]) -> set[str]:
+    """The names of all schemas that a part of the document refers to, directly or not; without that of problems."""
+    found, ahead = set[str](), [part]
+    while ahead:
+        part = ahead.pop()
+        name = part.get("$ref", "").rpartition("/")[2] if isinstance(part, dict) else ""
+        if name and name not in found | {"Problem"}:
+            found.add(name)
+            ahead.append(schemas[name])
+        ahead += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return found
 
 
 def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
