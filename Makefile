@@ -16,13 +16,14 @@ OPENAPI := .oracles/openapi/.installed
 CLOUD := .oracles/cloud/.installed
 AZURITE := .oracles/azurite/.installed
 SITE := .oracles/docs/.installed
+CLIENTS := .oracles/clients/.installed
 SOURCES := reshard server tests benchmarks docs examples
 
 # Python keeps the code that it compiles: a command of the tests starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles tools demo test sabotage check docs format bench lock clean
+.PHONY: help install oracles tools demo test clients sabotage check docs format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +41,9 @@ tools: ## see that the programs are there with which tests work: browser, databa
 
 test: $(INSTALLED) oracles tools ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+clients: $(INSTALLED) $(CLIENTS) ## generate clients of the service with three programs, and work with each
+	$(BIN)/python -m tests.clients $(dir $(CLIENTS))
 
 sabotage: $(INSTALLED) ## see that tests catch each of some small sabotages of the code; NAMES=… for some of them
 	$(BIN)/python -m tests.sabotage $(NAMES)
@@ -111,6 +115,10 @@ endef
 
 $(OPENAPI): tests/oracles/openapi/package-lock.json $(INSTALLED)
 	$(call node_packages,$(@D),$(<D))
+
+$(CLIENTS): requirements-clients.lock tests/clients/package-lock.json $(INSTALLED)
+	$(call environment,$(@D),requirements-clients.lock)
+	$(call node_packages,$(@D),tests/clients)
 
 $(AZURITE): tests/emulators/azurite/package-lock.json $(INSTALLED)
 	$(call node_packages,$(@D),$(<D))

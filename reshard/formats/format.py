@@ -55,6 +55,7 @@ class About(Struct, frozen=True, kw_only=True):
         one_file: how a target's name says that it is a file of this format; None if none does.
         is_written: whether targets can have it; no for a format that is only read.
         by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
+        is_flat: whether a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
         written_as: the name of the format that a target gets by default, where one is meant though this one is only read; "" else.
     """
 
@@ -69,6 +70,7 @@ class About(Struct, frozen=True, kw_only=True):
     one_file: OneFile | None = None
     by_prefix: bool = False
     is_written: bool = True
+    is_flat: bool = False
     written_as: str = ""
 
 

@@ -177,16 +177,17 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
     return None
 
 
-def single_files(folder: Location) -> list[str]:
+def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
     """The names of files right below a folder that may each be a checkpoint, in order; what is in them is not looked at.
 
-    Links are left out, and so are files of a format of which the folder is a checkpoint as a whole.
+    Links are left out, and so are files of a format of which the folder is a checkpoint as a whole, unless nothing names the folder itself
+    (``is_named``).
     """
     names = [e.name for e in folder.entries() if not e.is_folder and not e.is_link]
     found = set[str]()
     for known in FORMATS:
         mine = list(filter(known.may_be_file, names))
-        if mine and known.recognise(folder) is None:
+        if mine and not (is_named and known.recognise(folder)):
             found.update(mine)
     return sorted(found)
 
@@ -263,6 +264,11 @@ def committed_format(root: Location) -> str | None:
     is_unfinished = is_left_unfinished(root)
     is_whole = not is_unfinished and recognised.is_finished(root)
     return known.about.name if is_whole else None
+
+
+def may_stand_above_others(name: str) -> bool:
+    """Whether checkpoints of this format are files right in a folder, so that folders in it may hold others."""
+    return known_format(name).about.is_flat
 
 
 def refuse_other_content(target: Location) -> None:

@@ -18,7 +18,13 @@ from itertools import compress
 
 from reshard.errors import NotACheckpointError
 from reshard.formats.dcp import finished as dcp
-from reshard.formats.orbax.container import final_name, is_composite, is_finished, is_orbax, is_temporary
+from reshard.formats.orbax.container import (
+    final_name,
+    is_composite,
+    is_finished,
+    is_orbax,
+    is_temporary,
+)
 from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix

@@ -5,7 +5,14 @@ from __future__ import annotations
 from reshard.deltas.versions import version_folders
 from reshard.formats.delta.read_delta import version_of_name
 from reshard.formats.delta.version_id import version_text
-from reshard.formats.registry import committed_format, files_of, is_there, single_files, viewed
+from reshard.formats.registry import (
+    committed_format,
+    files_of,
+    is_there,
+    may_stand_above_others,
+    single_files,
+    viewed,
+)
 from reshard.formats.steps import committed_among, committed_steps, named_steps, names_in
 from reshard.formats.tensorflow.files import prefixes_in
 from reshard.storage.location import Location, locate
@@ -19,6 +26,7 @@ __all__ = [
     "files_of",
     "is_there",
     "locate",
+    "may_stand_above_others",
     "named_steps",
     "names_in",
     "prefixes_in",

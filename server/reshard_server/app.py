@@ -29,7 +29,9 @@ from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.expect_continue import CloseUnlessBodyRead
+from reshard_server.middleware.read_requests import ReadRequests
 from reshard_server.middleware.request_log import RequestLog
+from reshard_server.middleware.request_target import OriginForm
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (
     api_description,
@@ -105,6 +107,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     describe(app)
+    app.add_middleware(ReadRequests)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(RefuseBeforeBody, settings=settings)
     app.add_middleware(Authenticate, settings=settings)
@@ -112,6 +115,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(ProblemPages)
     app.add_middleware(CloseUnlessBodyRead)
     app.add_middleware(Forwarded, proxies=Proxies.of(settings.forwarded_allow_ips))
+    app.add_middleware(OriginForm)
     return app
 
 

@@ -20,7 +20,7 @@ from reshard_server.api.caller import NeedsScope, looked_up
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import ProblemError
-from reshard_server.middleware.body_limits import check_head, check_length
+from reshard_server.middleware.body_limits import check_announced, check_head
 from reshard_server.middleware.expect_continue import waits_with_body
 from reshard_server.pages.visitor import (
     address_bucket,
@@ -52,7 +52,7 @@ class RefuseBeforeBody:
             check_head(scope, self.settings.header_bytes)
             route = _route(request)
             if route is not None:
-                check_length(Headers(scope=scope), self.settings.body_bytes)
+                check_announced(Headers(scope=scope), self.settings.body_bytes)
                 await _check(route, request)
         except ProblemError as problem:
             await refuse(request, problem)(scope, receive, send)

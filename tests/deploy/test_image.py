@@ -82,9 +82,9 @@ def test_nothing_else_is_needed_to_build_the_wheel(image: Installation) -> None:
     assert [str(file) for file in sorted(ours) if not (site / file).is_file()] == []
 
 
-def test_it_has_what_the_service_and_buckets_need() -> None:
-    assert extras() == ["server", "cloud"]
-    assert {"fastapi", "obstore"} <= set(needed())
+def test_it_has_what_the_service_buckets_deltas_and_identities_need() -> None:
+    assert extras() == ["server", "cloud", "delta", "identity"]
+    assert {"fastapi", "obstore", "blake3", "xxhash", "cryptography"} <= set(needed())
     assert any("[${EXTRAS}]" in rest for word, rest in instructions() if word == "RUN")
 
 

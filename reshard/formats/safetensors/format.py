@@ -13,7 +13,13 @@ from reshard.formats.file_map import FileMap
 from reshard.formats.format import About, Format, Recognised
 from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.beside import beside
-from reshard.formats.safetensors.files import files_of, index_files, is_named_index, is_whole
+from reshard.formats.safetensors.files import (
+    files_of,
+    folder_of,
+    index_files,
+    is_named_index,
+    is_whole,
+)
 from reshard.formats.safetensors.form import (
     ONE_FILE,
     SafetensorsForm,
@@ -21,7 +27,7 @@ from reshard.formats.safetensors.form import (
     safetensors_form,
 )
 from reshard.formats.safetensors.header import is_safetensors
-from reshard.formats.safetensors.model_name import is_weights
+from reshard.formats.safetensors.model_name import is_shard, is_weights
 from reshard.formats.safetensors.options import OPTIONS
 from reshard.formats.safetensors.reader import (
     FORMAT,
@@ -41,8 +47,8 @@ from reshard.storage.location import Location
 
 
 def _is_finished(root: Location) -> bool:
-    """Whether all files of a folder are there."""
-    return not root.is_folder() or is_whole(root)
+    """Whether all files of a folder, or of an index, are there."""
+    return is_whole(folder_of(root)) if root.is_folder() or is_named_index(root) else True
 
 
 def _is_no_run(root: Location) -> bool:
@@ -85,6 +91,7 @@ class Safetensors(Format):
         leaf_bytes=OPENED_TENSOR_BYTES,
         options=OPTIONS,
         tensors_only=True,
+        is_flat=True,
         one_file=ONE_FILE,
     )
 
@@ -95,7 +102,7 @@ class Safetensors(Format):
         return index_files(root)
 
     def may_be_file(self, name: str) -> bool:
-        return name.endswith(ONE_FILE.ending)
+        return is_weights(name) and not is_shard(name)
 
     def open(
         self,

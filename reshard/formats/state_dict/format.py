@@ -42,6 +42,7 @@ class StateDict(ReadFormat):
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         is_written=False,
+        is_flat=True,
     )
 
     def recognise(self, root: Location) -> Recognised | None:

@@ -44,13 +44,9 @@ class EventStream(StreamingResponse):
 EVENTS: dict[str, Any] = {
     "text/event-stream": {
         "schema": {
-            "type": "object",
-            "description": "One event of the stream; `data` is JSON: the progress (as of a conversion), the answer, or a "
+            "type": "string",
+            "description": "Events `progress`, `answer` and `problem`; `data` is JSON: the progress (as of a conversion), the answer, or a "
             "problem document.",
-            "properties": {
-                "event": {"enum": ["progress", "answer", "problem"]},
-                "data": {"type": "string"},
-            },
         }
     }
 }

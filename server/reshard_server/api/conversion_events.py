@@ -18,10 +18,11 @@ from starlette.responses import Response
 from reshard_server.api.answer_or_stream import SILENCE_SECONDS, STILL_HERE, EventStream
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.conversions import Readable
-from reshard_server.api.read_mask import EVENT_DATA, NAME, MaskedRoute, mask_of, narrowed
+from reshard_server.api.read_mask import NAME, MaskedRoute, mask_of, narrowed
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions.change_feed import Watcher
 from reshard_server.drain import RETRY_AFTER
+from reshard_server.schemas.base import MEANT
 from reshard_server.schemas.conversion import Conversion, result_url
 from reshard_server.services import Services
 
@@ -39,14 +40,10 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
         "content": {
             "text/event-stream": {
                 "schema": {
-                    "type": "object",
-                    "description": "One event of the stream; `data` is a Conversion as JSON.",
-                    "properties": {
-                        "id": {"type": "string", "description": "The conversion's revision."},
-                        "event": {"enum": ["conversion", "end", "draining"]},
-                        "data": {"type": "string"},
-                    },
-                    EVENT_DATA: {"$ref": "#/components/schemas/Conversion"},
+                    "type": "string",
+                    "description": "Events `conversion`, `end` and `draining`; `id` is the conversion's revision, and `data` a Conversion as "
+                    "JSON.",
+                    MEANT: {"$ref": "#/components/schemas/Conversion"},
                 },
             }
         },

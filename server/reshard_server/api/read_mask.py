@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.middleware.body_limits import ParsedBodyRoute
-from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS
+from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS, MEANT
 
 NAME = "fields"
 EVERYTHING = "*"
@@ -29,9 +29,6 @@ PARAMETER: dict[str, Any] = {
     "description": FIELDS_TEXT,
     "schema": {"type": "string", "maxLength": LONGEST_FIELDS},
 }
-
-EVENT_DATA = "x-data"
-"""In the schema of an event: the schema of the document in its data."""
 
 Mask = Mapping[str, "Mask | None"]
 """The requested members, each with the mask of its own members; None for all."""
@@ -132,6 +129,7 @@ def check(mask: Mask, schema: Schema, schemas: Mapping[str, Schema], place: str 
 
 def _members(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Schema] | None:
     """The members of a schema, of a list's items, or of all alternatives; None if any name is allowed."""
+    schema = schema.get(MEANT, schema)
     if "$ref" in schema:
         return _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if schema.get("type") == "array":
@@ -171,7 +169,7 @@ def answer_schema(operation: Mapping[str, Any]) -> Schema | None:
             schema: Schema = content["application/json"].get("schema", {})
             return schema
         if "text/event-stream" in content:
-            data: Schema | None = content["text/event-stream"]["schema"].get(EVENT_DATA)
+            data: Schema | None = content["text/event-stream"]["schema"].get(MEANT)
             return data
     return None
 

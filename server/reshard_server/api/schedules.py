@@ -92,7 +92,8 @@ def put_schedule(
 ) -> Schedule:
     """Stores or replaces the schedule with this name; its history is kept.
 
-    It runs with the rights that the storing token has at each run. Everything that can be checked without reading a
+    It belongs to the token that stored it first, also after an admin replaced it, and runs with the rights that this token has at each
+    run. Everything that can be checked without reading a
     checkpoint is checked now.
     """
     expected = Expected(if_match, if_none_match)

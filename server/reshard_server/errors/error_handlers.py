@@ -117,7 +117,8 @@ def _methods(request: Request) -> set[str]:
     scope = dict(request.scope)
     found = [r for r in routes_of(request.app) if r.matches(scope)[0] != Match.NONE]
     verbs = [r for r in found if "}:" in r.path]  # "{id}:cancel" also matches "{id}"
-    return set().union(*(r.methods or set() for r in verbs or found))
+    methods = set[str]().union(*(r.methods or set() for r in verbs or found))
+    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 def routes_of(app: FastAPI) -> Iterator[Route]:

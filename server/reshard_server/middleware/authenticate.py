@@ -16,9 +16,8 @@ from reshard_server.auth.origins import check_origin
 from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.sessions import cookie_of, is_secure
 from reshard_server.auth.tokens import Caller
-from reshard_server.errors.error_handlers import refuse
 from reshard_server.errors.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
-from reshard_server.middleware.body_limits import UNREAD_BODIES, discard_body
+from reshard_server.middleware.body_limits import refuse_unread
 from reshard_server.observability.logs import ABOUT
 from reshard_server.services import Services
 from reshard_server.settings import Settings
@@ -46,8 +45,7 @@ class Authenticate:
             if self._needs_caller(scope["path"]):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:
-            await self._discard_body(request.headers, receive)
-            await refuse(request, problem)(scope, receive, send)
+            await refuse_unread(problem, self.settings.body_bytes, scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -55,12 +53,6 @@ class Authenticate:
         if path == "/metrics":
             return not self.settings.metrics_open
         return path.startswith("/v1/")
-
-    async def _discard_body(self, headers: Headers, receive: Receive) -> None:
-        """Reads and drops what the client is sending, so that it can read the refusal."""
-        sends = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        if sends and "expect" not in headers:
-            await discard_body(receive, self.settings.body_bytes * UNREAD_BODIES)
 
 
 async def authenticate(request: Request) -> Caller:

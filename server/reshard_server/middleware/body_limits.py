@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -75,16 +76,18 @@ class BodyLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        arriving = _Arriving(receive)
         try:
             check_head(scope, self.settings.header_bytes)
+            check_announced(Headers(scope=scope), self.settings.body_bytes)
             async with asyncio.timeout(self.settings.body_seconds):
-                body = await self._body(receive)
+                body = await self._body(arriving)
             if body and scope["path"].startswith("/v1/"):
                 check_type(Headers(scope=scope))
                 check_count(body, self.settings.body_bytes // BYTES_OF_VALUE)
                 scope[PARSED] = (await self._parsed(body),)
         except ProblemError as problem:
-            await refuse(Request(scope), problem)(scope, receive, send)
+            await refuse_unread(problem, self.settings.body_bytes, scope, arriving, send)
             return
         except TimeoutError:
             await refuse(Request(scope), _too_slow(self.settings.body_seconds))(
@@ -103,21 +106,29 @@ class BodyLimits:
             self._parsers = CapacityLimiter(PARSERS)
         return await run_sync(parsed_json, body, limiter=self._parsers)
 
-    async def _body(self, receive: Receive) -> bytes:
-        limit = self.settings.body_bytes
+    async def _body(self, arriving: _Arriving) -> bytes:
         body = bytearray()
-        more = True
-        while more:
-            message = await receive()
+        while arriving.more:
+            message = await arriving()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > limit:
-                if more:
-                    await discard_body(receive, limit * UNREAD_BODIES)
-                raise _too_large(limit)
+            if len(body) > self.settings.body_bytes:
+                raise _too_large(self.settings.body_bytes)
         return bytes(body)
+
+
+@dataclass
+class _Arriving:
+    """A ``receive`` that knows whether more of the body is to come, and waits for nothing after its end."""
+
+    receive: Receive
+    more: bool = True
+
+    async def __call__(self) -> Message:
+        message = await self.receive() if self.more else {"type": "http.request"}
+        self.more = bool(message.get("more_body"))
+        return message
 
 
 def check_head(scope: Scope, limit: int) -> None:
@@ -134,8 +145,15 @@ def check_head(scope: Scope, limit: int) -> None:
         raise ProblemError(MALFORMED, "the path or the query has a NUL character; leave it out")
 
 
-def check_length(headers: Headers, limit: int) -> None:
-    """Refuses a body by its Content-Length, before any of it is read."""
+def check_announced(headers: Headers, limit: int) -> None:
+    """Refuses a body by its Content-Length and its Content-Encoding, before any of it is read."""
+    coding = ", ".join(headers.getlist("content-encoding")).strip().lower()
+    if has_body(headers) and coding not in ("", "identity"):
+        raise ProblemError(
+            UNSUPPORTED,
+            f"the body's Content-Encoding is {coding[:100]!r}, but this server decodes no body; send it as it is, without this header",
+            headers={"Accept-Encoding": "identity", "Connection": "close"},
+        )
     length = headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(limit)
@@ -251,6 +269,30 @@ def _too_slow(seconds: float) -> ProblemError:
         f"the body did not arrive within {seconds:g} seconds; send it at once",
         headers={"Connection": "close"},
     )
+
+
+async def refuse_unread(
+    problem: ProblemError, limit: int, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Sends the whole refusal at once; reads and drops the body before the answer ends.
+
+    uvicorn closes the connection at the end of such an answer. If the client still sent, it would be reset, and the refusal lost.
+    """
+
+    async def sending(message: Message) -> None:
+        is_body = message["type"] == "http.response.body"
+        await send({**message, "more_body": True} if is_body else message)
+
+    await refuse(Request(scope), problem)(scope, receive, sending)
+    headers = Headers(scope=scope)
+    if has_body(headers) and "expect" not in headers:  # to read would send 100 Continue
+        await discard_body(receive, limit * UNREAD_BODIES)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def has_body(headers: Headers) -> bool:
+    """Whether the request says that a body follows."""
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 async def discard_body(receive: Receive, limit: int) -> None:

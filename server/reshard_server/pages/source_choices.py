@@ -60,8 +60,7 @@ def _in_root(serving: Services, caller: Caller, root: str, seconds: float) -> li
 
 
 def _paths(checkpoint: FoundCheckpoint) -> Iterator[str]:
-    if checkpoint.kind != "steps":
-        yield checkpoint.path
-        return
     for folder in reversed((checkpoint.folders or [])[-MOST_OF_A_RUN:]):
         yield f"{checkpoint.path}/{folder}"
+    if checkpoint.kind != "steps":
+        yield checkpoint.path

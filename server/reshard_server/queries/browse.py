@@ -10,6 +10,8 @@ listing ends for any tree, even if folders are added or removed meanwhile::
     data/served/1000       …
     data/tf/ckpt-7         the prefix of TensorFlow's files, which are not listed themselves
     data/m.weights.h5      a file that is a checkpoint, beside which no other file makes one of the folder
+    data/out               a safetensors model, with the steps of its training run in the same folder
+    data/out/eval          a checkpoint below it
 
 In a bucket each folder is listed once for a page; a folder has no time there. Links that lead out of a folder are not followed. Hidden
 folders, and names that no client's path may have, are left out.
@@ -29,6 +31,7 @@ from reshard.surface.places import (
     committed_format,
     committed_steps,
     files_of,
+    may_stand_above_others,
     names_in,
     single_files,
     version_folders,
@@ -78,7 +81,7 @@ def browse(
     """
     folder, found = folder.remembered(), list[FoundCheckpoint]()
     deadline = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
-    for looked, visited in enumerate(_walk(folder, name, (), after), 1):
+    for looked, visited in enumerate(_walk(folder, name, (), after, None), 1):
         if visited.found is not None:
             found.append(visited.found)
         if len(found) >= page_size or looked >= MOST_FOLDERS or time.monotonic() > deadline:
@@ -86,15 +89,25 @@ def browse(
     return Browsed(found, None)
 
 
-def _walk(folder: Location, name: str, key: Key, after: Key) -> Iterator[_VisitedFolder]:
-    """Visits a folder that is not a checkpoint, and the folders in it that come after ``after``."""
+def _walk(
+    folder: Location, name: str, key: Key, after: Key, kind: str | None
+) -> Iterator[_VisitedFolder]:
+    """Visits a folder, and what comes after ``after`` in it.
+
+    Args:
+        kind: the format of the checkpoint whose files lie right in the folder; None if they are none.
+    """
     names = _names(folder, key, names_in)
     steps = _steps(folder, key) if names else {}
     versions = [n for n in _names(folder, key, version_folders) if n in names] if key else []
     if key and _is_after(key, after):
-        yield _VisitedFolder(key, _of_several(folder, name, steps, versions))
+        yield _VisitedFolder(key, _found(folder, name, kind, steps, versions))
     inner = {*steps.values(), *versions}
-    files = frozenset(_names(folder, key, single_files))
+    files = (
+        frozenset()
+        if kind
+        else frozenset(_names(folder, key, _files_of_root if "/" not in name else single_files))
+    )
     for each in sorted({*names, *files}):
         below = (*key, each)
         if each not in inner and (_is_after(below, after) or _contains(below, after)):
@@ -107,11 +120,16 @@ def _look(
     if len(name.encode()) > LONGEST_PATH:
         return
     kind = _format(folder, key)
-    if kind is None:
-        if len(key) < DEEPEST and not is_file:
-            yield from _walk(folder, name, key, after)
-    elif _is_after(key, after):
-        yield _VisitedFolder(key, _of_checkpoint(folder, name, kind))
+    has_others = not is_file and (kind is None or may_stand_above_others(kind))
+    if has_others and len(key) < DEEPEST:
+        yield from _walk(folder, name, key, after, kind)
+    elif kind is not None and _is_after(key, after):
+        yield _VisitedFolder(key, _found(folder, name, kind, {}, []))
+
+
+def _files_of_root(root: Location) -> list[str]:
+    """The files of a root, which has no path of its own: a model whose files lie right in it is named by its file or its index."""
+    return single_files(root, is_named=False)
 
 
 def _is_after(key: Key, place: Key) -> bool:
@@ -171,31 +189,23 @@ def _stays_inside(place: Location) -> bool:
         return False
 
 
-def _of_several(
-    folder: Location, name: str, steps: dict[int, str], versions: list[str]
+def _found(
+    folder: Location, name: str, kind: str | None, steps: dict[int, str], versions: list[str]
 ) -> FoundCheckpoint | None:
-    """The folder of steps, or of versions of weights; None for any other."""
-    if not steps and not versions:
+    """A checkpoint, a folder of steps or of versions of weights, or both; None for any other folder."""
+    if not (kind or steps or versions):
         return None
     modified = _modified_at(folder)
     if modified is None and folder.traits.renames:
         return None
-    if not steps:
-        return FoundCheckpoint(path=name, kind="versions", versions=versions, modified_at=modified)
     return FoundCheckpoint(
         path=name,
-        kind="steps",
-        steps=list(steps),
-        folders=list(steps.values()),
+        kind=kind or ("steps" if steps else "versions"),
+        steps=list(steps) or None,
+        folders=list(steps.values()) or None,
+        versions=versions or None,
         modified_at=modified,
     )
-
-
-def _of_checkpoint(folder: Location, name: str, kind: str) -> FoundCheckpoint | None:
-    modified = _modified_at(folder)
-    if modified is None and folder.traits.renames:
-        return None
-    return FoundCheckpoint(path=name, kind=kind, modified_at=modified)
 
 
 def _modified_at(place: Location) -> datetime | None:

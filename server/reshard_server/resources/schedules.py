@@ -16,6 +16,7 @@ from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource, listed_token
 from reshard_server.schedules.check_schedule import check_schedule, first_look
 from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.scheduling import UnfitError
 from reshard_server.schemas.schedule import Schedule, ScheduleBody, SchedulePage, ScheduleRun
 from reshard_server.services import Services
 
@@ -91,12 +92,13 @@ def put(
     before = existing if existing is not None and SCHEDULES.may_see(caller, existing) else None
     expected.check(before)
     now = clock_of(serving.database).now()
-    check_schedule(serving.scheduling, caller, name, body, now)
+    owner = caller if before is None else _owner(serving, caller, before)
+    check_schedule(serving.scheduling, owner, name, body, now)
     if existing is not None and before is None:
         raise _not_free(name)
-    what = (caller.name, body, first_look(body, now), serving.settings)
+    what = (body, first_look(body, now), serving.settings)
     if before is None:
-        stored = schedules.create(serving.database, name, *what)
+        stored = schedules.create(serving.database, name, caller.name, *what)
     else:
         stored = schedules.replace(serving.database, before, *what)
     if stored is None:
@@ -104,6 +106,16 @@ def put(
         hidden = existing is not None and not SCHEDULES.may_see(caller, existing)
         raise _not_free(name) if hidden else changed(existing)
     return stored, before is None
+
+
+def _owner(serving: Services, caller: Caller, before: StoredSchedule) -> Caller:
+    """The token with whose rights the schedule runs, also after an admin replaced it. ProblemError if it lost them."""
+    if caller.name == before.token:
+        return caller
+    try:
+        return serving.scheduling.caller(before)
+    except UnfitError as unfit:
+        raise ProblemError(CONFLICT, str(unfit)) from unfit
 
 
 def _not_free(name: str) -> ProblemError:

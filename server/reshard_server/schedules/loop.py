@@ -104,7 +104,7 @@ class ScheduleLoop:
 
 
 def tick_all(scheduling: Scheduling, now: float) -> None:
-    """Runs every schedule that is due; cron schedules first, since they wait for no disk."""
+    """Runs every schedule that is due; cron schedules first, since they look at one folder at most."""
     found = schedules.due(scheduling.database, now)
     found.sort(key=lambda stored: not isinstance(stored.body.when, Clock))
     for stored in found:

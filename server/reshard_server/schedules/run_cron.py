@@ -8,6 +8,7 @@ from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError
+from reshard_server.jobs.choose_step import resolve_step
 from reshard_server.schedules.cron import Ticks, microsecond_text, second_text, ticks
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schedules.start_run import (
@@ -26,17 +27,14 @@ def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float
     """Runs the tick that is due, or notes why not. Raises UnfitError if the schedule's token lost its rights."""
     scheduling.watched(stored)
     due = ticks(when.cron, stored.next_at or now, now, catch_up=when.catch_up)
-    request, refused = None, None
-    if due.run is not None:
-        occasion = Occasion(when.source, due.run)
-        request, refused = _checked(scheduling, stored, occasion)
+    request = None if due.run is None else _checked(scheduling, stored, when, due.run)
     try:
-        started = _advance_and_start(scheduling, stored, due, request, refused)
+        started = _advance_and_start(scheduling, stored, due, request)
     except sa.exc.IntegrityError:  # a replica whose clock is ahead has run it
         with scheduling.database.begin() as connection:
             schedules.advance(connection, stored, due.following)
         return
-    if started is not None and request is not None:
+    if started is not None and not isinstance(request, str | None):
         scheduling.started(stored, request, started)
     scheduling.forget_old_runs(stored)
 
@@ -46,10 +44,9 @@ def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: fl
 
     Raises UnfitError or ProblemError if it cannot run, QueueFullError if too many conversions wait.
     """
-    occasion = Occasion(when.source, now)
-    request = request_of(stored.name, stored.body, occasion)
     scheduling.watched(stored)
-    scheduling.check(stored, request)
+    request = _request(scheduling, stored, when, now)
+    occasion = Occasion(request.source, now)
     key = microsecond_text(now)
     with scheduling.database.begin() as connection:
         if schedule_runs.has_running(connection, stored.name):
@@ -62,23 +59,29 @@ def run_now(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: fl
     return key
 
 
+def _request(scheduling: Scheduling, stored: StoredSchedule, when: Clock, at: float) -> JobRequest:
+    """The request of a run, of the step and the item that are there now. Raises UnfitError or ProblemError if it cannot run."""
+    source = resolve_step(scheduling.roots, scheduling.caller(stored), when).source
+    request = request_of(stored.name, stored.body, Occasion(source, at))
+    scheduling.check(stored, request)
+    return request
+
+
 def _checked(
-    scheduling: Scheduling, stored: StoredSchedule, occasion: Occasion
-) -> tuple[JobRequest, str | None]:
-    request = request_of(stored.name, stored.body, occasion)
+    scheduling: Scheduling, stored: StoredSchedule, when: Clock, at: float
+) -> JobRequest | str:
+    """The request, or why there is none."""
     try:
-        scheduling.check(stored, request)
+        return _request(scheduling, stored, when, at)
     except ProblemError as problem:
-        return request, problem.detail
-    return request, None
+        return problem.detail
 
 
 def _advance_and_start(
     scheduling: Scheduling,
     stored: StoredSchedule,
     due: Ticks,
-    request: JobRequest | None,
-    refused: str | None,
+    request: JobRequest | str | None,
 ) -> str | None:
     """The id of the conversion; None if another process won the tick, or nothing was started."""
     with scheduling.database.begin() as connection:
@@ -87,7 +90,7 @@ def _advance_and_start(
         _note_missed(connection, stored, due)
         if due.run is None or request is None:
             return None
-        return _start(connection, scheduling, stored, request, refused, due.run)
+        return _start(connection, scheduling, stored, request, due.run)
 
 
 def _note_missed(connection: sa.Connection, stored: StoredSchedule, due: Ticks) -> None:
@@ -103,8 +106,7 @@ def _start(
     connection: sa.Connection,
     scheduling: Scheduling,
     stored: StoredSchedule,
-    request: JobRequest,
-    refused: str | None,
+    request: JobRequest | str,
     due: float,
 ) -> str | None:
     """The id of the conversion; None if none was started, and the history says why."""
@@ -112,14 +114,14 @@ def _start(
     if schedule_runs.has_running(connection, name):
         schedule_runs.note(connection, name, key, "skipped", detail=PREVIOUS_RUNS)
         return None
-    if refused is None:
+    if not isinstance(request, str):
         try:
             occasion = Occasion(request.source, due)
             started = insert_conversion(connection, scheduling, stored, request, occasion)
         except QueueFullError as full:
-            refused = str(full)
-    if refused is not None:
-        schedule_runs.note(connection, name, key, "refused", detail=refused)
-        return None
-    schedule_runs.note(connection, name, key, "started", conversion=started)
-    return started
+            request = str(full)
+        else:
+            schedule_runs.note(connection, name, key, "started", conversion=started)
+            return started
+    schedule_runs.note(connection, name, key, "refused", detail=request)
+    return None

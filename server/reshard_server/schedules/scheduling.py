@@ -54,12 +54,13 @@ class Scheduling:
         found = self.tokens.named(stored.token)
         if found is None:
             raise UnfitError(
-                f"the token {stored.token!r}, which made this schedule, no longer exists or has expired; put the schedule again with another one"
+                f"the token {stored.token!r}, which made this schedule, no longer exists or has expired; make a token of this "
+                "name again, or delete the schedule and store it with another token"
             )
         if "convert" not in found.scopes:
             raise UnfitError(
                 f"the token {stored.token!r}, which made this schedule, lacks the scope 'convert' now; give it back, or "
-                "put the schedule again with another token"
+                "delete the schedule and store it with another token"
             )
         return found
 

@@ -77,6 +77,8 @@ def _settle(scheduling: Scheduling, run: EndedRun) -> None:
     stored = schedules.get(scheduling.database, run.schedule)
     if stored is not None and run.state == "succeeded":
         remove_old(scheduling, stored)
+    if stored is not None and stored.body.delta is not None:
+        schedules.look_now(scheduling.database, stored.name)  # the next version waited for this one
 
 
 def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:

@@ -119,6 +119,21 @@ class UnlistedChoice(RequestDocument):
     )
 
 
+MEANT = "x-schema"
+"""In a schema that says less, so that generators of clients understand it: the exact schema, by which ``fields`` is checked."""
+
+
+def shown_request(*names: str) -> WithJsonSchema:
+    """The schema of an answer's member that has a request as it was accepted.
+
+    It names no members: code that openapi-python-client generates cannot read a document with a member ``cast``, which hides the function
+    of that name.
+    """
+    exact: dict[str, Any] = {"anyOf": [{MODEL_MARK: name} for name in names]}
+    schema = {"type": "object", "additionalProperties": True, MEANT: exact}
+    return WithJsonSchema(schema, mode="serialization")
+
+
 MODEL_MARK = "x-model"
 """In a schema: the name of a model whose schema takes the mark's place in the OpenAPI document."""
 

@@ -20,6 +20,7 @@ from reshard_server.schemas.base import (
     at_most,
     many,
     one,
+    shown_request,
 )
 from reshard_server.schemas.delta import Deltas, OneDelta
 from reshard_server.schemas.job import (
@@ -236,7 +237,7 @@ class Conversion(Answer):
     id: str
     state: State
     done: bool
-    request: JobRequest
+    request: Annotated[JobRequest, shown_request("OneTarget", "SeveralTargets", "OneDelta")]
     progress: ProgressState | None = None
     result: Annotated[list[dict[str, Any]], many("TargetReport", "DeltaReport")] | None = Field(
         None,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from reshard_server.schemas.base import (
     LARGEST_STEP,
     Answer,
+    CheckpointChoice,
     Flag,
     Name,
     Number,
     RequestDocument,
     RootedPath,
     Whole,
+    shown_request,
 )
 from reshard_server.schemas.conversion import TargetRequests
 from reshard_server.schemas.delta import DeltaForm
@@ -26,8 +28,10 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-class Clock(RequestDocument):
-    """At the times of a cron expression, in UTC."""
+class Clock(CheckpointChoice):
+    """At the times of a cron expression, in UTC; ``step`` and ``item`` are looked up at each run."""
+
+    checkpoint_member: ClassVar[str] = "source"
 
     cron: str = Field(min_length=9, max_length=200, examples=["0 3 * * *"])
     source: RootedPath
@@ -110,7 +114,7 @@ class Schedule(Answer):
     """A schedule and its state."""
 
     name: Name
-    schedule: ScheduleBody
+    schedule: Annotated[ScheduleBody, shown_request("ScheduleBody")]
     paused: bool
     created_by: str
     created_at: datetime

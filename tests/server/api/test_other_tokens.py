@@ -139,3 +139,45 @@ def test_a_layout_says_no_name(served: Served) -> None:
             403,
             "the layout 'taken' belongs to another token, so this one may not change it; take another name, or ask an admin",
         )
+
+
+@pytest.mark.parametrize(
+    ("path", "contents"),
+    [
+        ("/v1/schedules/x", [{**SCHEDULE, "priority": n} for n in range(3)]),
+        ("/v1/maps/x", [{"map": {"map": [{"from": "a", "to": f"b{n}"}]}} for n in range(3)]),
+        ("/v1/layouts/x", [{"layout": {"mesh": {"axes": ["m"], "shape": [n]}, "rules": []}} for n in (1, 2, 3)]),
+    ],
+)  # fmt: skip
+def test_an_admin_who_replaces_it_takes_it_from_nobody(
+    served: Served, path: str, contents: list[Any]
+) -> None:
+    first, second, third = contents
+    assert served.ask("PUT", path, json=first).status_code == 201
+    assert served.ask("PUT", path, "root", json=second).status_code in (200, 201)
+    assert served.ask("PUT", path, "bob", json=third).status_code in (403, 409)
+    assert served.ask("PUT", path, json=third).status_code in (200, 201)
+    assert served.ask("DELETE", path).status_code == 204
+    assert served.ask("PUT", path, "bob", json=first).status_code == 201
+    assert served.ask("PUT", path, json=second).status_code in (403, 409)
+
+
+def test_a_schedule_that_an_admin_replaced_runs_with_its_owners_rights(served: Served) -> None:
+    path, elsewhere = "/v1/schedules/x", {**SCHEDULE, "targets": [{"target": "other/{step}"}]}
+    assert served.ask("PUT", path, json=SCHEDULE).status_code == 201
+    refused = served.ask("PUT", path, "root", json=elsewhere)
+    assert refused.json()["detail"] == (
+        "there is nothing at 'other/1000000' that this token may use; check root and path"
+    )
+    changed = served.ask("PUT", path, "root", json={**SCHEDULE, "priority": 1}).json()
+    assert (changed["created_by"], changed["revision"]) == ("ann", 2)
+    tokens = served.app.state.services.tokens
+    tokens.replace(tuple(token for token in tokens.settings if token.name != "ann"))
+    gone = served.ask("PUT", path, "root", json=SCHEDULE)
+    assert (gone.status_code, gone.json()["detail"]) == (
+        409,
+        "the token 'ann', which made this schedule, no longer exists or has expired; make a token of this name again, or "
+        "delete the schedule and store it with another token",
+    )
+    assert served.ask("DELETE", path, "root").status_code == 204
+    assert served.ask("PUT", path, "root", json=elsewhere).json()["created_by"] == "root"

@@ -17,8 +17,8 @@ URL = "/v1/conversions"
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("PUT", URL, "GET, POST"), ("PATCH", f"{URL}/x", "DELETE, GET"), ("GET", f"{URL}/x:cancel", "POST"),
-        ("DELETE", f"{URL}/x:retry", "POST"), ("OPTIONS", f"{URL}/x:cancel", "POST"), ("POST", f"{URL}/x/events", "GET"), ("DELETE", "/livez", "GET"),
+        ("PUT", URL, "GET, HEAD, POST"), ("PATCH", f"{URL}/x", "DELETE, GET, HEAD"), ("GET", f"{URL}/x:cancel", "POST"),
+        ("DELETE", f"{URL}/x:retry", "POST"), ("OPTIONS", f"{URL}/x:cancel", "POST"), ("POST", f"{URL}/x/events", "GET, HEAD"), ("DELETE", "/livez", "GET, HEAD"),
     ],
 )  # fmt: skip
 def test_a_method_that_is_not_allowed(served: Served, method: str, path: str, allow: str) -> None:

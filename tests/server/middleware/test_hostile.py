@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import random
 import socket
@@ -92,6 +93,10 @@ WIDE = b"{" + b",".join(b'"k%d":1' % i for i in range(1500)) + b',"k7":1}'
         (post(chunked(LARGE), "Transfer-Encoding: chunked"), 413, "larger than the 20000 bytes"),
         (post(b"{}", kind="text/plain"), 415, "the body is 'text/plain'; expected application/json"),
         (post(b"a=1", kind="application/x-www-form-urlencoded"), 415, "application/json"),
+        (post(gzip.compress(b"{}", mtime=0), "Content-Encoding: gzip"), 415, "the body's Content-Encoding is 'gzip', but this server decodes no body; send it as it is"),
+        (post(b"{}", "Content-Encoding: identity, br"), 415, "Content-Encoding is 'identity, br'"),
+        (post(b"{}", "Content-Encoding: identity"), 422, "it is missing"),
+        (get("http://user@x/livez"), 404, "there is no such path"),
         (post(b""), 422, "body"),
         (post(b"{"), 400, "the body is not valid JSON for this server"),
         (post(b"\xff\xfe"), 400, "the body is not valid JSON for this server"),
@@ -115,6 +120,33 @@ def test_refused(server: Live, data: bytes, status: int, words: str) -> None:
     document = json.loads(body)
     assert (document["status"], document["type"][:20]) == (status, "urn:reshard:problem:")
     assert words in document["detail"]
+
+
+def test_a_length_above_the_limit_is_refused_before_the_body(server: Live) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(post(b"", length=BODY_BYTES + 1))
+        answer = b""
+        while b"larger than the 20000 bytes" not in answer:
+            part = connection.recv(65536)
+            assert part, answer
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        connection.sendall(b" " * (BODY_BYTES + 1))  # whose end is no request
+        with suppress(ConnectionError):
+            while part := connection.recv(65536):
+                answer += part
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("target", ["/livez", "http://elsewhere/livez", "HTTPS://[::1]:1/livez"])
+def test_a_target_has_two_forms(server: Live, target: str) -> None:
+    assert raw(server, get(target))[::2] == (200, b'{"status":"ok"}')
+    assert raw(server, get(target.replace("livez", "v1/tensors?name=x")))[0] == 422
+
+
+def test_a_target_may_be_a_host_alone(server: Live) -> None:
+    assert raw(server, get("http://elsewhere"))[0] == 401  # as for /
 
 
 def test_half_a_body_is_no_request(server: Live) -> None:

@@ -78,7 +78,7 @@ def test_errors_of_the_server_are_pages(ann: Browser, monkeypatch: pytest.Monkey
 
 def test_methods_that_a_page_has_not(ann: Browser) -> None:
     answer = ann.send("DELETE", "/conversions")
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
     assert "The method is not allowed here" in answer.text
 
 

@@ -113,6 +113,48 @@ def test_files_that_are_checkpoints(served: Served, tmp_path: Path) -> None:
     assert all(one["modified_at"] for one in listed(served))
 
 
+def test_a_safetensors_file_hides_nothing_below_it(served: Served, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    reshard.save(tmp_path / "saved", {"w": np.arange(6.0)})
+    reshard.convert(tmp_path / "saved", tmp_path / "one.safetensors")
+    for name in ("runs/run7/10", "runs/run7/20", "out/checkpoint-5", "out/eval", "out/step/1"):
+        mark(data / name)
+    for name in ("runs/stray", "runs/run7/stray", "out/model"):
+        shutil.copy(tmp_path / "one.safetensors", data / f"{name}.safetensors")
+    shutil.copytree(data / "out" / "eval", data / "out" / "eval" / "item")  # of one checkpoint
+    write_state(data / "out" / "optimizer.pt", {"w": np.arange(6.0)})
+    found = [(one["path"], one["kind"], one["folders"]) for one in listed(served)]
+    assert found == [
+        ("data/out", "safetensors", ["checkpoint-5"]),
+        ("data/out/eval", "orbax", None),
+        ("data/out/step", "steps", ["1"]),
+        ("data/runs", "safetensors", None),
+        ("data/runs/run7", "safetensors", ["10", "20"]),
+    ]
+    one_by_one = [c["path"] for page in pages(served, page_size=1) for c in page["checkpoints"]]
+    assert one_by_one == [path for path, *_ in found]
+
+
+def test_safetensors_files_at_the_top_of_a_root(served: Served, tmp_path: Path) -> None:
+    """The root has no path: a file is named by itself, a model in several files by its index, once all are there."""
+    data = tmp_path / "data"
+    mark(data / "run" / "1")
+    reshard.save(tmp_path / "saved", {"w": np.arange(600.0), "v": np.arange(600.0)})
+    reshard.convert(tmp_path / "saved", data / "one.safetensors")
+    reshard.convert(tmp_path / "saved", tmp_path / "m", to="safetensors", file_bytes=5000)
+    shards = sorted((tmp_path / "m").glob("*.safetensors"))
+    assert len(shards) == 2
+    shutil.copy(shards[0], data)
+    shutil.copy(tmp_path / "m" / "model.safetensors.index.json", data)
+    assert [one["path"] for one in listed(served)] == ["data/one.safetensors", "data/run"]
+    shutil.copy(shards[1], data)
+    assert [(one["path"], one["kind"]) for one in listed(served)] == [
+        ("data/model.safetensors.index.json", "safetensors"),
+        ("data/one.safetensors", "safetensors"),
+        ("data/run", "steps"),
+    ]
+
+
 @pytest.mark.usefixtures("data")
 def test_below_a_folder(served: Served) -> None:
     for prefix, expected in (

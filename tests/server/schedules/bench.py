@@ -92,7 +92,7 @@ class Bench:
         if before is None:
             stored = schedules.create(self.db, name, token, made, first_look(made, at))
         else:
-            stored = schedules.replace(self.db, before, token, made, first_look(made, at))
+            stored = schedules.replace(self.db, before, made, first_look(made, at))
         assert stored is not None
         return stored
 

@@ -11,8 +11,9 @@ from reshard_server.db.conversions import conversions
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.cron import check_cron, last_tick, next_tick, ticks
+from reshard_server.schedules.run_now import run_now
 
-from tests.server.schedules.bench import Bench
+from tests.server.schedules.bench import Bench, write_step
 from tests.server.schedules.nightly import NIGHT, NIGHTLY
 
 DAY = 86400.0
@@ -80,6 +81,28 @@ def test_a_tick_starts_one_conversion(bench: Bench) -> None:
     assert bench.wakes == 1
     assert bench.get().next_at == NIGHT + DAY
     assert bench.get().revision == 1
+
+
+def test_the_newest_step_is_looked_up_at_each_run(bench: Bench) -> None:
+    when = {**NIGHTLY["when"], "step": "latest"}
+    run = bench.data / "run"
+    run.mkdir()
+    bench.put(now=NIGHT - 100, **{**NIGHTLY, "when": when})
+    bench.tick(NIGHT)
+    for night, step in ((1, 1), (2, 20)):
+        write_step(run, step)
+        bench.tick(NIGHT + night * DAY)
+        bench.end(f"2026-11-{21 + night}T03:00:00Z")
+    write_step(run, 3)
+    asked = run_now(bench.one, bench.get(), None, NIGHT + 3 * DAY)
+    first, *others = bench.runs()
+    assert first.outcome == "refused"
+    assert first.detail is not None
+    assert first.detail.startswith("data/run contains no committed step")
+    assert [bench.conversion(one.key).request.source for one in others] == [
+        "data/run/1", "data/run/20", "data/run/20",
+    ]  # fmt: skip
+    assert others[-1].key == asked.key
 
 
 def test_what_was_missed_is_said_and_not_run(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def publish(bench: Bench, step: int) -> dict[str, Any]:
     report = carry_out(bench, str(step))
     bench.settle()
     return report
+
+
+def test_waiting_steps_are_published_without_waiting_for_the_next_look(
+    bench: Bench, run: Path
+) -> None:
+    bench.put(**{**BODY, "when": {**BODY["when"], "poll_seconds": 86400}})
+    save(run, 1, 2, 3)
+    for step in (1, 2, 3):
+        bench.tick(time.time())
+        assert list(bench.told()) == [str(n) for n in range(1, step + 1)]
+        carry_out(bench, str(step))
+        bench.tick(time.time())  # the version is there, but not settled
+        bench.settle()
+    assert kinds(bench) == ["full", "delta", "delta"]
 
 
 def kinds(bench: Bench) -> list[str]:

@@ -22,10 +22,13 @@ def _one_step(bench: Bench) -> None:
 
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
-    ({}, f"{WHO}, no longer exists or has expired; put the schedule again with another one"),
+    (
+        {},
+        f"{WHO}, no longer exists or has expired; make a token of this name again, or delete the schedule and store it with another token",
+    ),
     (
         {"scopes": frozenset({"read"})},
-        f"{WHO}, lacks the scope 'convert' now; give it back, or put the schedule again with another token",
+        f"{WHO}, lacks the scope 'convert' now; give it back, or delete the schedule and store it with another token",
     ),
     (
         {"read": frozenset({"other"})},

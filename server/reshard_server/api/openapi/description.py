@@ -22,6 +22,7 @@ from reshard_server.errors.problems import (
     MALFORMED,
     MEDIA_TYPE,
     NOT_FOUND,
+    PRECONDITION,
     TOO_LARGE,
     TOO_MANY,
     TOO_SLOW,
@@ -29,7 +30,7 @@ from reshard_server.errors.problems import (
     UNSUPPORTED,
     Kind,
 )
-from reshard_server.schemas.base import MODEL_MARK, Problem
+from reshard_server.schemas.base import MEANT, MODEL_MARK, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -39,6 +40,15 @@ Every operation except `/livez`, `/readyz` and this description needs a bearer t
 document (RFC 9457) that says what was expected, what was found, and what to do. Every answer has the header
 `X-Request-Id`; send your own id to find a request in the server's log.
 """
+
+_IF_MATCH = {
+    "name": "if-match",
+    "in": "header",
+    "description": "Answer only if it has one of these ETags; else 412.",
+    "required": False,
+    "schema": {"type": "string"},
+}
+"""`middleware.read_requests` compares it for every route whose answer has an ETag."""
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
 _ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
@@ -98,8 +108,13 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     _add_library_schemas(document, schemas)
     used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
+    for item in document["paths"].values():
+        for method in {"get", "head"} & item.keys():
+            _add_if_match(item[method])
     for path, operation in _operations(document):
         _complete(path, operation)
+    _name_bodies(document, schemas)
+    _let_members_be_absent(document, schemas)
     return document
 
 
@@ -124,10 +139,69 @@ def _refer(part: Any) -> None:
             _refer(inner)
 
 
+def _name_bodies(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Gives each body without a name one, after its operation: generators of clients would call it Body, Body1, ..."""
+    for _, operation in _operations(document):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "$ref" not in content.get("schema", {"$ref": ""}):
+            name = operation["operationId"].title().replace("_", "") + "Request"
+            schemas[name] = {**content["schema"], "title": name}
+            content["schema"] = {"$ref": f"#/components/schemas/{name}"}
+
+
+def _let_members_be_absent(document: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Makes no member of an answer required that ``fields`` may leave out, and names none ``cast`` (see ``base.shown_request``)."""
+    operations = [operation for path, operation in _operations(document) if path.startswith("/v1/")]
+    sent = _named([operation.get("requestBody") for operation in operations], schemas)
+    names = _named([answer_schema(operation) for operation in operations], schemas) - sent
+    for name in names:
+        schemas[name].pop("required", None)
+    hidden = set[str]()
+    for name in sorted(
+        names
+    ):  # after every "required" is gone, so that each process makes the same document
+        schema = schemas[name]
+        if "cast" in (members := schema.get("properties", {})):
+            exact = {**members, "cast": _inlined(members["cast"], schemas)}
+            schema[MEANT] = {**schema, "properties": exact}
+            schema["properties"] = {k: v for k, v in members.items() if k != "cast"}
+            hidden |= _named(members["cast"], schemas)
+    for name in hidden - _named(document["paths"], schemas):
+        del schemas[name]
+
+
+def _inlined(part: Any, schemas: dict[str, Any]) -> Any:
+    """A part of the document with the schemas themselves in place of references to them."""
+    if isinstance(part, dict) and "$ref" in part:
+        return _inlined(schemas[part["$ref"].rpartition("/")[2]], schemas)
+    if isinstance(part, dict):
+        return {name: _inlined(inner, schemas) for name, inner in part.items()}
+    return [_inlined(inner, schemas) for inner in part] if isinstance(part, list) else part
+
+
+def _named(part: Any, schemas: dict[str, Any]) -> set[str]:
+    """The names of all schemas that a part of the document refers to, directly or not; without that of problems."""
+    found, ahead = set[str](), [part]
+    while ahead:
+        part = ahead.pop()
+        name = part.get("$ref", "").rpartition("/")[2] if isinstance(part, dict) else ""
+        if name and name not in found | {"Problem"}:
+            found.add(name)
+            ahead.append(schemas[name])
+        ahead += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return found
+
+
 def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     for path, item in document["paths"].items():
         for operation in item.values():
             yield path, operation
+
+
+def _add_if_match(operation: dict[str, Any]) -> None:
+    if "ETag" in operation["responses"]["200"].get("headers", {}):
+        operation.setdefault("parameters", []).append(_IF_MATCH)
+        operation["responses"].update({str(k): v for k, v in problems(PRECONDITION).items()})
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:

@@ -19,7 +19,12 @@ EACH_STEP: dict[str, Any] = {
 }
 
 NIGHTLY: dict[str, Any] = {
-    "when": {"cron": "0 3 * * *", "source": "data/run7/latest", "catch_up": True},
+    "when": {
+        "cron": "0 3 * * *",
+        "source": "data/run7/checkpoints",
+        "step": "latest",
+        "catch_up": True,
+    },
     "targets": [{"target": "data/nightly/{time}", "mesh": "data=4,model=2"}],
     "keep": 7,
 }

@@ -114,13 +114,12 @@ def create(
 def replace(
     db: sa.Engine,
     before: StoredSchedule,
-    token: str,
     body: ScheduleBody,
     next_at: float,
     settings: Settings | None = None,
 ) -> StoredSchedule | None:
     """Replaces the body; None if the schedule changed meanwhile. Raises ProblemError like ``create``."""
-    values = _values(token, body, next_at, clock_of(db).now())
+    values = _values(before.token, body, next_at, clock_of(db).now())
     with db.connect() as connection:
         _check_quota(connection, settings, before.name, values)
     return _change(db, before, values)
@@ -188,6 +187,15 @@ def next_due(db: sa.Engine, now: float) -> float | None:
     query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
     with db.connect() as connection:
         return connection.execute(query).scalar()
+
+
+def look_now(db: sa.Engine, name: str) -> None:
+    """Makes a schedule due at once, however long it would have waited for its next look."""
+    now = clock_of(db).now()
+    with db.begin() as connection:
+        connection.execute(
+            SCHEDULES.update().where(_S.name == name, _S.next_at > now).values(next_at=now)
+        )
 
 
 def lock(connection: sa.Connection, name: str) -> None:

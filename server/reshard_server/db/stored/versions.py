@@ -51,7 +51,7 @@ def put(
         try:
             with db.begin() as connection:
                 now = _newest(connection, kind, name)
-                _check(kind, name, now, token, is_admin, expected)
+                _check(connection, kind, name, now, token, is_admin, expected)
                 if now is not None and canonical_text(now.content) == canonical_text(content):
                     return now, False
                 return _insert(connection, kind, name, content, token, settings), True
@@ -100,7 +100,7 @@ def delete(
         now = _newest(connection, kind, name)
         if now is None:
             return None
-        _check(kind, name, now, token, is_admin, expected)
+        _check(connection, kind, name, now, token, is_admin, expected)
         versions = kind.table.update().where(kind.c.name == name, kind.c.version <= now.version)
         connection.execute(versions.values(deleted=True))
         _empty_unused(connection, kind, name)
@@ -119,6 +119,7 @@ def _empty_unused(connection: sa.Connection, kind: StoredKind, name: str) -> Non
 
 
 def _check(
+    connection: sa.Connection,
     kind: StoredKind,
     name: str,
     now: StoredVersion | None,
@@ -133,19 +134,24 @@ def _check(
             f"the {kind.noun} {name!r} is not as the request expects: {there}; read it again, and send the request with "
             "its ETag",
         )
-    _check_owner(kind, name, now, token, is_admin)
+    _check_owner(connection, kind, name, token, is_admin)
 
 
 def check_owner(db: sa.Engine, kind: StoredKind, name: str, *, token: str, is_admin: bool) -> None:
     """Raises ProblemError if a name belongs to another token."""
     with db.connect() as connection:
-        _check_owner(kind, name, _newest(connection, kind, name), token, is_admin)
+        _check_owner(connection, kind, name, token, is_admin)
 
 
 def _check_owner(
-    kind: StoredKind, name: str, now: StoredVersion | None, token: str, is_admin: bool
+    connection: sa.Connection, kind: StoredKind, name: str, token: str, is_admin: bool
 ) -> None:
-    if now is not None and now.created_by != token and not is_admin:
+    """A name belongs to the token of its first version: an admin who stores one takes it from nobody."""
+    kept = (kind.c.name == name, kind.c.deleted.is_(False))
+    owner = connection.scalar(
+        sa.select(kind.c.token).where(*kept).order_by(kind.c.version).limit(1)
+    )
+    if owner is not None and owner != token and not is_admin:
         raise ProblemError(
             FORBIDDEN,
             f"the {kind.noun} {name!r} belongs to another token, so this one may not change it; take another name, or ask an admin",

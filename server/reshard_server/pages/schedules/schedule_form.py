@@ -28,9 +28,9 @@ ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
 """The other fields are folded until one of them has a value or an error."""
 
 DEFAULTS = {"when": "steps", **{n: d for n, d in form_fields.DEFAULTS.items() if n in TARGET_TEXTS}}
-FLAGS = ("newest_only", "catch_up", "overwrite")
+FLAGS = ("newest_only", "latest", "catch_up", "overwrite")
 
-_PLACES = {"directory": "source"}
+_PLACES = {"directory": "source", "step": "latest"}
 """Members of a schedule whose fields have other names."""
 
 
@@ -98,7 +98,8 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
     source = form.values["source"]
     if form.values["when"] == "clock":
         catch_up = "catch_up" in form.flags
-        return {"cron": form.values["cron"], "source": source, "catch_up": catch_up}
+        step = "latest" if "latest" in form.flags else None
+        return {"cron": form.values["cron"], "source": source, "step": step, "catch_up": catch_up}
     every = number_of("every", form.values["every"])
     newest_only = "newest_only" in form.flags
     return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
