@@ -136,7 +136,9 @@ def _unseen(plan: Plan, reader: Reader) -> set[str]:
         piece.source
         for tensor in plan.tensors
         for piece in tensor.pieces
-        if piece.source_view is not None and _is_unsummed(reader, piece.source)
+        if piece.source_view is not None
+        and piece.fill is None
+        and _is_unsummed(reader, piece.source)
     }
 
 

@@ -13,11 +13,12 @@ from reshard.errors import PlanError
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.expression import Expression
 from reshard.maps.matching import Matched
-from reshard.maps.pattern import Bound, Joining, PiecePattern, joined, padding
+from reshard.maps.pattern import Joining, PiecePattern, filled_cells, joined, padding
 from reshard.maps.rule import MAX_SIZE, Lengths, MapRule
-from reshard.maps.shape import RuleShape, names_of, shape_text
+from reshard.maps.shape import RuleShape, TensorAxes, names_of, shape_text
 from reshard.maps.solve_sizes import ContradictionError, Equation, size_of, solved_sizes
 from reshard.maps.strand import Strand, strands
+from reshard.maps.template import Template
 from reshard.planning.piece import Arithmetic
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class CompiledRule(Struct, frozen=True):
         shapes: of each target.
         patterns: of each target, what fills it.
         loops: the indices of the targets' names, and how many places each has.
-        stacked: the indices of the sources' names that are dimensions of targets.
+        stacked: the indices of the sources' names that are none of the targets', and how many places each has.
         sizes: of every dimension, given ones among them.
         arithmetic: that each element passes through; None for none.
     """
@@ -38,7 +39,7 @@ class CompiledRule(Struct, frozen=True):
     shapes: tuple[tuple[int, ...], ...]
     patterns: tuple[tuple[PiecePattern, ...], ...]
     loops: Mapping[str, int]
-    stacked: tuple[str, ...]
+    stacked: Mapping[str, int]
     sizes: Mapping[str, int]
     arithmetic: Arithmetic | None = None
 
@@ -53,17 +54,28 @@ def compile_rule(rule: MapRule, found: Sequence[Matched], sizes: Mapping[str, in
         raise PlanError(f"{rule.label}: a rule without a shape moves tensors as they are")
     _check_ranks(rule, shape, found)
     in_names = {index for matched in found for index in matched.indices}
+    for template, side, matched in zip(rule.sources, shape.left, found, strict=False):
+        _refuse_again(rule, set(matched.indices), template, side)
     solved = _solved(rule, list(_equations(shape, found)), sizes, in_names)
     on_left = {name for side in shape.left for name in names_of(side)}
     loops = _loops(rule, in_names | on_left, solved)
     _check_known(rule, shape, solved)
     taken = _with_lengths(rule, rule.crop, solved, solved, "more")
     made = _with_lengths(rule, rule.pad, taken, taken, "fewer")
+    for template, side in zip(rule.targets, shape.right, strict=True):
+        _refuse_again(rule, set(loops), template, side)
     on_right = {name for side in shape.right for name in names_of(side)}
-    stacked = tuple(sorted((in_names & on_right) - loops.keys()))
     _refuse_lost(rule, in_names - on_right - loops.keys(), solved)
-    joining = Joining(taken, frozenset(stacked), frozenset(loops.keys() & on_left))
-    patterns = _tried(rule, lambda: _patterns(rule, shape, (solved, made), joining))
+    stacked = {name: taken[name] for name in sorted(in_names - loops.keys())}
+    joinings = [
+        Joining(
+            taken,
+            frozenset(stacked.keys() & set(matched.indices)),
+            frozenset(loops.keys() & on_left),
+        )
+        for matched in found
+    ]
+    patterns = _tried(rule, lambda: _patterns(rule, shape, (solved, made), joinings))
     return CompiledRule(
         tuple(tuple(size_of(axis, made) or 0 for axis in side) for side in shape.right),
         patterns,
@@ -145,7 +157,7 @@ def _beside(name: str, shape: RuleShape, sizes: Mapping[str, int]) -> str:
     """The axis on the left that is made of a dimension and others, which need a size too but one."""
     for side in shape.left:
         for axis in side:
-            names = tuple(names_of(axis))
+            names = dict.fromkeys(names_of(axis))
             unknown = [one for one in names if one not in sizes]
             if name in names and len(unknown) > 1:
                 return f", or that of {' or '.join(repr(one) for one in unknown if one != name)}, which with it makes one axis"
@@ -174,6 +186,16 @@ def _with_lengths(
     return found
 
 
+def _refuse_again(rule: MapRule, indices: set[str], name: Template, side: TensorAxes) -> None:
+    """Against tensors of which only a diagonal would be taken or filled."""
+    again = sorted(indices.intersection(names_of(side)))
+    if again:
+        raise PlanError(
+            f"{rule.label}: {again[0]!r} is an index of {name.text!r} and a dimension of it, {shape_text(side)!r}; give one of them "
+            "another name"
+        )
+
+
 def _refuse_lost(rule: MapRule, indices: set[str], sizes: Mapping[str, int]) -> None:
     lost = [index for index in sorted(indices) if sizes[index] != 1]
     if lost:
@@ -187,16 +209,23 @@ def _patterns(
     rule: MapRule,
     shape: RuleShape,
     sizes: tuple[Mapping[str, int], Mapping[str, int]],
-    joining: Joining,
+    joinings: Sequence[Joining],
 ) -> tuple[tuple[PiecePattern, ...], ...]:
     """The patterns of each target: the parts of the sources belong to those of the targets, in the order of the text."""
     left = [(n, part) for n, side in enumerate(shape.left) for part in strands(side, sizes[0])]
     right = [(n, part) for n, side in enumerate(shape.right) for part in strands(side, sizes[1])]
-    padded = [n for n in rule.pad if sizes[1][n] != joining.sizes.get(n)]
-    moved = _moving(left, right, joining) if rule.sources else ()
-    filled = (_filling(rule, padded, place, n, joining) for n, part in right for place in part)
+    moved: Iterator[PiecePattern] = iter(())
+    filled: Iterator[PiecePattern]
+    places = [(n, place) for n, part in right for place in part]
+    if rule.sources:
+        moved = _moving(left, right, joinings)
+        taken = joinings[0].sizes
+        padded = [n for n in rule.pad if sizes[1][n] != taken[n]]
+        filled = chain.from_iterable(padding(place, n, padded, taken) for n, place in places)
+    else:
+        filled = (filled_cells(place.axes, n) for n, place in places)
     found: list[list[PiecePattern]] = [[] for _ in shape.right]
-    for pattern in chain(moved, chain.from_iterable(filled)):
+    for pattern in chain(moved, filled):
         found[pattern.target].append(pattern)
     return tuple(map(tuple, found))
 
@@ -205,7 +234,7 @@ _Parts = Sequence[tuple[int, Sequence[Strand]]]
 """The parts of one side, each with the number of its tensor."""
 
 
-def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[PiecePattern]:
+def _moving(left: _Parts, right: _Parts, joinings: Sequence[Joining]) -> Iterator[PiecePattern]:
     """What sources fill."""
     if len(left) != len(right):
         raise ValueError(
@@ -214,23 +243,7 @@ def _moving(left: _Parts, right: _Parts, joining: Joining) -> Iterator[PiecePatt
         )
     for (source, ways), (target, places) in zip(left, right, strict=True):
         for way, place in product(ways, places):
-            yield from joined(way, place, (source, target), joining)
-
-
-def _filling(
-    rule: MapRule, padded: Sequence[str], place: Strand, target: int, joining: Joining
-) -> Iterator[PiecePattern]:
-    """What no source fills: the padding, or all of the target."""
-    if rule.sources:
-        yield from padding(place, target, padded, joining)
-        return
-    sizes = [cell.stop - cell.start for axis in place.axes for cell in axis]
-    if any(len(axis) != 1 for axis in place.axes):
-        raise ValueError(
-            "a target that one number fills has dimensions without brackets, such as '-> e'"
-        )
-    whole = Bound((0,) * len(sizes), tuple(sizes), (), None)
-    yield PiecePattern(-1, target, whole, whole, tuple(range(len(sizes))))
+            yield from joined(way, place, (source, target), joinings[source])
 
 
 def _counted(count: int) -> str:

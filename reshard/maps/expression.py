@@ -130,9 +130,12 @@ def _rounding(dtype: str) -> Callable[[Number], Number]:
     """Rounds to a floating dtype: some models multiply by a factor that was stored in one."""
 
     def rounded(x: Number) -> Number:
+        import numpy as np
+
         from reshard.geometry.dtypes import numpy_dtype
 
-        return _checked(float(numpy_dtype("float64").type(float(x)).astype(numpy_dtype(dtype))))
+        with np.errstate(over="ignore"):  # what overflows is refused
+            return _checked(float(np.float64(float(x)).astype(numpy_dtype(dtype))))
 
     return rounded
 

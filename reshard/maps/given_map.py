@@ -114,15 +114,16 @@ def map_of(given: Any, sizes: Any = None, reverse: bool = False) -> GivenMap | N
             raise PlanError(f"{what} for a map, but no map is given; name one (map)")
         return None
     file = _file(given)
-    _refuse_unused(file, checked)
     every = {**file.sizes, **checked}
     rules = reversed_rules(file, every) if reverse else file.rules
+    _refuse_unused(file, rules, checked)
     return GivenMap(file, rules, every, bool(reverse))
 
 
-def _refuse_unused(file: MapFile, sizes: Mapping[str, int]) -> None:
-    """Raises PlanError for a size that no rule names."""
-    known = {*file.sizes, *file.mesh_sizes, *(name for rule in file.rules for name in rule.names())}
+def _refuse_unused(file: MapFile, rules: Sequence[MapRule], sizes: Mapping[str, int]) -> None:
+    """Raises PlanError for a size that no rule names; rules that are read backwards have names of padded lengths, too."""
+    named = {name for rule in (*file.rules, *rules) for name in rule.names()}
+    known = {*file.sizes, *file.mesh_sizes, *named}
     unused = [name for name in sizes if name not in known]
     if unused:
         raise PlanError(

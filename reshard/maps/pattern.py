@@ -68,7 +68,7 @@ class Joining(Struct, frozen=True):
 
     Attributes:
         sizes: of every dimension, as the sources have it; crops are applied.
-        stacked: indices of the sources' names, which are dimensions of targets.
+        stacked: indices of the source's name, which are dimensions of targets.
         unstacked: indices of the targets' names, which are dimensions of sources.
     """
 
@@ -85,7 +85,7 @@ def joined(
     Raises ValueError where the source has elements that the target does not take.
     """
     fixed = _agreed(left.fixed, right.fixed)
-    if fixed is None:
+    if fixed is None or _is_beyond(fixed, joining.sizes):
         return
     in_left = {cell.name for axis in left.axes for cell in axis if cell.name}
     in_right = {cell.name for axis in right.axes for cell in axis if cell.name}
@@ -111,6 +111,11 @@ def _product(counts: Sequence[int]) -> int:
 def _agreed(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int] | None:
     both = {**left, **right}
     return both if all(both[name] == place for name, place in left.items()) else None
+
+
+def _is_beyond(fixed: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether one of these places is cropped, or is padding."""
+    return any(place >= sizes[name] for name, place in fixed.items())
 
 
 def _refuse_left_out(names: set[str], sizes: Mapping[str, int]) -> None:
@@ -224,21 +229,31 @@ def _order(mine: Sequence[Cell], theirs: Sequence[Cell], moved: set[str]) -> tup
 
 
 def padding(
-    right: Strand, number: int, pad: Sequence[str], joining: Joining
+    right: Strand, number: int, padded: Sequence[str], sizes: Mapping[str, int]
 ) -> Iterator[PiecePattern]:
-    """The patterns of what ``pad`` leaves to an element: beyond each padded dimension, within those before it."""
-    cells = [cell for axis in right.axes for cell in axis]
-    padded = [name for name in pad if any(cell.name == name for cell in cells)]
-    for at, name in enumerate(padded):
-        inside = set(padded[:at])
-        axes = [[_beyond(cell, name, inside, joining) for cell in axis] for axis in right.axes]
-        half = _Half(axes)
-        bound = _bound(half, joining.stacked)
-        order = tuple(range(len(bound.start)))
-        yield PiecePattern(-1, number, bound, bound, order, dict(right.fixed))
+    """The patterns of what ``pad`` leaves to an element: beyond each padded dimension, within those before it.
+
+    ``sizes``: of every dimension, as the sources have it.
+    """
+    if _is_beyond(right.fixed, sizes):
+        yield filled_cells(right.axes, number)
+        return
+    own = {cell.name for axis in right.axes for cell in axis}
+    names = [name for name in padded if name in own]
+    for at, name in enumerate(names):
+        inside = {other: sizes[other] for other in names[:at]}
+        yield filled_cells(
+            [[_beyond(c, name, sizes[name], inside) for c in axis] for axis in right.axes], number
+        )
 
 
-def _beyond(cell: Cell, name: str, inside: set[str], joining: Joining) -> Cell:
+def filled_cells(axes: Sequence[Sequence[Cell]], number: int) -> PiecePattern:
+    """The pattern of cells of a target that an element fills."""
+    bound = _bound(_Half([list(axis) for axis in axes]), frozenset())
+    return PiecePattern(-1, number, bound, bound, tuple(range(len(bound.start))))
+
+
+def _beyond(cell: Cell, name: str, size: int, inside: Mapping[str, int]) -> Cell:
     if cell.name == name:
-        return replace(cell, start=cell.start + joining.sizes[name])
-    return _taken(cell, joining, {}) if cell.name in inside else cell
+        return replace(cell, start=cell.start + size)
+    return replace(cell, stop=cell.start + inside.get(cell.name or "", cell.stop - cell.start))

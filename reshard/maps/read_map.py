@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -87,7 +88,7 @@ def parse_map(
 def map_of_document(document: Document) -> MapFile:
     """The map that a document says; LayoutError, with file and line, if it is wrong."""
     sections = CheckedValue(document.data, document).mapping(KEYS, required=("map",))
-    own = part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data
+    own = _plain(part_of(document, (*MAP_KEYS, *CHANGE_KEYS)).data)
     _check_length(len(json.dumps(part_of(document, MAP_KEYS).data, default=str)), document.where)
     layout = {key for key in LAYOUT_KEYS if key in sections}
     rules = tuple(itertools.islice(_rules(sections["map"], "", ""), MAX_RULES + 1))
@@ -112,6 +113,15 @@ def map_of_document(document: Document) -> MapFile:
         document.where,
         layout_of_document(part_of(document, layout)) if layout else None,
     )
+
+
+def _plain(data: Any) -> Any:
+    """Data that JSON can hold: numbers that it lacks are text, against a record that cannot be read."""
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _refusal(value: CheckedValue) -> Refusal:
@@ -245,6 +255,8 @@ def _arithmetic(parts: Mapping[str, CheckedValue], key: str) -> Expression | Non
 
 
 def _number(value: CheckedValue) -> float:
+    if value.data in ("nan", "inf", "-inf"):  # as a record has it
+        return float(value.data)
     if not isinstance(value.data, int | float) or isinstance(value.data, bool):
         value.expect("a number")
     return float(value.data)

@@ -73,6 +73,9 @@ def _turned_lengths(
     crop: dict[str, Expression] = {}
     for name in (*rule.pad, *rule.crop):
         was = "padded" if name in rule.pad else "cropped"
+        counted = [one.text for one in rule.sources if name in one.all_names()]
+        if counted:
+            raise _open(rule, f"{name!r}, which counts the tensors {counted[0]!r}, is {was}")
         if name not in sizes:
             raise _open(
                 rule,

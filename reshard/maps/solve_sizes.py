@@ -87,7 +87,7 @@ def _solve_parts(item: Parts, size: int, equation: Equation, sizes: dict[str, in
     known = sum(n for part in item.parts if (n := size_of(part, sizes)) is not None)
     if len(unknown) > 1 and len(set(unknown)) == 1:  # equal parts: [d | d]
         each = (size - known) // len(unknown)
-        if size > known and each * len(unknown) == size - known:
+        if size >= known and each * len(unknown) == size - known:
             _solve(unknown[0], each, equation, sizes)
         return
     if len(unknown) != 1:

@@ -57,7 +57,9 @@ def strands(side: TensorAxes, sizes: Mapping[str, int]) -> list[list[Strand]]:
         fixed: dict[str, int] = {}
         for way in combined:
             fixed |= way.fixed
-        found.setdefault(choices, []).append(Strand(tuple(way.cells for way in combined), fixed))
+        part = found.setdefault(choices, [])
+        if all(place < sizes[name] for name, place in fixed.items()):  # else the part is empty
+            part.append(Strand(tuple(way.cells for way in combined), fixed))
     return [found[choices] for choices in sorted(found)]
 
 
@@ -89,13 +91,13 @@ def _ways(
         yield from _ways_of_parts(first, rest, whole, offset, sizes)
     elif not rest:
         yield _Way((Cell(whole, offset, offset + sizes[first], first),))
-    elif behind and not whole % behind and not offset % behind:
-        start = offset // behind
-        cell = Cell(whole // behind, start, start + sizes[first], first)
+    elif not whole or (behind and not whole % behind and not offset % behind):
+        start = offset // behind if behind else 0
+        cell = Cell(whole // behind if behind else sizes[first], start, start + sizes[first], first)
         for way in _ways(rest, behind, 0, sizes):
             yield way.after(cell)
     else:  # the view cannot split there: a strand for each place
-        for place in range(sizes[first]):
+        for place in range(max(1, sizes[first]) if behind else 1):
             for way in _ways(rest, whole, offset + place * behind, sizes):
                 yield way.after(fixed={first: place})
 

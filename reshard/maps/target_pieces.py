@@ -34,9 +34,12 @@ def fill_element(rule: MapRule, dtype: str) -> bytes:
 
     if dtype in PACKED:
         return b""
+    asked = 0.0 if rule.fill is None else rule.fill
     with np.errstate(all="ignore"):
-        value = np.array([rule.fill or 0.0]).astype(numpy_dtype(dtype))
-    if rule.fill is not None and float(value[0]) != rule.fill and np.isfinite(rule.fill):
+        value = np.array([asked]).astype(numpy_dtype(dtype))
+    if not np.array_equal(
+        value.astype(complex), [asked], equal_nan=True
+    ):  # also of complex numbers
         raise PlanError(
             f"{rule.label}: {dtype} has no element {rule.fill}; fill with one that it has"
         )
@@ -59,17 +62,12 @@ class TargetPieces(Struct):
 
     def most(self, patterns: Sequence[PiecePattern]) -> int:
         """How many pieces there are at most, before any is made."""
-        stacked, counts = self.compiled.stacked, self.compiled.sizes
-        own = (_own_indices(pattern, self.found, stacked) for pattern in patterns)
-        return sum(math.prod(counts[name] for name in names) for names in own)
+        return sum(math.prod(self._own_indices(pattern).values()) for pattern in patterns)
 
     def all(self, patterns: Sequence[PiecePattern]) -> Iterator[Piece]:
         """The pieces, in order."""
-        stacked = self.compiled.stacked
-        counts = self.compiled.sizes
         for pattern in patterns:
-            own = _own_indices(pattern, self.found, stacked)
-            for values in assignments({name: counts[name] for name in own}):
+            for values in assignments(self._own_indices(pattern)):
                 at = {**self.loops, **values}
                 if pattern.is_for(at):
                     yield self._piece(pattern, at)
@@ -77,10 +75,10 @@ class TargetPieces(Struct):
     def _piece(self, pattern: PiecePattern, at: Mapping[str, int]) -> Piece:
         target = pattern.of_target.at(at)
         if pattern.source < 0:
-            full = Box.full(target.shape)
+            full, view = Box.full(target.shape), pattern.of_target.view
             return Piece(
                 "", full, self.spec.name, target, pattern.axis_order, self.spec.dtype, self.spec.dtype,
-                target_view=pattern.of_target.view, fill=self.element,
+                source_view=view, target_view=view, fill=self.element,
             )  # fmt: skip
         matched = self.found[pattern.source]
         return Piece(
@@ -96,12 +94,8 @@ class TargetPieces(Struct):
             arithmetic=self.compiled.arithmetic,
         )
 
-
-def _own_indices(
-    pattern: PiecePattern, found: Sequence[Matched], stacked: Sequence[str]
-) -> list[str]:
-    """The stacked indices of a pattern: of its source's name, or of the target's box where an element fills it."""
-    if pattern.source < 0:
-        named = {name for _, name in pattern.of_target.indices}
-        return [index for index in stacked if index in named]
-    return [index for index in found[pattern.source].indices if index in stacked]
+    def _own_indices(self, pattern: PiecePattern) -> dict[str, int]:
+        """The stacked indices of the name of a pattern's source, and how many places each has."""
+        stacked = self.compiled.stacked
+        indices = self.found[pattern.source].indices if pattern.source >= 0 else ()
+        return {index: stacked[index] for index in indices if index in stacked}

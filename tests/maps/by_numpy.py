@@ -40,12 +40,12 @@ def made_by(
 ) -> dict[str, Array]:
     """The arrays that a map makes, piece by piece."""
     return {
-        made.spec.name: _filled(made, arrays)
-        for made in mapped(text, arrays, sizes, **more).tensors
+        made.spec.name: filled(made, arrays) for made in mapped(text, arrays, sizes, **more).tensors
     }
 
 
-def _filled(made: MappedTensor, arrays: Mapping[str, Array]) -> Array:
+def filled(made: MappedTensor, arrays: Mapping[str, Array]) -> Array:
+    """A tensor of a map, piece by piece; PlanError unless its pieces tile it."""
     check_tiled(made.spec, made.pieces)
     out = np.zeros(made.spec.shape, numpy_dtype(made.spec.dtype))
     for piece in made.pieces:
@@ -62,8 +62,10 @@ def _elements(piece: Piece, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -
     found: Array = seen[piece.source_box.slices].transpose(piece.axis_order)
     if piece.arithmetic is not None:
         by = piece.arithmetic
-        found = found.astype(np.float32) * np.float32(by.multiply)
-        found = found / np.float32(by.divide) + np.float32(by.add)
+        with np.errstate(all="ignore"):
+            found = found.astype(np.float32) * np.float32(by.multiply)
+            found = found / np.float32(by.divide) + np.float32(by.add)
+            return found.astype(dtype)
     return found.astype(dtype)
 
 

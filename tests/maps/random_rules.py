@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.geometry.dtypes import numpy_dtype
+from tests.maps.meaning import dimensions, made_by_meaning
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -40,6 +41,19 @@ class RandomRule(Struct, frozen=True):
     sources: Arrays
     targets: Arrays
     is_exact: bool = True
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The sizes to give; 0 cannot be given, but follows from the others."""
+        return {name: size for name, size in self.sizes.items() if size}
+
+    @property
+    def given_backwards(self) -> dict[str, int]:
+        """The sizes to give where it is read from right to left."""
+        return {
+            **self.given,
+            **{f"{n}_padded": size for n, size in self.rule.get("pad", {}).items()},
+        }
 
     @property
     def turned(self) -> RandomRule:
@@ -83,8 +97,13 @@ def _axes(draw: st.DrawFn, dims: Sequence[str]) -> list[list[str]]:
 
 
 @st.composite
-def _sizes(draw: st.DrawFn, dims: Sequence[str]) -> dict[str, int]:
-    return {dim: draw(st.integers(1, 4)) for dim in dims}
+def _sizes(draw: st.DrawFn, dims: Sequence[str], named: Sequence[str]) -> dict[str, int]:
+    """Sizes, of which those of ``named`` count tensors; at most one is 0, and follows from the others."""
+    sizes = {dim: draw(st.integers(1, 5)) for dim in dims}
+    counted = [dim for dim in dims if dim not in named]
+    if counted and draw(st.integers(0, 4)) == 0:
+        sizes[draw(st.sampled_from(counted))] = 0
+    return sizes
 
 
 def _some(dims: Sequence[str]) -> st.SearchStrategy[list[str]]:
@@ -143,7 +162,7 @@ def _moving(draw: st.DrawFn, prefix: str) -> RandomRule:
     copies = ["r"] if draw(st.integers(0, 4)) == 0 else []
     left = draw(_axes([dim for dim in dims if dim not in stacked]))
     right = draw(_axes([*(dim for dim in dims if dim not in loops), *copies]))
-    sizes = draw(_sizes([*dims, *copies]))
+    sizes = draw(_sizes([*dims, *copies], [*stacked, *loops, *copies]))
     source, target = _name(f"{prefix}s", stacked), _name(f"{prefix}t", loops)
     sources = draw(_tensors(source, stacked, left, sizes))
     made = _rearranged(
@@ -159,21 +178,18 @@ def _moving(draw: st.DrawFn, prefix: str) -> RandomRule:
 
 @st.composite
 def _computing(draw: st.DrawFn, prefix: str) -> RandomRule:
-    """A dimension is padded or cut off, elements pass through arithmetic, and are cast."""
-    before = draw(_moving(prefix).filter(lambda rule: "(" not in rule.rule["shape"]))
-    rule, targets, sizes = dict(before.rule), dict(before.targets), dict(before.sizes)
-    right = rule["shape"].split(" -> ")[1].split()
-    left = rule["shape"].split(" -> ")[0].split()
-    dims = [dim for dim in right if dim in left and dim != "1"]
-    is_exact, dtype = before.is_exact, next(iter(targets.values())).dtype
-    if dims and draw(st.booleans()):
-        dim, length = draw(st.sampled_from(dims)), draw(st.integers(1, 6))
+    """Dimensions are padded and cut off, elements pass through arithmetic, and are cast."""
+    before = draw(_moving(prefix) | _fusing(prefix))
+    before = draw(st.sampled_from([before, before.turned])) if before.is_exact else before
+    rule, sources, sizes = dict(before.rule), before.sources, before.sizes
+    dims, dtype = dimensions(rule), next(iter(sources.values())).dtype
+    is_exact = before.is_exact
+    for dim in draw(_some(dims)):
+        length = draw(st.integers(1, 6))
         key = "pad" if length >= sizes[dim] else "crop"
-        rule[key] = {dim: length}
-        rule |= {"fill": 3} if key == "pad" and draw(st.booleans()) else {}
-        is_exact &= key == "pad"
-        at = right.index(dim)
-        targets = {n: _of_length(a, at, length, rule.get("fill", 0)) for n, a in targets.items()}
+        rule[key] = {**rule.get(key, {}), dim: length}
+        is_exact &= key == "pad" and sizes[dim] > 0 and f"{{{dim}}}" not in str(rule["from"])
+    rule |= {"fill": 3} if "pad" in rule and draw(st.booleans()) else {}
     if draw(st.integers(0, 3)) == 0:
         rule["cast"] = draw(st.sampled_from(("float32", "bfloat16", "float64")))
         is_exact &= rule["cast"] == str(dtype)
@@ -182,26 +198,11 @@ def _computing(draw: st.DrawFn, prefix: str) -> RandomRule:
         keys = draw(st.lists(st.sampled_from(list(by)), min_size=1, unique=True))
         rule |= {key: by[key] for key in keys}
         is_exact = False
-        targets = {name: _computed(array, rule) for name, array in targets.items()}
-    if "pad" in rule:  # what is added does not pass through arithmetic
-        dim = next(iter(rule["pad"]))
-        at, fill = right.index(dim), rule.get("fill", 0)
-        targets = {n: _refilled(a, at, sizes[dim], fill) for n, a in targets.items()}
-    made = numpy_dtype(rule.get("cast", dtype.name))
-    return RandomRule(rule, sizes, before.sources, {n: a.astype(made) for n, a in targets.items()}, is_exact)  # fmt: skip
-
-
-def _of_length(array: Array, axis: int, length: int, fill: float) -> Array:
-    if length <= array.shape[axis]:
-        return array.take(range(length), axis)
-    widths = [(0, length - n if at == axis else 0) for at, n in enumerate(array.shape)]
-    return np.pad(array, widths, constant_values=fill)
-
-
-def _refilled(array: Array, axis: int, first: int, fill: float) -> Array:
-    found = array.copy()
-    found[(slice(None),) * axis + (slice(first, None),)] = fill
-    return found
+        sources = {name: _computed(array, rule) for name, array in sources.items()}
+    kind = numpy_dtype(rule.get("cast", dtype.name))
+    made = made_by_meaning(rule, sources, sizes)
+    targets = {name: array.astype(kind) for name, array in made.items()}
+    return RandomRule(rule, sizes, before.sources, targets, is_exact)
 
 
 def _computed(array: Array, rule: Mapping[str, Any]) -> Array:
@@ -217,7 +218,7 @@ def _fusing(draw: st.DrawFn, prefix: str) -> RandomRule:
     shared = ["a", "b", "c"][: draw(st.integers(0, 3))]
     stacked, loops = draw(_some(shared)), draw(_some(shared))
     parts = draw(st.lists(st.sampled_from(PARTS), min_size=2, max_size=3))
-    sizes = draw(_sizes([*shared, "p", "q"]))
+    sizes = draw(_sizes([*shared, "p", "q"], [*stacked, *loops]))
     right = draw(_axes([*(dim for dim in shared if dim not in loops), "PARTS"]))
     flat = [dim for dims in right for dim in dims]
     target = _name(f"{prefix}t", loops)

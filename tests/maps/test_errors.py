@@ -81,6 +81,8 @@ CHECKPOINTS: list[tuple[str, Shapes, str]] = [
     ("[{from: a, to: c, shape: e -> e r}]", {"a": (2,)}, "map[0] (map:1): the size of 'r' does not follow from the shapes; give it (sizes)"),
     ("[{from: a, to: 'c.{x}', shape: e -> e}]", {"a": (2,)}, "map[0] (map:1): 'x' in 'c.{x}' is no index of 'from', no dimension of the left side, and no size that is given (sizes)"),
     ("[{from: 'a.{l}', to: c, shape: e -> e}]", {"a.0": (2,), "a.1": (2,)}, "map[0] (map:1): 'l' is an index of 'from' that neither 'to' nor the right side has, so that tensors would be left out; name it in one of them"),
+    ("[{from: 'a.{l}', to: 'c.{l}', shape: l e -> e}]", {"a.0": (2, 3), "a.1": (2, 3)}, "map[0] (map:1): 'l' is an index of 'a.{l}' and a dimension of it, 'l e'; give one of them another name"),
+    ("[{from: a, to: 'c.{l}', shape: l e -> l e}]", {"a": (2, 3)}, "map[0] (map:1): 'l' is an index of 'c.{l}' and a dimension of it, 'l e'; give one of them another name"),
     ("[{from: a, to: [c, d], shape: 'e -> e, e'}]", {"a": (2,)}, "map[0] (map:1): its left side has 1 part, but its right side 2 parts; each part of a source becomes a part of a target, in the order of the text"),
     ("[{from: a, to: c, shape: v -> v, pad: {v: 1}}]", {"a": (2,)}, "map[0] (map:1): pad asks for 1 of 'v', of which there are 2"),
     ("[{from: a, to: c, shape: v -> v, crop: {v: 3}}]", {"a": (2,)}, "map[0] (map:1): crop asks for 3 of 'v', of which there are 2"),
@@ -142,15 +144,14 @@ def test_sources_of_several_dtypes() -> None:
         mapped("map: [{from: [a, b], to: c, shape: 'e, f -> [e | f]'}]\n", arrays)
 
 
-def test_a_fill_that_the_dtype_lacks() -> None:
-    with pytest.raises(
-        PlanError, match=re.escape("int8 has no element 300.0; fill with one that it has")
-    ):
-        mapped(
-            "map: [{from: a, to: a}, {to: b, shape: -> e, fill: 300, cast: int8}]\n",
-            {"a": np.zeros(2, np.float32)},
-            {"e": 2},
-        )
+@pytest.mark.parametrize(
+    ("fill", "dtype"), [(300.0, "int8"), (np.nan, "int32"), (np.inf, "float8_e4m3fn")]
+)
+def test_a_fill_that_the_dtype_lacks(fill: float, dtype: str) -> None:
+    rule = {"to": "b", "shape": "-> e", "fill": fill, "cast": dtype}
+    said = f"{dtype} has no element {fill}; fill with one that it has"
+    with pytest.raises(PlanError, match=re.escape(said)):
+        mapped({"map": [{"from": "a", "to": "a"}, rule]}, {"a": np.zeros(2, np.float32)}, {"e": 2})
 
 
 REVERSED: list[tuple[str, str]] = [
@@ -159,6 +160,7 @@ REVERSED: list[tuple[str, str]] = [
     ("map: [{from: a, to: c, shape: v -> v, crop: {v: 1}, fill: 0}]", "map[0] (map:1): it cannot be read backwards: 'v' is cropped, and the target does not tell its earlier length; give that as its size (sizes)"),
     ("map: [{from: a, to: c, shape: v e -> v e, crop: {v: 4}, pad: {e: 8}, fill: 7}]", "it cannot be read backwards: it has both pad and crop, and fill tells the number of the padding only"),
     ("map: [{to: c, shape: -> e, fill: 1}]", "it cannot be read backwards: its targets come from no source"),
+    ("map: [{from: 'a.{l}', to: c, shape: e -> l e, pad: {l: 8}}]\nsizes: {l: 2}", "it cannot be read backwards: 'l', which counts the tensors 'a.{l}', is padded"),
     ("map: [{from: a, to: c, shape: e -> r e}]", "it cannot be read backwards: it repeats elements along 'r', and nothing says that all copies are equal"),
     ("map: [{from: a, to: c, shape: v -> v, pad: {v: 8}}]", "'v' is padded, and the target does not tell its earlier length; give that as its size (sizes)"),
 ]  # fmt: skip

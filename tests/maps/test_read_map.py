@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 import reshard
@@ -65,6 +66,15 @@ def test_each_is_here() -> None:
     assert set(rules.recipes()) == set(SHAPES) | VLLM | MEGATRON
     for name, about in rules.recipes().items():
         assert PROGRAMS[name.partition("-")[0]] in about
+
+
+def test_what_a_variant_replaces_is_in_its_file() -> None:
+    for file in Path(reshard.__file__).parent.joinpath("recipes").iterdir():
+        text, _, choices = file.read_text().partition("\nvariants:\n")
+        for choice in yaml.safe_load(choices) or ():
+            for name, changes in choice.items():
+                lost = [old for old, _ in changes if old not in f"{text}\n"]
+                assert lost == [], (file.name, name)
 
 
 @pytest.mark.parametrize("name", NAMES)

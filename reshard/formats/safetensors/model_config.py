@@ -7,7 +7,8 @@ another model type is copied unchecked, with a warning. No value is made up: a s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -172,10 +173,11 @@ def check_config(
         wanted.pop(_HEAD, None)
     missing = [n for n in wanted if n not in shapes]
     if missing:
-        raise PlanError(_names(config, "asks for {} that the target does not have", missing))
+        said = _names(config, "asks for {} that the target does not have", missing)
+        raise PlanError(said + _names_remedy(missing, shapes))
     other = [name for name in shapes if name not in wanted]
     if other:
-        raise PlanError(_names(config, "has no place for {} of the target", other))
+        raise PlanError(_names(config, "has no place for {} of the target", other) + _REMEDY)
     for name, dimensions in wanted.items():
         _check_shape(config, name, dimensions, shapes[name])
 
@@ -242,14 +244,24 @@ def _check_shape(
         )
         raise PlanError(
             f"{config.where} does not fit the target: {name!r} has shape {list(found)}, but the config says {words}; take the config of "
-            "this model, or correct the map"
+            "this model, or make this shape by a map (map)"
         )
 
 
 def _names(config: ModelConfig, what: str, names: list[str]) -> str:
     some = ", ".join(map(repr, islice(names, _SHOWN))) + (", …" if len(names) > _SHOWN else "")
     count = f"{len(names):,} tensor{'s' if names[1:] else ''} ({some})"
-    return (
-        f"{config.where} does not fit the target: model type {config.model_type!r} {what.format(count)}; take the config of this model, "
-        "or correct the map"
-    )
+    return f"{config.where} does not fit the target: model type {config.model_type!r} {what.format(count)}"
+
+
+_REMEDY = "; take the config of this model, or change the names (rename, or a map)"
+
+
+def _names_remedy(missing: list[str], names: Collection[str]) -> str:
+    """The advice for names that lack: the prefix to take off, where the target has each of them behind one."""
+    first = missing[0]
+    prefixes = (name.removesuffix(first) for name in names if name.endswith(first))
+    for prefix in prefixes:
+        if all(prefix + name in names for name in missing):
+            return f"; the target has them behind {prefix!r}: take that off with --rename '^{re.escape(prefix)}=' (rename)"
+    return _REMEDY

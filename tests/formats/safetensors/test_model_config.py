@@ -119,6 +119,21 @@ def test_the_files_of_a_model_are_copied(
     assert again.already_done
 
 
+@pytest.mark.parametrize(("prefix", "pattern"), [("model/", "^model/"), ("state.", r"^state\.")])
+def test_a_prefix_before_every_name_is_to_be_taken_off(
+    models: Path, llama: Path, tmp_path: Path, prefix: str, pattern: str
+) -> None:
+    step = tmp_path / "step"
+    reshard.convert(models / "llama", step, to="dcp", rename=[("^", prefix)])
+    how: dict[str, Any] = {"to": "safetensors", "config": llama}
+    with pytest.raises(PlanError) as error:
+        reshard.plan(step, tmp_path / "out", **how)
+    assert str(error.value).endswith(
+        f"…) that the target does not have; the target has them behind {prefix!r}: take that off with --rename '{pattern}=' (rename)"
+    )
+    reshard.convert(step, tmp_path / "out", rename=[(pattern, "")], **how)
+
+
 def refused(models: Path, tmp_path: Path, **options: Any) -> str:
     with pytest.raises(PlanError) as error:
         reshard.plan(models / "llama", tmp_path / "out", **options)
@@ -130,13 +145,13 @@ def test_a_config_of_another_model_is_refused(models: Path, llama: Path, tmp_pat
     write(llama, {**config, "intermediate_size": 32})
     assert refused(models, tmp_path, config=llama) == (
         "/model/config.json does not fit the target: 'model.layers.0.mlp.gate_proj.weight' has shape [24, 16], but the config says "
-        "intermediate_size = 32 × hidden_size = 16; take the config of this model, or correct the map"
+        "intermediate_size = 32 × hidden_size = 16; take the config of this model, or make this shape by a map (map)"
     )
     write(llama, {**config, "num_hidden_layers": 3})
     assert refused(models, tmp_path, config=llama) == (
         "/model/config.json does not fit the target: model type 'llama' asks for 9 tensors ('model.layers.2.input_layernorm.weight', "
         "'model.layers.2.post_attention_layernorm.weight', 'model.layers.2.self_attn.q_proj.weight', …) that the target does not have; "
-        "take the config of this model, or correct the map"
+        "take the config of this model, or change the names (rename, or a map)"
     )
     write(llama, {**config, "num_hidden_layers": 1})
     assert "has no place for 9 tensors ('model.layers.1." in refused(models, tmp_path, config=llama)
