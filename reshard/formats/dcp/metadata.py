@@ -23,10 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, TensorPiece, ValueEntry
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.pickle.nodes import Built, Name, Table, expect_built, expect_node, fields_of

@@ -14,9 +14,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import (
     MAX_PICKLE_BYTES,
     MAX_PICKLE_OPCODES,

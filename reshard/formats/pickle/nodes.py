@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError
-from reshard.formats.json.safe_json import shorten
+from reshard.errors import CorruptError, shorten
 
 T = TypeVar("T")
 

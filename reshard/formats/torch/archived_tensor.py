@@ -17,8 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
-from reshard.formats.json.safe_json import shorten
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.limits import MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.pickle.nodes import Built, Name, Persistent, Table, expect_built, expect_node
 from reshard.formats.torch.dtypes import DTYPE_NAMES, STORAGE_DTYPES, dtype_of
