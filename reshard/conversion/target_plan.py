@@ -7,17 +7,18 @@ from concurrent.futures import Executor
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, default_option
 from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.plan import MultiConversionPlan
-from reshard.conversion.target_content import mapped_content, renamed_content
+from reshard.conversion.target_content import TargetContent, mapped_content, renamed_content
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
-from reshard.formats.format import Format, refuse_database, refuse_others
+from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.format_options import format_with
-from reshard.formats.registry import known_format, target_format
+from reshard.formats.registry import known_format, mixes_values, target_format
 from reshard.layout.changes import refuse_unstored
 from reshard.maps.mapped import Mapped
 from reshard.planning.planner import Demand
@@ -75,7 +76,8 @@ def make_target(
     refuse_database(form, traits)
     refuse_unstored(options.changes.cast)
     make = renamed_content if options.given_map is None else mapped_content
-    content = make(reader, options, form, traits)
+    known = known_format(form.format)
+    content = _held(make(reader, options, form, traits), known, reader)
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
         content.tensors,
@@ -84,12 +86,32 @@ def make_target(
         form,
         made=content.made,
     )
-    known = known_format(form.format)
     refuse_others(known, checkpoint, reader)
     warnings = (*content.warnings, *known.warnings(checkpoint, reader))
     return TargetPlan(
         checkpoint, content.demands, content.dropped, warnings, traits, content.mapping
     )
+
+
+def _held(content: TargetContent, known: Format, reader: Reader) -> TargetContent:
+    """The content without values that the target has no place for, where they lie beside a model that it holds."""
+    leaves = unheld(known, content.leaves) if mixes_values(reader) else ()
+    lost = {leaf.name: leaf for leaf in leaves if not leaf.is_object}
+    if not lost:
+        return content
+    shown = [f"{name!r} ({leaf.kind})" for name, leaf in list(lost.items())[:_MOST_SHOWN]]
+    more = f" and {len(lost) - len(shown):,} more" if len(lost) > len(shown) else ""
+    said = (
+        f"{known.about.title} files have no place for {', '.join(shown)}{more}; they are left out"
+    )
+    return replace(
+        content,
+        leaves=[leaf for leaf in content.leaves if leaf.name not in lost],
+        warnings=(*content.warnings, said),
+    )
+
+
+_MOST_SHOWN = 3
 
 
 def _copied(reader: Reader) -> dict[str, str]:

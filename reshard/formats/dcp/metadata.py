@@ -118,7 +118,9 @@ class _Parsed(Struct, frozen=True):
 
 def _parsed(file: MetadataFile) -> _Parsed:
     where = file.where
-    root = expect_built(read_pickle(file.data, NAMES, where), "Metadata", "it", where)
+    root = expect_built(
+        read_pickle(file.data, NAMES, where, is_closed=True), "Metadata", "it", where
+    )
     fields = fields_of(root, where)
     listed = expect_node(fields.get("state_dict_metadata"), Table, "state_dict_metadata", where)
     stored = expect_node(fields.get("storage_data"), Table, "storage_data", where)
