@@ -27,10 +27,11 @@
 
 A message says what was expected, what was found, where, and what to do.
 
-``LayoutWarning`` and ``CheckpointWarning`` are no errors: see there.
+``LayoutWarning`` and ``CheckpointWarning`` are no errors: see there. ``shorten`` makes the text of a value for a message.
 """
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 Fault = Literal["", "refused", "forbidden", "unavailable", "slow"]
 """What is wrong with a bucket as a whole; see ``StorageError``."""
@@ -166,3 +167,50 @@ class MissingPackageError(ReshardError, ImportError):
 
 class VerificationError(ReshardError):
     """Two checkpoints differ, or one differs from what it recorded of itself."""
+
+
+MAX_SHOWN_CHARACTERS = 120
+"""Characters of a value in a message, at most."""
+
+_MAX_SHOWN_BITS = 1 << 10
+"""Of a number: Python refuses to write one of more than 4,300 digits."""
+
+_BRACKETS = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}"), set: ("{", "}"), frozenset: ("frozenset({", "})")}  # fmt: skip
+
+
+def shorten(value: object, most: int = 80) -> str:
+    """The text of a value for a message, cut after ``most`` characters (at most 120).
+
+    It is cut while it is made: a value from a stranger may have millions of parts, contain itself, or share parts so that its whole text
+    would fill the memory. Each part that is visited adds a character at least, so that the characters limit the steps and the depth.
+
+    >>> shorten([1, "a", (2,)]), shorten("a" * 90, 12)
+    ("[1, 'a', (2,)]", "'aaaaaaaa...")
+    """
+    text = ""
+    for part in _parts(value):
+        text += part
+        if len(text) > most:
+            return f"{text[: most - 3]}..."
+    return text
+
+
+def _parts(value: Any) -> Iterator[str]:
+    """The text of a value, part by part; a container gives its bracket before its first item is visited."""
+    brackets = next((found for kind, found in _BRACKETS.items() if isinstance(value, kind)), None)
+    if brackets is not None and (value or not isinstance(value, set | frozenset)):
+        yield brackets[0]
+        for number, item in enumerate(value.items() if isinstance(value, dict) else value):
+            if number:
+                yield ", "
+            yield from _parts(item[0] if isinstance(value, dict) else item)
+            if isinstance(value, dict):
+                yield ": "
+                yield from _parts(item[1])
+        yield ",)" if isinstance(value, tuple) and len(value) == 1 else brackets[1]
+    elif isinstance(value, str | bytes | bytearray):
+        yield repr(value[: MAX_SHOWN_CHARACTERS + 1])
+    elif isinstance(value, int) and value.bit_length() > _MAX_SHOWN_BITS:
+        yield f"a number of {value.bit_length():,} bits"
+    else:
+        yield repr(value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import reshard
+from reshard.errors import shorten
 from reshard.storage.local.files import storage_errors
 
 
@@ -53,3 +55,42 @@ def test_an_error_that_says_what_is_wrong_is_not_worded_again() -> None:
         raise first
     assert found.value is first
     assert str(first) == "nothing is there; check the path"
+
+
+class Counted(tuple[object, ...]):
+    """A tuple that counts how often items of it are taken."""
+
+    taken = 0
+
+    def __iter__(self) -> Iterator[object]:
+        for item in super().__iter__():
+            Counted.taken += 1
+            yield item
+
+
+def test_the_text_of_a_value_is_cut_while_it_is_made() -> None:
+    shared: tuple[object, ...] = ()
+    for _ in range(60):
+        shared = Counted((shared,) * 16)
+    text = shorten(shared)
+    del shared  # its own text would be shown where this fails
+    assert text == "(" * 61 + "), (), (), (), (" + "..."
+    assert Counted.taken < 200
+    circle: list[object] = []
+    circle.append(circle)
+    assert shorten(circle) == "[" * 77 + "..."
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1.5, -3, "it's", b"ab", [], (), {}, set(), frozenset(), (1,), [1, (2, 3)], {"a": [1], 2: {3}}, frozenset({4})],
+    ids=repr,
+)  # fmt: skip
+def test_the_text_of_a_small_value_is_that_of_python(value: object) -> None:
+    assert shorten(value) == repr(value)
+
+
+def test_long_texts_and_numbers_are_cut() -> None:
+    assert shorten("a" * 10**7) == "'" + "a" * 76 + "..."
+    assert shorten(b"a" * 10**7, 120) == "b'" + "a" * 115 + "..."
+    assert shorten([10**5000]) == "[a number of 16,610 bits]"

@@ -8,19 +8,20 @@ from concurrent.futures import Executor
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, default_option
 from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.lost_metadata import lost_metadata
 from reshard.conversion.plan import MultiConversionPlan
-from reshard.conversion.target_content import mapped_content, renamed_content
+from reshard.conversion.target_content import TargetContent, mapped_content, renamed_content
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
-from reshard.formats.format import Format, refuse_database, refuse_others
+from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.format_options import format_with
 from reshard.formats.quantized import Quantized
-from reshard.formats.registry import known_format, target_format
+from reshard.formats.registry import known_format, mixes_values, target_format
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
@@ -84,7 +85,8 @@ def make_target(
     refuse_database(form, traits)
     refuse_unstored(options.changes.cast)
     make = renamed_content if options.given_map is None else mapped_content
-    content = make(reader, options, form, traits)
+    known = known_format(form.format)
+    content = _held(make(reader, options, form, traits), known, reader)
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
         content.tensors,
@@ -94,7 +96,6 @@ def make_target(
         made=content.made,
         metadata=reader.metadata,
     )
-    known = known_format(form.format)
     refuse_others(known, checkpoint, reader)
     warnings = (
         *content.warnings,
@@ -137,6 +138,27 @@ def _new_slices(
     is_new = target.checkpoint.form.format != before
     if tensor.packed is not None and (is_new or tensor.packed != source.slices):
         yield tensor.packed
+
+
+def _held(content: TargetContent, known: Format, reader: Reader) -> TargetContent:
+    """The content without values that the target has no place for, where they lie beside a model that it holds."""
+    leaves = unheld(known, content.leaves) if mixes_values(reader) else ()
+    lost = {leaf.name: leaf for leaf in leaves if not leaf.is_object}
+    if not lost:
+        return content
+    shown = [f"{name!r} ({leaf.kind})" for name, leaf in list(lost.items())[:_MOST_SHOWN]]
+    more = f" and {len(lost) - len(shown):,} more" if len(lost) > len(shown) else ""
+    said = (
+        f"{known.about.title} files have no place for {', '.join(shown)}{more}; they are left out"
+    )
+    return replace(
+        content,
+        leaves=[leaf for leaf in content.leaves if leaf.name not in lost],
+        warnings=(*content.warnings, said),
+    )
+
+
+_MOST_SHOWN = 3
 
 
 def _copied(reader: Reader) -> dict[str, str]:

@@ -17,13 +17,15 @@ if TYPE_CHECKING:  # it takes numpy, which help does without
 
 
 class RawPiece(Struct, frozen=True):
-    """A box of a tensor whose elements are in a file, uncompressed, little-endian and without gaps.
+    """A box of a tensor whose elements are in a file, uncompressed and little-endian.
 
     Attributes:
         path: the text of the file's location; see ``storage.location.open_file``.
         offset: of its first byte in the file.
         order: the tensor's axes from the one that is stored slowest to the fastest; () for row-major.
         version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
+        strides: elements from one to the next along each axis, where they leave gaps or are used again, as in a view that torch saved;
+            () where they follow one another in that order.
     """
 
     box: Box
@@ -31,6 +33,7 @@ class RawPiece(Struct, frozen=True):
     offset: int
     order: tuple[int, ...] = ()
     version: str = ""
+    strides: tuple[int, ...] = ()
 
 
 class GatheredChunk(Struct, frozen=True):

@@ -51,6 +51,8 @@ class About(Struct, frozen=True, kw_only=True):
         tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
             is refused.
         holds_texts: whether they have a place for strings all the same.
+        mixes_values: whether its checkpoints have a model and the values of its training in one, so that a target without a place for
+            these leaves them out with a warning.
         holds_keys: whether they can say that a tensor is a PRNG key of JAX.
         one_file: how a target's name says that it is a file of this format; None if none does.
         is_written: whether targets can have it; no for a format that is only read.
@@ -65,6 +67,7 @@ class About(Struct, frozen=True, kw_only=True):
     leaf_bytes: int
     tensors_only: bool
     holds_texts: bool = False
+    mixes_values: bool = False
     holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
@@ -230,7 +233,8 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
     """
     _refuse_objects(known, target)
     about = known.about
-    others = [*_values(about, target), *_keys(about, target, source)]
+    values = (f"{leaf.name!r} ({leaf.kind})" for leaf in unheld(known, target.leaves))
+    others = [*values, *_keys(about, target, source)]
     if others:
         held = "tensors and strings" if about.holds_texts else "tensors"
         held = held if about.tensors_only else "tensors and plain values"
@@ -239,12 +243,13 @@ def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> No
         )
 
 
-def _values(about: About, target: TargetCheckpoint) -> Iterator[str]:
+def unheld(known: Format, leaves: Sequence[Leaf]) -> Iterator[Leaf]:
     """The leaves that are no tensors and that the format has no place for."""
-    for leaf in target.leaves if about.tensors_only else ():
+    about = known.about
+    for leaf in leaves if about.tensors_only else ():
         is_held = leaf.tensor or _is_carried(about, leaf)
         if not (is_held or (about.holds_texts and leaf.text is not None)):
-            yield f"{leaf.name!r} ({leaf.kind})"
+            yield leaf
 
 
 def _keys(about: About, target: TargetCheckpoint, source: Reader) -> Iterator[str]:

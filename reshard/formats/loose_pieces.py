@@ -122,7 +122,9 @@ def _whole(shape: tuple[int, ...]) -> Grid:
 
 
 def is_reordered(piece: RawPiece) -> bool:
-    """Whether its elements are in another order than row-major."""
+    """Whether its elements do not follow one another in row-major order."""
+    if piece.strides:
+        return True
     shape = piece.box.shape
     long = [dim for dim in piece.order if shape[dim] > 1]
     return long != sorted(long)

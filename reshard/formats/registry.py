@@ -222,6 +222,11 @@ def holds_only_tensors(reader: Reader) -> bool:
     return any(known.about.tensors_only for known in FORMATS if known.about.name == reader.format)
 
 
+def mixes_values(reader: Reader) -> bool:
+    """Whether its format has a model and the values of its training in one."""
+    return any(known.about.mixes_values for known in FORMATS if known.about.name == reader.format)
+
+
 def known_format(name: str) -> Format:
     """The format of that name."""
     return next(known for known in FORMATS if known.about.name == name)

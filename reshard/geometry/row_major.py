@@ -103,6 +103,17 @@ def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
     return first, last - first + 1
 
 
+def strided_span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the end of the last of an array whose axes have these strides; 0 without elements.
+
+    >>> strided_span((8, 4), (8, 1)), strided_span((3, 5), (0, 1)), strided_span((0, 5), (5, 1))
+    (60, 5, 0)
+    """
+    if not all(shape):
+        return 0
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+
+
 def pieces(box: Box, around: Sequence[int], most: int) -> Iterator[Box]:
     """``box`` in pieces that span at most ``most`` elements of the array around them, in row-major order.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reshard.errors import LayoutError
+from reshard.errors import LayoutError, shorten
 
 MAX_BYTES = 1 << 63
 """No file system or memory is larger; a larger number is a mistake or an attack."""
@@ -30,7 +30,7 @@ def parse_bytes(text: str | int) -> int:
     found = _SIZE.fullmatch(str(text)) if _is_size(text) else None
     if found is None or found[2].lower() not in _UNITS:
         raise LayoutError(
-            f"{_brief(text)} is not a size in bytes; expected a number with a unit such as 1GiB, 256MiB, "
+            f"{shorten(text, 60)} is not a size in bytes; expected a number with a unit such as 1GiB, 256MiB, "
             "64KB, or whole bytes such as 4096"
         )
     from decimal import Decimal
@@ -38,7 +38,7 @@ def parse_bytes(text: str | int) -> int:
     size = int(Decimal(found[1]) * _UNITS[found[2].lower()])
     if size > MAX_BYTES:
         raise LayoutError(
-            f"{_brief(text)} is more bytes than any machine holds; expected at most 8EiB"
+            f"{shorten(text, 60)} is more bytes than any machine holds; expected at most 8EiB"
         )
     return size
 
@@ -83,8 +83,3 @@ def format_bytes(size: float) -> str:
 
 def _is_size(text: object) -> bool:
     return isinstance(text, str | int) and not isinstance(text, bool)
-
-
-def _brief(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 60 else f"{shown[:56]}…"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from reshard.errors import PlanError, VerificationError
-from reshard.formats.json.safe_json import shorten
+from reshard.errors import PlanError, VerificationError, shorten
 from reshard.identity.envelope import MOST_CHARACTERS, SignedAs
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
-from reshard.errors import LayoutError, MissingError, StorageError
+from reshard.errors import LayoutError, MissingError, StorageError, shorten
 from reshard.patterns.compile import Counts
 
 Steps = tuple[str | int, ...]
@@ -93,7 +93,9 @@ def parse_json(text: str, where: str) -> Document:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise LayoutError(f"{where}: key {key!r} appears twice in one object; keep one")
+                raise LayoutError(
+                    f"{where}: key {shorten(key)} appears twice in one object; keep one"
+                )
             found[key] = value
         return found
 
@@ -152,9 +154,11 @@ def _check_events(events: Any, where: str) -> None:
         if number > MAX_PARTS:
             raise LayoutError(f"{place}: a layout file may have at most {MAX_PARTS:,} parts")
         if isinstance(event, yaml.AliasEvent):
-            raise LayoutError(f"{place}: aliases (*{event.anchor}) are refused; write the part out")
+            raise LayoutError(
+                f"{place}: aliases (*{str(event.anchor)[:80]}) are refused; write the part out"
+            )
         if getattr(event, "tag", None) is not None:
-            raise LayoutError(f"{place}: tags ({event.tag}) are refused; write plain values")
+            raise LayoutError(f"{place}: tags ({event.tag[:80]}) are refused; write plain values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         if isinstance(event, yaml.CollectionEndEvent):
@@ -173,7 +177,7 @@ def _build(node: Any, steps: Steps, where: str, lines: dict[Steps, int]) -> Any:
             key = _key(key_node, where)
             if key in found:
                 raise LayoutError(
-                    f"{where}:{key_node.start_mark.line + 1}: key {key!r} appears twice; keep one"
+                    f"{where}:{key_node.start_mark.line + 1}: key {shorten(key)} appears twice; keep one"
                 )
             found[key] = _build(value, (*steps, key), where, lines)
         return found

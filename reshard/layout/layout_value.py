@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from reshard.errors import LayoutError
+from reshard.errors import MAX_SHOWN_CHARACTERS, LayoutError, shorten
 from reshard.layout.layout_text import Document, Steps
 from reshard.patterns.compile import Pattern, compile_pattern, shown
 
@@ -106,5 +106,4 @@ def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:
 def _brief(data: Any) -> str:
     if isinstance(data, dict | list | tuple) and len(data) > 8:
         return f"a {type(data).__name__} of {len(data)} entries"
-    shown = "null" if data is None else repr(data)
-    return shown if len(shown) <= 120 else f"{shown[:117]}…"
+    return "null" if data is None else shorten(data, MAX_SHOWN_CHARACTERS)

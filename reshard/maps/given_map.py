@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from reshard.errors import LayoutError, MissingError, PlanError
+from reshard.errors import LayoutError, MissingError, PlanError, shorten
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
@@ -175,7 +175,7 @@ def _file(given: Any) -> MapFile:
         except MissingError as error:
             raise _missing_map(os.fspath(given), error) from None
     raise PlanError(
-        f"map is {given!r}; expected the path of a map file, or its content as a mapping or text"
+        f"map is {shorten(given)}; expected the path of a map file, or its content as a mapping or text"
     )
 
 

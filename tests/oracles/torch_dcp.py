@@ -16,7 +16,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import SerializationFormat
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+)
 from torch_tensors import described
 
 warnings.filterwarnings("ignore", module="torch")
@@ -84,6 +88,19 @@ def named_training() -> dict[str, Any]:
     return {"model": of_model, "optimizer": of_optimizer}
 
 
+def flattened_training() -> dict[str, Any]:
+    """Options of an optimizer under one key each, and tuples in lists and tuples."""
+    model, optimizer = _trained()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    of_optimizer = get_optimizer_state_dict(model, optimizer, options=options)
+    return {
+        "optimizer": of_optimizer,
+        "sizes": (1, (2, [3, (4, None)])),
+        "betas": [0.5],
+        "pairs": [("a", 1), ()],
+    }
+
+
 def _trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 3))
@@ -121,6 +138,7 @@ STATES: dict[str, Callable[[], dict[str, Any]]] = {
     "dtypes": lambda: {dtype: random_bits(dtype, (3, 4)) for dtype in DTYPES},
     "training": training,
     "named_training": named_training,
+    "flattened_training": flattened_training,
     "hidden": hidden,
     "opaque": opaque,
     "conj": lambda: {"w": torch.tensor([1 + 2j]).conj()},
@@ -146,6 +164,22 @@ def load_dcp(folder: str) -> Any:
         file = Path(scratch) / "all.pt"
         dcp_to_torch_save(folder, file)
         return dict(leaves_of(torch.load(file, weights_only=False), ()))
+
+
+def load_containers(folder: str) -> Any:
+    """The text of each value of a full state dict that is no tensor and no dict, by its keys."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "all.pt"
+        dcp_to_torch_save(folder, file)
+        return dict(_texts(torch.load(file, weights_only=False), ()))
+
+
+def _texts(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from _texts(child, (*keys, str(key)))
+    elif not isinstance(node, torch.Tensor):
+        yield "/".join(keys), repr(node)
 
 
 def restricted_metadata(folder: str) -> Any:

@@ -40,6 +40,21 @@ class Poison:
         return (os.system, (self.command,))
 
 
+class Wrapped(torch.Tensor):
+    """A tensor whose elements are in another one, as those of torchao and DTensor are."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self._inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise NotImplementedError
+
+
 def module() -> dict[str, Any]:
     torch.manual_seed(5)
     return Tied().state_dict()
@@ -91,27 +106,35 @@ STATES: dict[str, Callable[[], Any]] = {
     "sparse": lambda: {"a": {"w": torch.eye(3).to_sparse()}},
     "csr": lambda: {"w": torch.eye(3).to_sparse_csr()},
     "meta": lambda: {"w": torch.ones(3, device="meta")},
-    "gaps": lambda: {"w": torch.arange(100).reshape(10, 10)[:, 2:5]},
-    "expanded": lambda: {"w": torch.arange(3).expand(4, 3)},
-    "tensor": lambda: torch.ones(3),
     "list": lambda: [torch.ones(3)],
     "storage": lambda: {"w": torch.ones(3).untyped_storage()},
     "bytes": lambda: {"a": [b"abc"]},
     "size": lambda: {"w": torch.Size([1, 2])},
     "device": lambda: {"w": torch.device("cpu")},
     "set": lambda: {"w": {1}},
-    "keys": lambda: {"w": {(1, 2): torch.ones(1)}},
+    "keys": lambda: {"w": {(1, 2): torch.ones(1), 2: torch.ones(2), None: torch.ones(3)}},
+    "nested": lambda: {"w": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])},
+    "wrapped": lambda: {"w": Wrapped(torch.ones(3))},
     "wide": lambda: {"w": 2**64},
 }  # fmt: skip
 
 
 def save_state(
-    file: str, state: str = "", poison: str = "", crcs: bool = True, **options: Any
+    file: str,
+    state: str = "",
+    poison: str = "",
+    crcs: bool = True,
+    beside: bool = False,
+    **options: Any,
 ) -> None:
-    """Saves one of ``STATES``, or an object that would run the command ``poison``; ``options`` are those of ``torch.save``."""
+    """Saves one of ``STATES``, perhaps with another tensor beside it, or an object that would run the command ``poison``.
+
+    ``options`` are those of ``torch.save``.
+    """
     set_crc32_options(crcs)
     try:
-        torch.save({"w": torch.ones(2), "x": Poison(poison)} if poison else STATES[state](), file, **options)  # fmt: skip
+        made = {"w": torch.ones(2), "x": Poison(poison)} if poison else STATES[state]()
+        torch.save({**made, "beside": torch.ones(2)} if beside else made, file, **options)
     finally:
         set_crc32_options(True)
 

@@ -14,7 +14,7 @@ from reshard.errors import CorruptError
 from reshard.formats.contents import GatheredChunk, RawPiece
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
-from reshard.geometry.row_major import run_boxes
+from reshard.geometry.row_major import run_boxes, strided_span
 from reshard.storage.location import open_range
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ class Gather:
         if self._file is None or piece.path != self._path:
             self.close()
             what = f"{self._where}, piece {piece.box}"
-            end = piece.offset + piece.box.size * self._chunk.itemsize
+            strides = _strides(piece, 1)
+            end = piece.offset + strided_span(piece.box.shape, strides) * self._chunk.itemsize
             self._file = open_range(
                 piece.path, piece.version, what, piece.offset, end, self._ahead_bytes
             )
@@ -129,6 +130,8 @@ class Gather:
 
 def _strides(piece: RawPiece, itemsize: int) -> tuple[int, ...]:
     """Bytes from an element to the next along each axis."""
+    if piece.strides:
+        return tuple(stride * itemsize for stride in piece.strides)
     shape = piece.box.shape
     strides = [0] * len(shape)
     step = itemsize
@@ -141,7 +144,7 @@ def _strides(piece: RawPiece, itemsize: int) -> tuple[int, ...]:
 def read_strided(
     read: Callable[[int, memoryview], None], offset: int, strides: Sequence[int], out: Array
 ) -> None:
-    """Fills ``out`` with the elements from ``offset`` on that are ``strides`` bytes apart along each of its axes.
+    """Fills ``out`` with the elements from ``offset`` on that are ``strides`` bytes apart along each of its axes; 0 repeats them.
 
     ``read(offset, memory)`` fills memory with the bytes from an offset.
     """
@@ -149,8 +152,8 @@ def read_strided(
 
     # The axes from the slowest to the fastest, as they are stored.
     axes = sorted((d for d, n in enumerate(out.shape) if n > 1), key=lambda d: -strides[d])
-    span, is_dense = _span(out, axes, strides)
-    if is_dense and span == out.nbytes and axes == sorted(axes) and out.flags.c_contiguous:
+    span, is_dense, is_whole = _span(out, axes, strides)
+    if is_whole and axes == sorted(axes) and out.flags.c_contiguous:
         read(offset, out.reshape(-1).view("u1").data)
         return
     if is_dense and span <= SCRATCH_BYTES:
@@ -165,12 +168,16 @@ def read_strided(
         read_strided(read, offset + start * strides[slowest], strides, part)
 
 
-def _span(out: Array, axes: Sequence[int], strides: Sequence[int]) -> tuple[int, bool]:
-    """Bytes from the first element to the end of the last, and whether they may be read with their gaps."""
+def _span(out: Array, axes: Sequence[int], strides: Sequence[int]) -> tuple[int, bool, bool]:
+    """Bytes from the first element to the end of the last, whether they may be read with their gaps, and whether they have none.
+
+    A gap below 0 is of elements that are used again.
+    """
     span = out.itemsize
-    is_dense = True
+    is_dense = is_whole = True
     for dim in reversed(axes):
         gap = strides[dim] - span
+        is_whole = is_whole and gap == 0
         is_dense = is_dense and (gap == 0 or (span < PAGE_BYTES and gap <= PAGE_BYTES))
         span += (out.shape[dim] - 1) * strides[dim]
-    return span, is_dense
+    return span, is_dense, is_whole

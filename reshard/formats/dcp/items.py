@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
@@ -13,25 +12,28 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.dcp.entries import ItemPlace
 from reshard.formats.dcp.item_files import ArchiveWindow, ItemFiles
-from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
-from reshard.formats.torch.archive import Archive, open_archive
+from reshard.formats.pickle.interpreter import read_pickle
+from reshard.formats.torch.archive import PICKLE, Archive, open_archive
 from reshard.formats.torch.archived_tensor import (
     TENSOR_NAMES,
     ArchivedTensor,
     archived_tensor,
     is_tensor,
 )
-from reshard.formats.torch.plain_value import PLAIN_NAMES, PlainValues, Unread, plain_values
-from reshard.record import safe
+from reshard.formats.torch.plain_value import (
+    PLAIN_NAMES,
+    PlainValues,
+    Unread,
+    most_parts,
+    plain_values,
+)
 from reshard.storage.location import Location
 
 _AT_ONCE = 1 << 10
 """Items whose ends are asked for together in a bucket."""
 
-_KNOWN_PICKLES, _KNOWN_BYTES = 1 << 12, 1 << 10
+_KNOWNPICKLES, _KNOWN_BYTES = 1 << 12, 1 << 10
 """How many pickles are kept, and how long they may be: those of the layers of a model are alike, and short."""
-
-_PICKLE = "data.pkl"
 
 
 class StoredItem(Struct, frozen=True):
@@ -115,7 +117,7 @@ def _item(
     if expected == "a tensor":
         return _tensor_item(archive, place, window, known)
     values = _values(archive, window.where) if expected == "a value" else Unread("")
-    return StoredValue(values, window.path, _digest(archive), window.version)
+    return StoredValue(values, window.path, archive.digest(), window.version)
 
 
 def _by_place(
@@ -135,16 +137,16 @@ def _by_place(
 def _tensor_item(
     archive: Archive, place: ItemPlace, window: ArchiveWindow, known: dict[bytes, ArchivedTensor]
 ) -> StoredItem:
-    pickled = archive.small(_PICKLE)
+    pickled = archive.small(PICKLE)
     tensor = known.get(pickled)
     if tensor is None:
-        node = read_pickle(pickled, TENSOR_NAMES, window.where)
+        node = read_pickle(pickled, TENSOR_NAMES, window.where, is_closed=True)
         if not is_tensor(node):
             raise CorruptError(
                 f"{window.where} holds something else than a tensor; the files are not of one checkpoint"
             )
         tensor = archived_tensor(node, window.where)
-        if len(known) < _KNOWN_PICKLES and len(pickled) <= _KNOWN_BYTES:
+        if len(known) < _KNOWNPICKLES and len(pickled) <= _KNOWN_BYTES:
             known[pickled] = tensor
     record, start = archive.start(tensor.record)
     if record.nbytes != tensor.record_bytes:
@@ -158,22 +160,14 @@ def _tensor_item(
 
 def _values(archive: Archive, where: str) -> PlainValues:
     try:
-        node = read_pickle(archive.small(_PICKLE), PLAIN_NAMES, where)
+        pickled = archive.small(PICKLE)
+        node = read_pickle(pickled, PLAIN_NAMES, where)
     except CorruptError:
         raise
-    except UnknownNameError as error:
-        return Unread(f"an object of {safe(error.name[:200])}")
     except FormatError:
         return Unread("an object")
     if is_tensor(node):
         raise CorruptError(
             f"{where} holds a tensor, but the metadata lists another value; the files are not of one checkpoint"
         )
-    return plain_values(node)
-
-
-def _digest(archive: Archive) -> str:
-    """A checksum of the pickle and the storages, from those of the archive."""
-    names = [n for n in archive.records if n == _PICKLE or n.startswith("data/")]
-    crcs = [archive.records[name].crc for name in sorted(names)]
-    return f"{zlib.crc32(repr(crcs).encode()):08x}" if any(crcs) else ""
+    return plain_values(node, most_parts(pickled))

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import is_dcp
 from reshard.formats.dcp.tiled_tensor import filled
-from reshard.formats.json.safe_json import json_value, read_bytes, shorten
+from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.storage.location import Location
 
 FORMAT = "torch_dist"

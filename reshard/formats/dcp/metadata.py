@@ -23,10 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, TensorPiece, ValueEntry
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.pickle.nodes import Built, Name, Table, expect_built, expect_node, fields_of
@@ -119,7 +118,9 @@ class _Parsed(Struct, frozen=True):
 
 def _parsed(file: MetadataFile) -> _Parsed:
     where = file.where
-    root = expect_built(read_pickle(file.data, NAMES, where), "Metadata", "it", where)
+    root = expect_built(
+        read_pickle(file.data, NAMES, where, is_closed=True), "Metadata", "it", where
+    )
     fields = fields_of(root, where)
     listed = expect_node(fields.get("state_dict_metadata"), Table, "state_dict_metadata", where)
     stored = expect_node(fields.get("storage_data"), Table, "storage_data", where)

@@ -25,12 +25,13 @@ from reshard.formats.dcp.megatron import readable
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
 from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
-from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of, unread_warnings
+from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
+from reshard.formats.torch.leaves import unread_warnings
 from reshard.formats.torch.plain_value import Unread
 from reshard.formats.torch.record_crcs import crcs_of_number
 from reshard.geometry.dtypes import storage_bytes
@@ -103,7 +104,7 @@ def open_dcp(
         conversion=known.conversion,
         made=known.made,
         metadata=known.metadata,
-        warnings=(*unread_warnings(leaves), *_rank_warnings(values)),
+        warnings=(*unread_warnings([one.leaf for one in leaves]), *_rank_warnings(values)),
         takes_record=True,
     )
 

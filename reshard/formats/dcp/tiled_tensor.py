@@ -70,7 +70,9 @@ def _raw(piece: TensorPiece, place: ItemPlace, entry: TensorEntry, items: Items)
             f"{stored.path}: the piece {piece.box} of {entry.name!r} should be {entry.dtype} of shape {list(piece.box.shape)}, but is "
             f"{tensor.dtype} of shape {list(tensor.shape)}; the files are not of one checkpoint"
         )
-    return RawPiece(piece.box, stored.path, stored.offset, tensor.order, stored.version)
+    return RawPiece(
+        piece.box, stored.path, stored.offset, tensor.order, stored.version, tensor.strides
+    )
 
 
 def _copies(entry: TensorEntry, items: Items, itemsize: int) -> list[tuple[Extent, ...]]:
@@ -82,10 +84,10 @@ def _copies(entry: TensorEntry, items: Items, itemsize: int) -> list[tuple[Exten
 
 
 def _alike(piece: TensorPiece, raw: Sequence[RawPiece], itemsize: int) -> tuple[Extent, ...]:
-    """The places that have the elements in the order of the first: only those can be compared byte by byte."""
+    """The places that have the elements in the order of the first, without gaps: only those can be compared byte by byte."""
     nbytes = piece.box.size * itemsize
     return tuple(
         Extent(one.path, one.offset, nbytes, version=one.version)
         for one in raw
-        if one.order == raw[0].order
+        if one.order == raw[0].order and not one.strides
     )

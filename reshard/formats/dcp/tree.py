@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
@@ -17,12 +18,10 @@ from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEn
 from reshard.formats.dcp.files import FORMAT
 from reshard.formats.dcp.items import StoredValue
 from reshard.formats.limits import MAX_LEAVES
-from reshard.formats.torch.leaves import leaf_at, tensor_leaf, value_leaf
+from reshard.formats.torch.leaves import TUPLES_KEY, tensor_leaf, unread_leaf, value_leaf
 from reshard.formats.torch.plain_value import Unread
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of
-
-_MOST_SHOWN = 3
 
 MOST_CARRIED_BYTES = 64 << 20
 """Of an archive of a value that is not read; it is in memory while it is copied."""
@@ -87,16 +86,17 @@ def _leaves(
         return
     stored = values[entry.name]
     if isinstance(stored.values, Unread):
-        meta: dict[str, Any] = {
-            "object": stored.values.kind,
-            "digest": stored.digest or str(entry.places[0]),
-        }
+        more: dict[str, Any] = {}
         if not entry.unread and entry.places[0].nbytes <= MOST_CARRIED_BYTES:
-            meta["carried"] = _carried(entry.places[0], stored)
-        yield TreeLeaf(leaf_at(path, meta, is_tensor=False))
+            more["carried"] = _carried(entry.places[0], stored)
+        digest = stored.digest or str(entry.places[0])
+        yield TreeLeaf(unread_leaf(path, stored.values, digest, **more))
         return
-    for below, value in stored.values:
-        yield _value_leaf((*path, *below), value, stored)
+    for below, value, tuples in stored.values:
+        leaf = value_leaf((*path, *below), value)
+        if below:
+            leaf = replace(leaf, meta={**leaf.meta, TUPLES_KEY: tuples})
+        yield _value_leaf(leaf, value, stored)
 
 
 def _carried(place: ItemPlace, stored: StoredValue) -> Carried:
@@ -105,8 +105,7 @@ def _carried(place: ItemPlace, stored: StoredValue) -> Carried:
     return Carried(FORMAT, (CarriedPart(extent, Box.full(())),))
 
 
-def _value_leaf(path: tuple[PathKey, ...], value: Any, stored: StoredValue) -> TreeLeaf:
-    leaf = value_leaf(path, value)
+def _value_leaf(leaf: Leaf, value: Any, stored: StoredValue) -> TreeLeaf:
     if not leaf.tensor:
         return TreeLeaf(leaf)
     return TreeLeaf(leaf, None, element_of(value), stored.path, bool(stored.digest))
@@ -116,20 +115,3 @@ def largest_carried(leaves: Sequence[TreeLeaf]) -> int:
     """Bytes of the largest archive that a target may get as it is, which is then in memory."""
     found = (one.leaf.carried for one in leaves if one.leaf.carried)
     return max((part.extent.length for carried in found for part in carried.parts), default=0)
-
-
-def unread_warnings(leaves: list[TreeLeaf]) -> Iterator[str]:
-    """A sentence about the values that are not read."""
-    unread = [one.leaf for one in leaves if one.leaf.is_object]
-    found = [f"{leaf.name!r} is {leaf.kind}" for leaf in unread]
-    carried = sum(leaf.carried is not None for leaf in unread)
-    if carried:
-        instead = f"torch DCP targets get {carried} of {len(unread)} as they are; leave them out (drop) of others"
-    else:
-        instead = "leave them out (drop) where the checkpoint is converted"
-    if found:
-        more = f", and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
-        yield (
-            f"{', '.join(found[:_MOST_SHOWN])}{more}: such values are not read; {instead}, or save them as tensors, "
-            "numbers and text"
-        )

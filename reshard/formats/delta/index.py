@@ -35,7 +35,7 @@ from typing import Any, cast, get_args
 from msgspec import Struct
 
 from reshard.arguments import DeltaEncoding, DeltaReceiver
-from reshard.errors import FormatError
+from reshard.errors import FormatError, shorten
 from reshard.formats.delta.checksums import CHECKSUMS, Checksum
 from reshard.formats.delta.index_values import by_name, checked_digest, damaged_index, payload_file
 from reshard.formats.delta.listed_tensors import (
@@ -45,7 +45,7 @@ from reshard.formats.delta.listed_tensors import (
     tensors_digest,
 )
 from reshard.formats.delta.version_id import checked_version, is_number
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 
 Encoded = DeltaEncoding
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reshard.errors import CorruptError
+from reshard.errors import CorruptError, shorten
 from reshard.formats.delta.checksums import HEX_DIGITS, Checksum
-from reshard.formats.json.safe_json import expect, shorten
+from reshard.formats.json.safe_json import expect
 
 _REMEDY = "restore the folder from a copy, or publish a full version"
 _HEX = re.compile(r"[0-9a-f]+")

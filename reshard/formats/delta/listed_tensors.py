@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, shorten
 from reshard.formats.delta.checksums import Checksum, checksum_of
 from reshard.formats.delta.index_values import by_name, checked_digest, damaged_index
-from reshard.formats.json.safe_json import expect, expect_sizes, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes
 from reshard.formats.limits import MAX_RANK
 from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.geometry.dtypes import storage_bytes

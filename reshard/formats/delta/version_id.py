@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reshard.errors import FormatError
-from reshard.formats.json.safe_json import expect, shorten
+from reshard.errors import FormatError, shorten
+from reshard.formats.json.safe_json import expect
 
 MOST_ID_BYTES = 200
 """A folder's name has 255 bytes at most, and a run adds a suffix to it."""

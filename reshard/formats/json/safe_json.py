@@ -7,11 +7,10 @@ or -1, and the largest running sum is the depth. Commas and brackets bound the n
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.base import FileStatus
@@ -174,17 +173,3 @@ def expect_sizes(value: Any, what: str, where: str, smallest: int = 0) -> tuple[
                 f"{where}: {what} should contain numbers from {smallest} to 2^62, but is {shorten(value)}"
             )
     return tuple(sizes)
-
-
-def shorten(value: Any) -> str:
-    """A value's text for a message, cut after 80 characters."""
-    text = _limited_repr().repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _limited_repr() -> reprlib.Repr:
-    """``repr`` of a few parts of a value, which may have millions."""
-    limited = reprlib.Repr()
-    limited.maxlist = limited.maxdict = limited.maxtuple = 16
-    limited.maxstring = limited.maxother = limited.maxlong = 80
-    return limited

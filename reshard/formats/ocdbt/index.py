@@ -19,9 +19,8 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import Extent
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import MAX_NODES
 from reshard.formats.ocdbt.manifest import MANIFEST, read_root
 from reshard.formats.ocdbt.node import Node, NodeEntry

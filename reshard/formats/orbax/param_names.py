@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, shorten
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.orbax.container import USUAL_NAME
 
 MAX_COMPONENT_BYTES = 255

@@ -22,9 +22,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, LayoutError
+from reshard.errors import CorruptError, LayoutError, shorten
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh

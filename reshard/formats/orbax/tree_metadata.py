@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, json_value, shorten
+from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.container import array_name
 from reshard.formats.slices.file_digests import MetadataFiles

@@ -1,8 +1,8 @@
 """Reads a pickle without running it: no module is imported, no class is looked up, and nothing is called.
 
 A pickle is a program for a small machine with a stack (``pickletools`` in Python's library describes its opcodes). What the
-program would import is a ``Name`` here, and what it would build or call a ``Built``; names that are not on a list are refused. Only
-those opcodes are known that torch's ``.metadata`` files (protocols 2, 4 and 5) and the ``data.pkl`` of ``torch.save`` (protocol 2) use.
+program would import is a ``Name`` here, and what it would build or call a ``Built``, whatever it is. Those opcodes are known that
+Python writes in protocols 2 to 5.
 
 A pickle may be from a stranger, so that the bytes, the opcodes, the values, the stack and the length of a text are limited. Nothing
 here is recursive. A result may be deep or contain itself: code that walks it must limit its steps.
@@ -14,17 +14,26 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.limits import (
+    MAX_INTEGER_BYTES,
+    MAX_NAME_CHARACTERS,
     MAX_PICKLE_BYTES,
     MAX_PICKLE_OPCODES,
     MAX_PICKLE_STACK,
     MAX_PICKLE_VALUES,
 )
 from reshard.formats.pickle.machine import Machine
-from reshard.formats.pickle.nodes import Built, Name, Persistent, Table
+from reshard.formats.pickle.nodes import (
+    ANONYMOUS,
+    FROZENSET,
+    SET,
+    Built,
+    Name,
+    Persistent,
+    Table,
+)
 
 _U16, _U32, _I32, _U64 = map(struct.Struct, ("<H", "<I", "<i", "<Q"))
 _F64 = struct.Struct(">d")
@@ -33,24 +42,21 @@ _STOP = ord(".")
 
 
 class UnknownNameError(FormatError):
-    """A pickle that names what is not on the list.
-
-    Attributes:
-        name: module and name, with a dot between.
-    """
-
-    name: str = ""
+    """A pickle that names what is not on the list."""
 
 
-def read_pickle(data: bytes, names: Mapping[str, str], where: str) -> Any:
+def read_pickle(
+    data: bytes, names: Mapping[str, str], where: str, *, is_closed: bool = False
+) -> Any:
     """What a pickle describes, as nodes.
 
     Args:
-        names: every name that the pickle may use, module and name with a dot between, and what a ``Name`` calls it.
+        names: what a ``Name`` calls the names of the pickle, by module and name with a dot between; any other is called just so.
         where: the file, for messages.
+        is_closed: whether another name is refused: in a file whose content is known to its end, it means something that would be missed.
 
     Raises:
-        UnknownNameError: it uses another name.
+        UnknownNameError: it uses another name, which is refused.
         CorruptError: it is cut short or makes no sense.
         FormatError: it uses an opcode that is not known, or is too large.
     """
@@ -58,7 +64,7 @@ def read_pickle(data: bytes, names: Mapping[str, str], where: str) -> Any:
         raise FormatError(
             f"{where} has {len(data):,} bytes; at most {MAX_PICKLE_BYTES:,} of a pickle are read"
         )
-    machine = Machine(data, names, where)
+    machine = Machine(data, names, where, is_closed=is_closed)
     if data[:1] != b"\x80":
         refuse_stand_in(data[:START_BYTES], where)
         raise machine.damaged("does not begin as a pickle does")
@@ -135,6 +141,9 @@ def _tuple(m: Machine, count: int) -> None:
 
 def _append(m: Machine, values: list[Any]) -> None:
     target = m.stack[-1]
+    if type(target) is Built:  # a kind of list, or a set
+        target.items = target.items or []
+        target = target.items
     if type(target) is not list:
         raise m.damaged(f"appends to {shorten(target)}, which is no list")
     target.extend(values)
@@ -160,19 +169,16 @@ def _set_item(m: Machine) -> None:
 def _name(m: Machine, module: Any, name: Any) -> None:
     if type(module) is not str or type(name) is not str:
         raise m.damaged(f"names {shorten(name)} of {shorten(module)}, which are not both text")
-    known = m.names.get(f"{module}.{name}")
-    if known is None:
-        raise _unknown(f"{module}.{name}", m.where)
-    m.push(Name(known))
-
-
-def _unknown(name: str, where: str) -> UnknownNameError:
-    error = UnknownNameError(
-        f"{where} names {shorten(name)}, which is not on the list of names that are read; nothing of it was run. Where you trust it, load "
-        "it with the program that wrote it, and save plain tensors, numbers and text"
-    )
-    error.name = name
-    return error
+    if len(module) + len(name) > MAX_NAME_CHARACTERS:
+        raise m.too_large(f"{MAX_NAME_CHARACTERS:,} characters in one name")
+    full = f"{module}.{name}"
+    known = m.names.get(full)
+    if known is None and m.is_closed:
+        raise UnknownNameError(
+            f"{m.where} names {shorten(full)}, which is not on the list of names that are read; nothing of it was run. Where you trust it, "
+            "load it with the program that wrote it, and save plain tensors, numbers and text"
+        )
+    m.push(Name(known or full))
 
 
 def _stack_global(m: Machine) -> None:
@@ -180,11 +186,47 @@ def _stack_global(m: Machine) -> None:
     _name(m, m.pop(), name)
 
 
+def _call(m: Machine, called: Any, arguments: Any, named: Any = None) -> None:
+    """``named``: arguments by their names."""
+    if type(called) not in (Name, Built) or type(arguments) is not tuple:
+        raise m.damaged(f"calls {shorten(called)} with {shorten(arguments)}")
+    # Not joined: a tuple that is shared may be long, and each call of three bytes would copy it.
+    given = arguments if named is None else (arguments, named)
+    if type(called) is Name:
+        m.push(Built(called.text, given))
+    else:  # what getattr gives, for example
+        m.push(Built(ANONYMOUS, (called, given)))
+
+
 def _make(m: Machine) -> None:
-    arguments, name = m.pop(), m.pop()
-    if type(name) is not Name or type(arguments) is not tuple:
-        raise m.damaged(f"calls {shorten(name)} with {shorten(arguments)}")
-    m.push(Built(name.text, arguments))
+    arguments = m.pop()
+    _call(m, m.pop(), arguments)
+
+
+def _make_with_names(m: Machine) -> None:
+    named, arguments = m.pop(), m.pop()
+    _call(m, m.pop(), arguments, named)
+
+
+def _make_of_class(m: Machine) -> None:
+    taken = m.since_mark()
+    _call(m, taken[0], tuple(taken[1:]))
+
+
+def _make_of_name(m: Machine) -> None:
+    _name(m, m.line(), m.line())
+    name = m.pop()
+    _call(m, name, tuple(m.since_mark()))
+
+
+def _set(m: Machine, name: str, items: list[Any]) -> None:
+    made = Built(name, ())
+    made.items = items
+    m.push(made)
+
+
+def _duplicate(m: Machine) -> None:
+    m.push_known(m.stack[-1])
 
 
 def _build(m: Machine) -> None:
@@ -195,8 +237,11 @@ def _build(m: Machine) -> None:
     target.state = state
 
 
-def _long(m: Machine) -> None:
-    m.push(int.from_bytes(m.take(m.take(1)[0]), "little", signed=True))
+def _long(m: Machine, nbytes: int) -> None:
+    # Writing a number of a million bits takes Python seconds.
+    if nbytes > MAX_INTEGER_BYTES:
+        raise m.too_large(f"{MAX_INTEGER_BYTES:,} bytes in one integer")
+    m.push(int.from_bytes(m.take(nbytes), "little", signed=True))
 
 
 _OPCODES: Mapping[int, Callable[[Machine], Any]] = {
@@ -216,10 +261,16 @@ _OPCODES: Mapping[int, Callable[[Machine], Any]] = {
         "K": lambda m: m.push(m.take(1)[0]),
         "M": lambda m: m.push(m.number(_U16)),
         "J": lambda m: m.push(m.number(_I32)),
-        "\x8a": _long,
+        "\x8a": lambda m: _long(m, m.take(1)[0]),
+        "\x8b": lambda m: _long(m, m.number(_U32)),
         "G": lambda m: m.push(m.number(_F64)),
         "\x8c": lambda m: m.push(m.text(m.take(1)[0])),
         "X": lambda m: m.push(m.text(m.number(_U32))),
+        "\x8d": lambda m: m.push(m.text(m.number(_U64))),
+        "C": lambda m: m.push(m.take(m.take(1)[0])),
+        "B": lambda m: m.push(m.take(m.number(_U32))),
+        "\x8e": lambda m: m.push(m.take(m.number(_U64))),
+        "\x96": lambda m: m.push(m.take(m.number(_U64))),
         "]": lambda m: m.push([]),
         "}": lambda m: m.push(Table()),
         ")": lambda m: m.push_known(()),
@@ -227,6 +278,12 @@ _OPCODES: Mapping[int, Callable[[Machine], Any]] = {
         "\x85": lambda m: _tuple(m, 1),
         "\x86": lambda m: _tuple(m, 2),
         "\x87": lambda m: _tuple(m, 3),
+        "\x8f": lambda m: _set(m, SET, []),
+        "\x91": lambda m: _set(m, FROZENSET, m.since_mark()),
+        "\x90": lambda m: _append(m, m.since_mark()),
+        "0": lambda m: m.pop(),
+        "1": lambda m: m.since_mark(),
+        "2": _duplicate,
         "a": lambda m: _append(m, [m.pop()]),
         "e": lambda m: _append(m, m.since_mark()),
         "s": _set_item,
@@ -235,6 +292,9 @@ _OPCODES: Mapping[int, Callable[[Machine], Any]] = {
         "\x93": _stack_global,
         "R": _make,
         "\x81": _make,
+        "\x92": _make_with_names,
+        "o": _make_of_class,
+        "i": _make_of_name,
         "b": _build,
         "Q": lambda m: m.push(Persistent(m.pop())),
     }.items()

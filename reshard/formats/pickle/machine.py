@@ -22,13 +22,14 @@ class Machine:
 
     Args:
         data: the pickle.
-        names: as ``interpreter.read_pickle`` takes them.
+        names, is_closed: as ``interpreter.read_pickle`` takes them.
         where: the file, for messages.
     """
 
     __slots__ = (
         "at",
         "data",
+        "is_closed",
         "marks",
         "memo",
         "most_values",
@@ -38,8 +39,10 @@ class Machine:
         "where",
     )
 
-    def __init__(self, data: bytes, names: Mapping[str, str], where: str) -> None:
-        self.data, self.names, self.where = data, names, where
+    def __init__(
+        self, data: bytes, names: Mapping[str, str], where: str, *, is_closed: bool
+    ) -> None:
+        self.data, self.names, self.where, self.is_closed = data, names, where, is_closed
         self.at = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []

@@ -1,6 +1,6 @@
 """What the interpreter of pickles makes in place of Python objects: records that do nothing.
 
-Numbers, text, None, tuples and lists are themselves. A dict is a ``Table``, which looks nothing up, so that no key is ever
+Numbers, text, bytes, None, tuples and lists are themselves. A dict is a ``Table``, which looks nothing up, so that no key is ever
 hashed. A class or a function is a ``Name``, and what a pickle would build or call is a ``Built``.
 """
 
@@ -10,14 +10,19 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError
-from reshard.formats.json.safe_json import shorten
+from reshard.errors import CorruptError, shorten
 
 T = TypeVar("T")
 
 
+ANONYMOUS = "what a call returned"
+"""The name of an object that something without a name would make."""
+
+SET, FROZENSET = "set", "frozenset"
+
+
 class Name(Struct, frozen=True):
-    """A class or a function that a pickle names; ``text`` is what the list of known names calls it."""
+    """A class or a function that a pickle names; ``text`` is what the list of known names calls it, else module and name."""
 
     text: str
 
@@ -55,15 +60,17 @@ class Built:
         arguments: with which it would be.
         state: given by BUILD; None before.
         table: its items, where it is a kind of dict.
+        items: what it has, where it is a kind of list, or a set.
     """
 
-    __slots__ = ("arguments", "name", "state", "table")
+    __slots__ = ("arguments", "items", "name", "state", "table")
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.name = name
         self.arguments = arguments
         self.state: Any = None
         self.table: Table | None = None
+        self.items: list[Any] | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}(…)"

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError, ReshardError
+from reshard.errors import CorruptError, FormatError, ReshardError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.json.safe_json import (
     checked_text,
@@ -30,7 +30,6 @@ from reshard.formats.json.safe_json import (
     expect_sizes,
     not_json,
     refuse_many_values,
-    shorten,
 )
 from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.safetensors.dtypes import dtype_of, element_shape

@@ -41,6 +41,7 @@ class StateDict(ReadFormat):
         marks=f"torch state dicts ({', '.join(f'*{ending}' for ending in ENDINGS[:4])})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
+        mixes_values=True,
         is_written=False,
         is_flat=True,
     )

@@ -32,9 +32,15 @@ from reshard.formats.leaf_paths import Path
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.model_index import ModelIndex
 from reshard.formats.state_dict.files import state_files
-from reshard.formats.state_dict.state import StateFile, StateTensor, count_leaves, read_state
-from reshard.formats.torch.leaves import tensor_leaf, value_leaf
-from reshard.formats.torch.plain_value import Empty, Plain
+from reshard.formats.state_dict.state import (
+    StateFile,
+    StateLeaf,
+    StateTensor,
+    count_leaves,
+    read_state,
+)
+from reshard.formats.torch.leaves import tensor_leaf, unread_leaf, unread_warnings, value_leaf
+from reshard.formats.torch.plain_value import Unread
 from reshard.formats.torch.record_crcs import RecordCrcs, crcs_of_number
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes
@@ -60,7 +66,7 @@ class _Held(Struct, frozen=True):
     """A leaf, what is there, and the file that has it."""
 
     leaf: Leaf
-    value: StateTensor | Plain | Empty
+    value: StateLeaf
     of: StateFile
 
 
@@ -92,7 +98,12 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
         leaves=tuple(one.leaf for one in held.values()),
         chunks=StateChunks(uri, held, chunks),
         metadata_bytes=root.traits.memory_bytes + _kept_bytes(held, tensors),
-        warnings=(*_omitted_warnings(files.index, omitted), *_shared_warnings(held)),
+        warnings=(
+            *_omitted_warnings(files.index, omitted),
+            *unread_warnings([one.leaf for one in held.values()]),
+            *_left_out_warnings(states),
+            *_shared_warnings(held),
+        ),
         metadata=metadata_of_files(
             (), {} if files.index is None else files.index.metadata, NO_METADATA
         ),
@@ -143,7 +154,7 @@ def _leaves(
     omitted: list[str] = []
     for state in states:
         for path, value in state.leaves:
-            leaf = tensor_leaf(path) if isinstance(value, StateTensor) else value_leaf(path, value)
+            leaf = _leaf(path, value, state)
             if index is not None and not _is_taken(path, state, index, unlisted):
                 omitted.append(f"{leaf.name!r} in {state.file.name}")
             elif held.setdefault(leaf.name, one := _Held(leaf, value, state)) is not one:
@@ -152,6 +163,12 @@ def _leaves(
                 )
     _refuse_absent(states, index)
     return held, omitted
+
+
+def _leaf(path: Path, value: StateLeaf, state: StateFile) -> Leaf:
+    if isinstance(value, Unread):
+        return unread_leaf(path, value, state.digest or state.version)
+    return tensor_leaf(path) if isinstance(value, StateTensor) else value_leaf(path, value)
 
 
 def _is_taken(path: Path, state: StateFile, index: ModelIndex, unlisted: Unlisted) -> bool:
@@ -180,7 +197,8 @@ def _chunks(value: StateTensor, of: StateFile) -> GatheredChunks:
 def _piece(value: StateTensor, of: StateFile) -> RawPiece:
     tensor = value.tensor
     offset = value.start + tensor.offset
-    return RawPiece(Box.full(tensor.shape), str(of.file), offset, tensor.order, of.version)
+    box = Box.full(tensor.shape)
+    return RawPiece(box, str(of.file), offset, tensor.order, of.version, tensor.strides)
 
 
 def _stored(one: _Held, chunks: Mapping[str, GatheredChunks], root: Location) -> StoredTensor:
@@ -214,6 +232,15 @@ def _omitted_warnings(index: ModelIndex | None, omitted: Sequence[str]) -> Itera
     if index is not None and omitted:
         yield (
             f'{index.file} does not list {_some(omitted)} of its files, left out here; take them with (unlisted="include")'
+        )
+
+
+def _left_out_warnings(states: Sequence[StateFile]) -> Iterator[str]:
+    """A sentence about values of which nothing but tensors is read."""
+    left_out = [f"{name!r} is {kind}" if name else f"it is {kind}" for state in states for name, kind in state.left_out]  # fmt: skip
+    if left_out:
+        yield (
+            f"{_some(left_out)}: only the program that wrote such values can read them; they are left out, but for tensors in them"
         )
 
 

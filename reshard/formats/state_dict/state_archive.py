@@ -20,8 +20,6 @@ from reshard.storage.location import Location
 from reshard.storage.parallel_calls import ByteRange, read_many
 from reshard.storage.recent_reads import read_part
 
-PICKLE = "data.pkl"
-
 
 class StateArchive:
     """An archive in a file that is open.

@@ -47,6 +47,9 @@ from reshard.formats.torch.zip_records import (
     ZIP64,
 )
 
+PICKLE = "data.pkl"
+"""The record with the pickle."""
+
 LOCAL_BYTES = LOCAL.size
 """Of the header of a record, without its name."""
 
@@ -134,6 +137,12 @@ class Archive(Struct, frozen=True):
                 f"{self.where}: the record {name!r} has another CRC-32 than its header says; restore the file from a copy"
             )
         return data
+
+    def digest(self) -> str:
+        """A checksum of the pickle and the storages, from those that are recorded; "" where none is."""
+        names = [name for name in self.records if name == PICKLE or name.startswith("data/")]
+        crcs = [self.records[name].crc for name in sorted(names)]
+        return f"{zlib.crc32(repr(crcs).encode()):08x}" if any(crcs) else ""
 
     def refuse_big_endian(self) -> None:
         """Raises FormatError for an archive that a big-endian machine wrote. Older versions of torch do not say."""

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
-from reshard.formats.json.safe_json import shorten
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.limits import MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.pickle.nodes import Built, Name, Persistent, Table, expect_built, expect_node
 from reshard.formats.torch.dtypes import DTYPE_NAMES, STORAGE_DTYPES, dtype_of
 from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.row_major import strided_span
 
 REBUILD_V2, REBUILD_V3 = "_rebuild_tensor_v2", "_rebuild_tensor_v3"
 UNTYPED = "UntypedStorage"
@@ -41,10 +41,11 @@ TENSOR_NAMES = {
 
 
 class ArchivedTensor(Struct, frozen=True):
-    """A tensor whose elements lie in one record, without gaps.
+    """A tensor whose elements lie in one record.
 
     Attributes:
         order: the axes from the one that is stored slowest to the fastest; () for row-major.
+        strides: elements from one to the next along each axis, where they leave gaps or are used again; else ().
         record: the name of the record.
         offset: of the first element in it, in bytes.
         record_bytes: which the record must have.
@@ -56,13 +57,14 @@ class ArchivedTensor(Struct, frozen=True):
     record: str
     offset: int
     record_bytes: int
+    strides: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * storage_bytes(self.dtype)
 
 
-def is_tensor(node: Any) -> bool:
+def is_tensor(node: Any) -> TypeGuard[Built]:
     """Whether a node would be a tensor."""
     return isinstance(node, Built) and node.name in (REBUILD_V2, REBUILD_V3)
 
@@ -70,8 +72,7 @@ def is_tensor(node: Any) -> bool:
 def archived_tensor(node: Built, where: str) -> ArchivedTensor:
     """The tensor that a pickle describes.
 
-    Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype,
-    gaps between elements.
+    Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype.
     """
     arguments, is_v3 = node.arguments, node.name == REBUILD_V3
     fixed = 7 if is_v3 else 6
@@ -90,10 +91,14 @@ def archived_tensor(node: Built, where: str) -> ArchivedTensor:
     shape = sizes_of(arguments[2], "the shape", where)
     stride = sizes_of(arguments[3], "the strides", where)
     offset = sizes_of((arguments[1],), "the offset", where)[0] * itemsize
-    order = _order(shape, stride, where)
-    found = ArchivedTensor(dtype, shape, order, f"data/{key}", offset, record_bytes)
+    order, has_gaps = _order(shape, stride, where)
+    strides = (
+        tuple(s if n > 1 else 0 for n, s in zip(shape, stride, strict=True)) if has_gaps else ()
+    )
+    found = ArchivedTensor(dtype, shape, order, f"data/{key}", offset, record_bytes, strides)
+    reached = strided_span(shape, stride) * itemsize
     if max(record_bytes, found.nbytes) > MAX_TENSOR_BYTES or (
-        found.nbytes and offset + found.nbytes > record_bytes
+        found.nbytes and offset + reached > record_bytes
     ):
         raise CorruptError(
             f"{where}: {dtype} of shape {shorten(list(shape))} at byte {offset:,} does not fit its storage of {record_bytes:,} bytes; "
@@ -148,25 +153,26 @@ def _typed(storage: str, where: str) -> str:
     return STORAGE_DTYPES[storage]
 
 
-def _order(shape: tuple[int, ...], stride: tuple[int, ...], where: str) -> tuple[int, ...]:
-    """The axes as they are stored. Axes of one element have no place, whatever their stride."""
+def _order(
+    shape: tuple[int, ...], stride: tuple[int, ...], where: str
+) -> tuple[tuple[int, ...], bool]:
+    """The axes as they are stored, and whether elements leave gaps or are used again.
+
+    Axes of one element have no place, whatever their stride.
+    """
     if len(shape) != len(stride):
         raise CorruptError(
             f"{where} has the shape {shorten(list(shape))} and the strides {shorten(list(stride))}"
         )
     if not math.prod(shape):
-        return ()
+        return (), False
     long = [dim for dim, size in enumerate(shape) if size > 1]
     axes = sorted(long, key=lambda dim: -stride[dim])
-    step = 1
+    step, has_gaps = 1, False
     for dim in reversed(axes):
-        if stride[dim] != step:
-            raise FormatError(
-                f"{where} has the shape {shorten(list(shape))} and the strides {shorten(list(stride))}, which repeat elements or leave gaps; "
-                "save it after contiguous()"
-            )
+        has_gaps = has_gaps or stride[dim] != step
         step *= shape[dim]
-    if axes == long:
-        return ()
+    if axes == long and not has_gaps:
+        return (), False
     short = [dim for dim, size in enumerate(shape) if size <= 1]
-    return (*short, *axes)
+    return (*short, *axes), has_gaps

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.torch.plain_value import Empty
+from reshard.formats.torch.plain_value import Empty, Unread
+
+_MOST_SHOWN = 3
 
 _NUMBER = {"value_metadata": {"value_type": "scalar", "skip_deserialize": False}}
 _TEXT = {"value_type": "string", "skip_deserialize": False}
+
+
+TUPLES_KEY = "tuples"
+"""In the metadata of a leaf in a value of torch: how many keys before the end of its path the tuples are that it is in."""
 
 
 def tensor_leaf(path: tuple[PathKey, ...]) -> Leaf:
@@ -28,6 +34,28 @@ def value_leaf(path: tuple[PathKey, ...], value: Any) -> Leaf:
     return leaf_at(path, _NUMBER)
 
 
+def unread_leaf(path: tuple[PathKey, ...], value: Unread, digest: str, **more: Any) -> Leaf:
+    """The leaf of a value that is not read; ``digest`` is the same for the same content."""
+    return leaf_at(path, {"object": value.kind, "digest": digest, **more}, is_tensor=False)
+
+
 def leaf_at(path: tuple[PathKey, ...], meta: Mapping[str, Any], *, is_tensor: bool = True) -> Leaf:
     """The leaf with this path and what its format says of it."""
     return Leaf("/".join(key.key for key in path), path, tensor=is_tensor, meta=meta)
+
+
+def unread_warnings(leaves: Sequence[Leaf]) -> Iterator[str]:
+    """A sentence about the values that are not read."""
+    unread = [leaf for leaf in leaves if leaf.is_object]
+    found = [f"{leaf.name!r} is {leaf.kind}" for leaf in unread]
+    carried = sum(leaf.carried is not None for leaf in unread)
+    if carried:
+        instead = f"torch DCP targets get {carried} of {len(unread)} as they are; leave them out (drop) of others"
+    else:
+        instead = "leave them out (drop) where the checkpoint is converted"
+    if found:
+        more = f", and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        yield (
+            f"{', '.join(found[:_MOST_SHOWN])}{more}: such values are not read; {instead}, or save them as tensors, "
+            "numbers and text"
+        )

@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from reshard.formats.contents import PathKey
 from reshard.formats.leaf_paths import Path
-from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
+from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.nodes import Built, Name, Table
 from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
+from reshard.record import safe
 
 COMPLEX, ORDERED, BYTES = "complex", "OrderedDict", "bytes"
 
@@ -29,6 +30,8 @@ PLAIN_NAMES = {
 """Names in the pickle of a plain value; it lists tensors and bytes so that warnings can name them."""
 
 EMPTY_KINDS = {list: "List", tuple: "Tuple", Table: "Dict"}
+
+_FEW_PARTS = 1 << 16
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
@@ -47,38 +50,48 @@ class Unread(Struct, frozen=True):
     kind: str
 
 
-PlainValues = tuple[tuple[Path, Plain | Empty], ...] | Unread
+PlainValues = tuple[tuple[Path, Plain | Empty, tuple[int, ...]], ...] | Unread
+"""Each value with its path, and how many keys before its end the tuples are that it is in."""
 
 
 class NotPlainError(Exception):
     """A part of a value is not plain; its text says what it is, as in "it is …"."""
 
 
-def plain_values(node: Any) -> PlainValues:
-    """The values in a node, each with its path in it; an Unread where any part of it is not plain."""
+def plain_values(node: Any, most: int) -> PlainValues:
+    """The values in a node; an Unread where any part of it is not plain, or they are more than ``most``."""
     try:
-        return tuple((path, plain_leaf(leaf)) for path, leaf in leaf_nodes(node))
+        return tuple(
+            (path, plain_leaf(leaf), tuple(len(path) - depth for depth in tuples))
+            for path, leaf, tuples in _leaf_nodes(node, most)
+        )
     except NotPlainError as error:
         return Unread(str(error))
 
 
-def leaf_nodes(node: Any, most: int = MAX_LEAVES) -> Iterator[tuple[Path, Any]]:
-    """What is in no further container, in order, each with its path: tensors and plain values, and what is neither.
+def most_parts(pickled: bytes) -> int:
+    """How many parts of a pickle are looked at: each takes a byte, unless it is the same one again and again."""
+    return max(_FEW_PARTS, 2 * len(pickled))
 
-    What is walked may contain itself, so that depth and number (``most``) are limited: NotPlainError, as for keys that are no names.
+
+def _leaf_nodes(node: Any, most: int) -> Iterator[tuple[Path, Any, tuple[int, ...]]]:
+    """What is in no further container, in order: its path, itself, and how many keys lead to the tuples that it is in.
+
+    What is walked may contain itself, so that depth and number are limited: NotPlainError, as for keys that are no names.
     """
-    waiting: list[tuple[Path, Any]] = [((), node)]
+    waiting: list[tuple[Path, Any, tuple[int, ...]]] = [((), node, ())]
     steps = 0
     while waiting:
-        path, value = waiting.pop()
+        path, value, tuples = waiting.pop()
         steps += 1
         if steps > most or len(path) > MAX_PATH_KEYS:
             raise NotPlainError("a value with too many parts")
         children = list(_children(value))
         if children:
-            waiting += [((*path, key), child) for key, child in reversed(children)]
+            inner = (*tuples, len(path)) if isinstance(value, tuple) else tuples
+            waiting += [((*path, key), child, inner) for key, child in reversed(children)]
         else:
-            yield path, value
+            yield path, value, tuples
 
 
 def _children(value: Any) -> Iterator[tuple[PathKey, Any]]:
@@ -114,10 +127,12 @@ def plain_leaf(value: Any) -> Plain | Empty:
         return value
     if is_tensor(value):
         raise NotPlainError("a value with tensors in it")
+    if isinstance(value, bytes):
+        raise NotPlainError(BYTES)
     if isinstance(value, Built):
         return _made(value)
     if isinstance(value, Name):
-        raise NotPlainError(f"the object {value.text}")
+        raise NotPlainError(f"the object {safe(value.text[:200])}")
     raise NotPlainError("an object")
 
 
@@ -128,5 +143,5 @@ def _made(value: Built) -> Plain | Empty:
     if value.name == COMPLEX and len(arguments) == 2 and {type(a) for a in arguments} == {float}:
         return complex(*arguments)
     if value.name == BYTES:
-        raise NotPlainError("bytes")
-    raise NotPlainError(f"an object of {value.name}")
+        raise NotPlainError(BYTES)
+    raise NotPlainError(f"an object of {safe(value.name[:200])}")

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.encoding import Encoding
-from reshard.formats.json.safe_json import expect, shorten
+from reshard.formats.json.safe_json import expect
 
 BY_TENSORSTORE = Encoding("tensorstore")
 """A chain that only TensorStore may decode; the caller, who knows the array's location, adds ``spec``."""

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
+from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.encoding import Encoding
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value, shorten
+from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.zarr.codec_chains import (
     BY_TENSORSTORE,

@@ -123,6 +123,22 @@ def test_values_are_loaded_as_values(torch: Oracle, tmp_path: Path) -> None:
     }
 
 
+def test_tuples_stay_tuples(torch: Oracle, tmp_path: Path) -> None:
+    torch.ask("save_dcp", state="flattened_training", folder=str(tmp_path / "saved"))
+    reshard.convert(tmp_path / "saved", tmp_path / "made", layout={"mesh": {"axes": ["x"], "shape": [2]}})  # fmt: skip
+    wanted = torch.ask("load_containers", folder=str(tmp_path / "saved"))
+    assert wanted["optimizer/param_groups.0.weight.betas"] == "(0.9, 0.999)"
+    assert (wanted["sizes"], wanted["betas"]) == ("(1, (2, [3, (4, None)]))", "[0.5]")
+    assert torch.ask("load_containers", folder=str(tmp_path / "made")) == wanted
+    # Orbax does not tell tuples from lists; those of optimizers are known by name.
+    reshard.convert(tmp_path / "saved", tmp_path / "orbax", to="orbax")
+    reshard.convert(tmp_path / "orbax", tmp_path / "again", to="dcp")
+    found = torch.ask("load_containers", folder=str(tmp_path / "again"))
+    by_name = {key for key in wanted if key.endswith("betas") and key != "betas"}
+    assert len(by_name) == 4
+    assert {key: found[key] for key in by_name} == {key: wanted[key] for key in by_name}
+
+
 def items(made: Path) -> Iterator[tuple[str, int, bytes]]:
     """The file, the offset and the bytes of each item."""
     metadata = unpickled((made / ".metadata").read_bytes())

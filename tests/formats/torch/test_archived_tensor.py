@@ -48,6 +48,26 @@ def test_an_order_of_axes_is_what_numpy_makes_of_the_strides(shape: list[int], r
     assert (again == array).all() if shape else again == array
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride", "order", "strides"),
+    [
+        ((2, 3), (4, 1), (0, 1), (4, 1)),
+        ((2, 3), (0, 1), (1, 0), (0, 1)),
+        ((1, 3), (2**60, 2), (0, 1), (0, 2)),
+        ((3,), (0,), (0,), (0,)),
+        ((2, 0), (7, 9), (), ()),
+    ],
+)
+def test_views_with_gaps_and_elements_used_again(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    order: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> None:
+    tensor = found(rebuilt("int32", shape, stride, count=7))
+    assert (tensor.order, tensor.strides) == (order, strides)
+
+
 def test_the_offset_counts_elements() -> None:
     tensor = found(rebuilt("int32", (2,), (1,), offset=3, count=5))
     assert (tensor.offset, tensor.record_bytes, tensor.nbytes) == (12, 20, 8)
@@ -56,8 +76,9 @@ def test_the_offset_counts_elements() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (rebuilt("int32", (2, 3), (0, 1)), "it has the shape [2, 3] and the strides [0, 1], which repeat elements or leave gaps; save it after contiguous()"),
-        (rebuilt("int32", (2, 3), (4, 1), count=10), "it has the shape [2, 3] and the strides [4, 1], which repeat elements or leave gaps; save it after contiguous()"),
+        (rebuilt("int32", (2, 3), (4, 1), count=6), "it: int32 of shape [2, 3] at byte 0 does not fit its storage of 24 bytes; restore the file from a copy"),
+        (rebuilt("int32", (3, 2), (0, 2), offset=1, count=3), "it: int32 of shape [3, 2] at byte 4 does not fit its storage of 12 bytes; restore the file from a copy"),
+        (rebuilt("int32", (2,), (2**60,), count=6), "it: int32 of shape [2] at byte 0 does not fit its storage of 24 bytes; restore the file from a copy"),
         (rebuilt("int32", (2, 3), (1,)), "it has the shape [2, 3] and the strides [1]"),
         (rebuilt("int32", (2, 3), (3, 1), count=5), "it: int32 of shape [2, 3] at byte 0 does not fit its storage of 20 bytes; restore the file from a copy"),
         (rebuilt("int32", (2,), (1,), offset=4, count=5), "it: int32 of shape [2] at byte 16 does not fit its storage of 20 bytes; restore the file from a copy"),

@@ -7,25 +7,31 @@ from typing import Any
 import pytest
 
 from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.torch import plain_value
-from reshard.formats.torch.plain_value import PLAIN_NAMES, Empty, PlainValues, Unread, plain_values
+from reshard.formats.torch.plain_value import (
+    PLAIN_NAMES,
+    Empty,
+    PlainValues,
+    Unread,
+    most_parts,
+    plain_values,
+)
 from tests.dcp_files import rebuilt
 from tests.pickled import Call, Global, Ordered, pickled
 
 
 def values(value: Any) -> PlainValues:
-    return plain_values(read_pickle(pickled(value), PLAIN_NAMES, "it"))
+    return plain_values(read_pickle(pickled(value), PLAIN_NAMES, "it"), 1000)
 
 
 def by_name(value: Any) -> dict[str, Any]:
     found = values(value)
     assert not isinstance(found, Unread)
-    return {"/".join(key.key for key in path): each for path, each in found}
+    return {"/".join(key.key for key in path): each for path, each, _ in found}
 
 
 @pytest.mark.parametrize("value", [True, 5, -(2**63), 2**64 - 1, 0.5, "text", None])
 def test_single_values(value: Any) -> None:
-    assert values(value) == (((), value),)
+    assert values(value) == (((), value, ()),)
 
 
 def test_containers_are_branches() -> None:
@@ -36,11 +42,12 @@ def test_containers_are_branches() -> None:
     }  # fmt: skip
     found = values(tree)
     assert not isinstance(found, Unread)
-    assert [[key.is_sequence for key in path] for path, _ in found][:2] == [[False, True], [False, True, True]]  # fmt: skip
+    assert [[key.is_sequence for key in path] for path, *_ in found][:2] == [[False, True], [False, True, True]]  # fmt: skip
+    assert [tuples for *_, tuples in found][:3] == [(), (1,), (1,)]
 
 
 def test_complex_numbers() -> None:
-    assert values(Call(Global("__builtin__", "complex"), (1.0, -2.0))) == (((), 1 - 2j),)
+    assert values(Call(Global("__builtin__", "complex"), (1.0, -2.0))) == (((), 1 - 2j, ()),)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +69,11 @@ def test_what_is_not_plain_is_told_of(value: Any, kind: str) -> None:
     assert values(value) == Unread(kind)
 
 
-def test_values_that_contain_themselves_and_ones_that_grow_are_not_walked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_values_that_contain_themselves_and_ones_that_grow_are_not_walked() -> None:
     circle = read_pickle(b"\x80\x02]q\0h\0a.", {}, "it")
-    assert plain_values(circle) == Unread("a value with too many parts")
+    assert plain_values(circle, 1000) == Unread("a value with too many parts")
     doubled = b"\x80\x02" + b")q\0"
     for number in range(60):
         doubled += b"h" + bytes([number]) + b"\x86q" + bytes([number + 1])
-    monkeypatch.setattr(plain_value, "MAX_LEAVES", 1000)
-    assert plain_values(read_pickle(doubled + b".", {}, "it")) == Unread("a value with too many parts")  # fmt: skip
+    grown = read_pickle(doubled + b".", {}, "it")
+    assert plain_values(grown, most_parts(doubled)) == Unread("a value with too many parts")

@@ -1,8 +1,8 @@
 """What the leaves of a target are in a state dict of torch: tensors, and values that are items of their own.
 
 The name of an entry is its keys joined with dots. A list or a tuple without tensors and dicts in it is one value, and so one entry
-(``torch/distributed/checkpoint/_traverse.py``). This project does not tell tuples from lists, so the options that torch's optimizers keep as
-tuples are listed by name.
+(``torch/distributed/checkpoint/_traverse.py``). Where the source does not tell tuples from lists, the options that torch's optimizers keep
+as tuples are known by name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import PlanError
+from reshard.errors import PlanError, shorten
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.leaf_paths import settle_sequences
 from reshard.formats.limits import MAX_NAME_CHARACTERS
 from reshard.formats.slices.slice_file import leaf_path
+from reshard.formats.torch.leaves import TUPLES_KEY
 from reshard.geometry.dtypes import NUMBER_DTYPES
 
 TUPLES = frozenset({"betas", "eps", "etas", "step_sizes"})
@@ -84,20 +84,23 @@ def python_numbers(target: TargetCheckpoint) -> frozenset[str]:
 def entry_value(entry: StateEntry, numbers: Mapping[str, Any]) -> Any:
     """The value of an entry that is no tensor; ``numbers``: those of the target, by name."""
     values = [
-        (at, numbers[leaf.name] if leaf.tensor else _plain(leaf)) for at, leaf in entry.values
+        (at, leaf, numbers[leaf.name] if leaf.tensor else _plain(leaf)) for at, leaf in entry.values
     ]
-    found = _nested(values)
-    return tuple(found) if isinstance(found, list) and entry.path[-1] in TUPLES else found
+    # A flattened optimizer has the option at the end of one key: "param_groups.0.weight.betas".
+    return _nested(values, is_tuple=str(entry.path[-1]).rpartition(".")[2] in TUPLES)
 
 
-def _nested(values: list[tuple[tuple[int, ...], Any]]) -> Any:
-    """The list with these values at their positions."""
-    if not values[0][0]:
-        return values[0][1]
-    below: dict[int, list[tuple[tuple[int, ...], Any]]] = defaultdict(list)
-    for (first, *rest), value in values:
-        below[first].append((tuple(rest), value))
-    return [_nested(below[position]) for position in sorted(below)]
+def _nested(values: list[tuple[tuple[int, ...], Leaf, Any]], *, is_tuple: bool = False) -> Any:
+    """The list or the tuple with these values at their positions; ``is_tuple`` where the source does not tell."""
+    at, leaf, only = values[0]
+    if not at:
+        return only
+    below: dict[int, list[tuple[tuple[int, ...], Leaf, Any]]] = defaultdict(list)
+    for (first, *rest), one, value in values:
+        below[first].append((tuple(rest), one, value))
+    found = [_nested(below[position]) for position in sorted(below)]
+    told = leaf.meta.get(TUPLES_KEY)
+    return tuple(found) if (is_tuple if told is None else len(at) in told) else found
 
 
 def _entries(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from reshard.errors import shorten
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
-from reshard.formats.json.safe_json import shorten
 from reshard.formats.orbax.container import is_array_handler
 from reshard.formats.orbax.custom_metadata import with_custom_metadata
 from reshard.formats.orbax.form import OrbaxForm

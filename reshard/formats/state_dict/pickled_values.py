@@ -1,0 +1,197 @@
+"""The values in a pickle of ``torch.save``: tensors wherever they are, plain values, and what is left out.
+
+Dicts, lists and tuples give the path of each. An object is searched for tensors alone: the keys below it are joined with dots into one
+key, without the tables in which a module of torch keeps its parts, so that a pickled model has the names of its state dict.
+
+A pickle may be from a stranger: parts may be shared or contain themselves. An object is searched once, but for modules and parameters of
+a module, which state dicts name at each of their places. The number of all steps is limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from reshard.errors import shorten
+from reshard.formats.contents import PathKey
+from reshard.formats.leaf_paths import Path
+from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
+from reshard.formats.pickle.nodes import Built, Persistent, Table
+from reshard.formats.state_dict.saved_tensor import saved_tensor
+from reshard.formats.torch.plain_value import (
+    ORDERED,
+    Empty,
+    NotPlainError,
+    Plain,
+    Unread,
+    plain_leaf,
+)
+
+_DICTS = (ORDERED, "collections.defaultdict")
+"""Objects that are read as dicts; what their class adds is of no use elsewhere."""
+
+_TABLES = ("_modules", "_parameters", "_buffers")
+"""Attributes of ``torch.nn``'s modules that names in a state dict do not have."""
+
+_ROOT = "tensor"
+"""The name of a tensor that is all of a file."""
+
+
+class LeftOut(Struct, frozen=True):
+    """A value that only the program that wrote it can read; ``kind`` says what it is, as in "it is …"."""
+
+    kind: str
+
+
+PickledValue = Built | Plain | Empty | Unread | LeftOut
+"""A tensor as its node, a plain value, a tensor that is not read, or another value."""
+
+_Below = tuple[Any, str]
+"""The keys below an object, the last first: those before it, or None, and one key."""
+
+
+_Kind = Literal["tree", "value", "state", "table", "listed", "module"]
+
+
+class _Place(Struct, frozen=True):
+    """The place of a value.
+
+    Attributes:
+        path: its keys, in no object; else those of the outermost object.
+        below: its keys below that object; None at its top.
+        kind: in the ``"tree"``; of an object a ``"value"``, its ``"state"``, a ``"table"`` in which a module of torch lists its parts,
+            one that is ``"listed"`` there, or the ``"module"`` state of that one.
+    """
+
+    path: Path = ()
+    below: _Below | None = None
+    kind: _Kind = "tree"
+
+    def named(self) -> Path:
+        """The path of a tensor here."""
+        if self.kind == "tree":
+            return self.path or (PathKey(_ROOT),)
+        keys, at = list[str](), self.below
+        while at is not None and len(keys) <= MAX_PATH_KEYS:
+            keys.append(at[1])
+            at = at[0]
+        if len(keys) > MAX_PATH_KEYS:
+            raise NotPlainError(f"a tensor below more than {MAX_PATH_KEYS} keys")
+        return (*self.path, PathKey(".".join(reversed(keys))))
+
+    def of_tensor(self) -> _Place:
+        """The place of what a tensor has besides its elements."""
+        if self.kind != "tree":
+            return _Place(self.path, self.below, "state")
+        *above, last = self.named()
+        return _Place(tuple(above), (None, last.key), "state")
+
+
+_Found = list[tuple[_Place, Any]]
+"""Values that are still to be looked at, each with its place."""
+
+
+def pickled_values(root: Any, most: int) -> Iterator[tuple[Path, PickledValue]]:
+    """The values in order, each with its path; that of a root that is no container and no tensor is empty.
+
+    Raises NotPlainError where more than ``most`` steps are needed, or dicts and lists are nested too deeply.
+    """
+    waiting: _Found = [(_Place(), root)]
+    searched: set[int] = set()
+    while waiting:
+        place, value = waiting.pop()
+        if place.kind in ("value", "state") and id(value) in searched:
+            continue
+        searched.add(id(value))
+        # Before a list is made of its parts, which may be the same ones again and again.
+        most -= 1 + _size(value)
+        if most < 0 or len(place.path) > MAX_PATH_KEYS:
+            raise NotPlainError("a value with too many parts")
+        found = saved_tensor(value)
+        if found is not None:
+            yield place.named(), found.tensor
+            children: _Found = [(place.of_tensor(), state) for state in found.attributes if state]
+        elif place.kind != "tree":
+            children = _in_object(place, value)
+        elif (pairs := _pairs(value)) is not None:
+            children = [(_Place((*place.path, key)), child) for key, child in pairs]
+            if not pairs:
+                yield place.path, Empty(_EMPTY[type(value)])
+            if isinstance(value, Built) and value.state is not None:
+                children.append((_Place(place.path, None, "state"), value.state))
+        else:
+            try:
+                yield place.path, plain_leaf(value)
+                continue
+            except NotPlainError as error:
+                yield place.path, LeftOut(str(error))
+            children = _in_object(_Place(place.path, None, "value"), value)
+        waiting += reversed(children)
+
+
+_EMPTY = {list: "List", tuple: "Tuple", Table: "Dict", Built: "Dict"}
+
+
+def _size(value: Any) -> int:
+    value = value.table if isinstance(value, Built) else value
+    if isinstance(value, list | tuple):
+        return len(value)
+    return len(value.entries) if isinstance(value, Table) else 0
+
+
+def _pairs(value: Any) -> list[tuple[PathKey, Any]] | None:
+    """Keys and values of a dict, a list or a tuple; None for anything else."""
+    if isinstance(value, list | tuple):
+        return [(PathKey(str(n), is_sequence=True), child) for n, child in enumerate(value)]
+    if isinstance(value, Built) and value.name in _DICTS:
+        if value.name == ORDERED and value.arguments:
+            return None  # a dict that its arguments make
+        value = value.table or Table()
+    if isinstance(value, Table):
+        return [(PathKey(_key(key)), child) for key, child in value.pairs()]
+    return None
+
+
+def _key(key: Any) -> str:
+    """A key of any type as text; numbers as torch makes names of them."""
+    if type(key) in (str, int) and len(text := str(key)) <= MAX_NAME_CHARACTERS:
+        return text
+    return shorten(key)
+
+
+def _in_object(place: _Place, value: Any) -> _Found:
+    """What may have tensors in a container or an object."""
+
+    def inside(key: str, kind: _Kind = "value") -> _Place:
+        return _Place(place.path, (place.below, key), kind)
+
+    def same(kind: _Kind) -> _Place:
+        return _Place(place.path, place.below, kind)
+
+    if isinstance(value, Built) and not (place.kind == "table" and value.name == ORDERED):
+        parts = (value.arguments, value.table, value.items)
+        found = [(same("value"), part) for part in parts if part]
+        if isinstance(value.state, Table | tuple):
+            found.append((same("module" if place.kind == "listed" else "state"), value.state))
+        elif _has_parts(value.state):
+            found.append((inside("state"), value.state))
+        return found
+    is_state = place.kind in ("state", "module")
+    if is_state and isinstance(value, tuple):  # attributes, and those in slots
+        return [(same(place.kind), part) for part in value if isinstance(part, Table)]
+    pairs = _pairs(value) or []
+    if place.kind == "table":
+        return [(inside(key.key, "listed"), child) for key, child in pairs if _has_parts(child)]
+    if is_state:
+        return [
+            (same("table") if key.key in _TABLES else inside(key.key), child)
+            for key, child in pairs
+            if _has_parts(child)
+        ]
+    return [(inside(key.key), child) for key, child in pairs if _has_parts(child)]
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, list | tuple | Table | Built | Persistent)
