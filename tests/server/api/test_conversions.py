@@ -153,8 +153,8 @@ def test_where_nothing_is_the_description_is_named(served: Served) -> None:
         "GET /v1/nothing: there is no such path; the API's description is at /docs"
     )
     found = served.ask("PATCH", URL).json()
-    assert found["detail"] == (f"PATCH {URL}: another method was expected; use GET, POST")
-    assert found["remedy"] == "use GET, POST"
+    assert found["detail"] == (f"PATCH {URL}: another method was expected; use GET, HEAD, POST")
+    assert found["remedy"] == "use GET, HEAD, POST"
 
 
 def test_a_field_of_one_of_several_targets_is_named(served: Served) -> None:
