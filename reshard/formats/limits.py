@@ -80,8 +80,8 @@ FEW_PICKLE_VALUES, PICKLE_VALUE_BYTES = 1 << 20, 4
 """More values than the first must take so many bytes each; those of a ``.metadata`` take 7. So a stranger's file takes at most 20 times
 its size in memory."""
 
-MAX_INTEGER_BYTES = 1 << 12
-"""An integer in a pickle; those of torch have 8 bytes, and states of random generators some hundred."""
+MAX_INTEGER_BYTES = 1 << 10
+"""An integer in a pickle; those of torch have 8 bytes. Python writes none of more than 4,300 digits as text."""
 
 MAX_PICKLE_STACK = 1 << 16
 """Values that wait on a pickle's stack: writers of pickles add 1,000 items of a list or dict at a time."""

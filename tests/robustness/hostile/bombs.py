@@ -74,6 +74,8 @@ DEEP = (
     + b"\x85" * 300
     + b"tR."
 )
+DIGITS = P2 + b"}\x8b" + struct.pack("<I", 1 << 12) + b"\x01" * (1 << 12) + b"K\1s."
+WIDEST = P2 + b"}\x8b" + struct.pack("<I", 1 << 10) + b"\x01" * (1 << 10) + b"]s."
 CHAIN = P2 + b"cm\nf\n" + b")R" * 200_000 + b"."
 """Calls of what a call returned."""
 
@@ -157,6 +159,8 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "state, long keys": state(LONG_KEYS),
     "state, an object in itself": state(CIRCLE),
     "state, a tensor far below": state(DEEP),
+    "state, a key of many digits": state(DIGITS),
+    "state, a key of as many as are read": state(WIDEST),
     "state, as the root": state(shared_parts(b"")),
     "item, appended to": item(APPENDED),
     "item, as the value": item(shared_parts(b"")),

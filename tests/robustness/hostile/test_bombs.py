@@ -13,7 +13,7 @@ from tests.robustness.hostile.bombs import ASKED, BOMBS
 
 ROOT = Path(__file__).parents[3]
 LONGEST = 600
-ANSWERED = ("item, as the value", "state, as a key")
+ANSWERED = ("item, as the value", "state, as a key", "state, a key of as many as are read")
 """These are read: a value is named that is not read, and the text of a key is cut."""
 
 
