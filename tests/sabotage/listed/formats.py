@@ -137,13 +137,11 @@ SABOTAGES = (
     ),
     Sabotage(
         "pickle-names-unchecked",
-        "a pickle may name any class or function",
+        "a pickle whose content is known to its end may name any class or function",
         "reshard/formats/pickle/interpreter.py",
-        "    if known is None:\n",
-        "    known = known or name\n    if False:\n",
-        (
-            "tests/formats/pickle/test_interpreter.py::test_a_poisoned_pickle_is_refused_and_runs_nothing",
-        ),
+        "    if known is None and m.is_closed:\n",
+        "    if False:\n",
+        ("tests/formats/pickle/test_interpreter.py::test_a_poisoned_pickle_runs_nothing",),
     ),
     Sabotage(
         "torch-strides-ignored",
