@@ -33,7 +33,7 @@ _DICTS = (ORDERED, "collections.defaultdict")
 """Objects that are read as dicts; what their class adds is of no use elsewhere."""
 
 _TABLES = ("_modules", "_parameters", "_buffers")
-"""Attributes of ``torch.nn``'s modules that names in a state dict do not have."""
+"""Attributes of torch's modules that names in a state dict do not have."""
 
 _ROOT = "tensor"
 """The name of a tensor that is all of a file."""
