@@ -147,8 +147,8 @@ SABOTAGES = (
         "torch-strides-ignored",
         "a tensor of torch whose axes are stored in another order is read as it lies",
         "reshard/formats/torch/archived_tensor.py",
-        "    return (*short, *axes)\n",
-        "    return ()\n",
+        "    return (*short, *axes), has_gaps\n",
+        "    return (), False\n",
         (
             "tests/formats/torch/test_archived_tensor.py::test_an_order_of_axes_is_what_numpy_makes_of_the_strides",
         ),
