@@ -17,7 +17,7 @@ The metadata of a file gives the checksum of all new bytes of each of its tensor
     xor        new ^ old, all bytes of the tensor
     overwrite  u32 count, count u32 positions of bytes, ascending, then the count new bytes; little-endian
 
-This project adds to the metadata of the index (see docs/decisions/0069-deltas.md)::
+This project adds to the metadata of the index (see docs/decisions/0066-deltas.md)::
 
     "base_digest", "target_digest"   of all tensors before and after: ``tensors_digest``
     "base_identity", "target_identity"   the roots of their identities, where the weights before and after record one
