@@ -1,4 +1,4 @@
-"""Records are structs; a dataclass stays only for what a struct cannot be (docs/decisions/0018)."""
+"""Records are structs; a dataclass stays only for what a struct cannot be (docs/decisions/0017)."""
 
 from __future__ import annotations
 

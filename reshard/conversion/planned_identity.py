@@ -15,7 +15,7 @@ from reshard.planning.cost import DECODE_BYTES_PER_SECOND
 from reshard.record import Record
 
 HASH_BYTES_PER_SECOND = 1.7e9
-"""Reading what was written, finding its tiles and hashing them, on one core (measured, docs/decisions/0067)."""
+"""Reading what was written, finding its tiles and hashing them, on one core (measured, docs/decisions/0065)."""
 
 
 class PlannedIdentity(Record, frozen=True):
