@@ -145,6 +145,8 @@ _ONLY_CODES = frozenset(d for d in DTYPES if d.startswith("float8") and d != "fl
 _OF_SCALES = ("float", "bfloat", "uint8")
 _BYTE_EXPONENTS = ("uint8", "float8_e8m0fnu")
 """Scales that are powers of two, as in the MX formats."""
+_WORDS = ("int32", "uint8")
+"""Elements that hold several codes."""
 _TWO_IN_A_BYTE = ("nvfp4", "mxfp4")
 
 
@@ -161,39 +163,62 @@ def find_pairs(
     ``config`` gives the part of the model's config about quantisation, and is called once if a tensor may hold codes.
     """
     candidates = [spec for spec in specs.values() if spec.dtype in _CODES]
-    possible = _possible(specs) if candidates else []
-    found: list[tuple[TensorSpec, _Scheme, dict[str, str]]] = []
+    found = list(_named_pairs(candidates, specs)) if candidates else []
+    bare = [spec.name for spec in candidates if spec.dtype in _ONLY_CODES]
+    if not found and not bare:
+        return None
+    document = config()
+    fitting = (_pair_of(named, specs, document or {}) for named in found)
+    pairs = {pair.name: pair for pair in fitting if pair is not None}
+    halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
+    bare = [name for name in bare if name not in halves] if document is not None else []
+    return Quantized(pairs, len(specs) - len(halves), tuple(bare)) if pairs or bare else None
+
+
+class _Named(Struct, frozen=True):
+    """Codes and companions that have the names of a scheme; their shapes may still not fit.
+
+    Attributes:
+        names: of the companions, by role.
+    """
+
+    codes: TensorSpec
+    scheme: _Scheme
+    names: Mapping[str, str]
+
+
+def _named_pairs(
+    candidates: Iterable[TensorSpec], specs: Mapping[str, TensorSpec]
+) -> Iterator[_Named]:
+    """The tensors that may be codes, each with the companions of the first scheme that names a scale."""
+    possible = _possible(specs)
     for spec in candidates:
         for scheme in possible:
             if spec.name.endswith(scheme.ending) and spec.dtype.startswith(scheme.dtypes):
                 names = _companions(spec.name.removesuffix(scheme.ending), scheme, specs)
                 if "scale" in names:
-                    found.append((spec, scheme, names))
+                    yield _Named(spec, scheme, names)
                     break
-    bare = [spec.name for spec in candidates if spec.dtype in _ONLY_CODES]
-    if not found and not bare:
-        return None
-    document = config()
-    said, in_order = _said(document or {}), (document or {}).get("desc_act") is False
-    pairs: dict[str, QuantizedPair] = {}
-    for codes, scheme, names in found:
-        scale, zeros = specs[names["scale"]], names.get("zero_point")
-        form = _form(
-            (codes.dtype, scale.dtype),
-            codes.shape,
-            scale.shape,
-            None if zeros is None else specs[zeros].shape,
-            scheme.title or ("nvfp4" if "global_scale" in names and codes.dtype == "uint8" else ""),
-            said,
-            scheme.is_exact,
-            "group_index" in names and not in_order,
-        )
-        if form is not None:
-            stem = codes.name.removesuffix(scheme.ending)
-            pairs[codes.name] = QuantizedPair(codes.name, form[0], names, form[1], stem)
-    halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
-    bare = [name for name in bare if name not in halves] if document is not None else []
-    return Quantized(pairs, len(specs) - len(halves), tuple(bare)) if pairs or bare else None
+
+
+def _pair_of(
+    named: _Named, specs: Mapping[str, TensorSpec], config: Config
+) -> QuantizedPair | None:
+    codes, scheme, names = named.codes, named.scheme, named.names
+    scale, zeros = specs[names["scale"]], specs.get(names.get("zero_point", ""))
+    is_nvfp4 = "global_scale" in names and codes.dtype == "uint8"
+    form = _form(
+        (codes.dtype, scale.dtype),
+        codes.shape,
+        scale.shape,
+        None if zeros is None else zeros.shape,
+        scheme.title or ("nvfp4" if is_nvfp4 else ""),
+        _said(config),
+        scheme.is_exact,
+        "group_index" in names and config.get("desc_act") is not False,
+    )
+    stem = codes.name.removesuffix(scheme.ending)
+    return None if form is None else QuantizedPair(codes.name, form[0], names, form[1], stem)
 
 
 def _possible(names: Iterable[str]) -> list[_Scheme]:
@@ -233,27 +258,31 @@ def _form(
     has_groups: bool,
 ) -> tuple[str, _Shape] | None:
     """The scheme and the grain of a pair; None where codes and scale do not fit: two tensors may be called so by chance."""
-    dtype, scale_dtype = dtypes
-    in_words = dtype in ("int32", "uint8")  # several codes in an element
-    tile = _tile(codes, scale, () if in_words else said, is_exact)
-    if tile is None or not scale_dtype.startswith(_OF_SCALES):
+    tile = _tile(codes, scale, () if dtypes[0] in _WORDS else said, is_exact)
+    if tile is None or not dtypes[1].startswith(_OF_SCALES):
         return None
     if title == "mxfp4":  # gpt-oss: the last dimension has the codes of a block
         tile = (*tile[:-1], codes[-1])
-    grains = [tuple(n or 1 for n in tile)]
+    grains = [tile]
     if zeros is not None:  # packed along another dimension than the codes
-        grains.append(tuple(n or 1 for n in _tile(codes, zeros, (), is_exact) or tile))
+        grains.append(_tile(codes, zeros, (), is_exact) or tile)
     if has_groups:  # of any order along a dimension, which stays whole
-        sides = zip(codes, scale, strict=False)
-        grains.append(tuple(1 if mine == its else mine for mine, its in sides))
-    if not title and in_words:
+        alike = scale if len(scale) == len(codes) else (0,) * len(codes)
+        grains.append(tuple(0 if a == b else a for a, b in zip(codes, alike, strict=True)))
+    grain = tuple(math.lcm(*(size or 1 for size in sizes)) for sizes in zip(*grains, strict=True))
+    return _words(dtypes, title, tile), grain
+
+
+def _words(dtypes: tuple[str, str], title: str, tile: _Shape) -> str:
+    """The kind of codes, and how many share a scale where an element's number of codes is known."""
+    dtype, scale_dtype = dtypes
+    if not title and dtype in _WORDS:
         is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
         title = "mxfp4" if is_mx else "packed integers"
     title = title or dtype.partition("_")[0].replace("float", "fp")
-    if not in_words or title in _TWO_IN_A_BYTE:
-        in_element = 2 if in_words else PACKED.get(dtype, (1,))[0]
-        title = f"{title}, {_blocks(tile, in_element)}"
-    return title, tuple(map(math.lcm, *grains)) if grains[1:] else grains[0]
+    if dtype in _WORDS:
+        return f"{title}, {_blocks(tile, 2)}" if title in _TWO_IN_A_BYTE else title
+    return f"{title}, {_blocks(tile, PACKED.get(dtype, (1,))[0])}"
 
 
 def _tile(codes: _Shape, scale: _Shape, said: _Shape, is_exact: bool) -> _Shape | None:
@@ -266,14 +295,19 @@ def _tile(codes: _Shape, scale: _Shape, said: _Shape, is_exact: bool) -> _Shape 
         return (0,) * len(codes)
     if scale == codes[:-1]:
         return (*(1,) * len(scale), 0)
-    if len(scale) == 1 and scale[0] in codes:  # of each row, or of each column
-        which = codes.index(scale[0])
+    return _tile_of_list(codes, scale[0]) if len(scale) == 1 else None
+
+
+def _tile_of_list(codes: _Shape, scales: int) -> _Shape | None:
+    """The same for scales in one dimension: of each row or column, or of stretches of a flat tensor."""
+    if scales in codes:
+        which = codes.index(scales)
         return tuple(int(dim == which) for dim in range(len(codes)))
     long = [dim for dim, size in enumerate(codes) if size > 1]
-    if len(scale) == 1 and len(long) == 1 and 0 < scale[0] < codes[long[0]]:  # of a flat tensor
-        size = -(-codes[long[0]] // scale[0])
-        return tuple(size if dim == long[0] else 0 for dim in range(len(codes)))
-    return None
+    if len(long) != 1 or not 0 < scales < codes[long[0]]:
+        return None
+    size = -(-codes[long[0]] // scales)
+    return tuple(size if dim == long[0] else 0 for dim in range(len(codes)))
 
 
 def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:

@@ -88,6 +88,14 @@ class _Place(Struct, frozen=True):
         *above, last = self.named()
         return _Place(tuple(above), (None, last.key), "state")
 
+    def inside(self, key: str, kind: _Kind = "value") -> _Place:
+        """The place behind one more key of the object."""
+        return _Place(self.path, (self.below, key), kind)
+
+    def same(self, kind: _Kind) -> _Place:
+        """The same place, of another kind."""
+        return _Place(self.path, self.below, kind)
+
 
 _Found = list[tuple[_Place, Any]]
 """Values that are still to be looked at, each with its place."""
@@ -162,35 +170,35 @@ def _key(key: Any) -> str:
 
 
 def _in_object(place: _Place, value: Any) -> _Found:
-    """What may have tensors in a container or an object."""
-
-    def inside(key: str, kind: _Kind = "value") -> _Place:
-        return _Place(place.path, (place.below, key), kind)
-
-    def same(kind: _Kind) -> _Place:
-        return _Place(place.path, place.below, kind)
-
+    """The parts of a container or an object that may have tensors."""
     if isinstance(value, Built) and not (place.kind == "table" and value.name == ORDERED):
-        parts = (value.arguments, value.table, value.items)
-        found = [(same("value"), part) for part in parts if part]
-        if isinstance(value.state, Table | tuple):
-            found.append((same("module" if place.kind == "listed" else "state"), value.state))
-        elif _has_parts(value.state):
-            found.append((inside("state"), value.state))
-        return found
-    is_state = place.kind in ("state", "module")
-    if is_state and isinstance(value, tuple):  # attributes, and those in slots
-        return [(same(place.kind), part) for part in value if isinstance(part, Table)]
+        return _in_built(place, value)
+    if place.kind in ("state", "module"):
+        return _in_state(place, value)
+    kind: _Kind = "listed" if place.kind == "table" else "value"
     pairs = _pairs(value) or []
-    if place.kind == "table":
-        return [(inside(key.key, "listed"), child) for key, child in pairs if _has_parts(child)]
-    if is_state:
-        return [
-            (same("table") if key.key in _TABLES else inside(key.key), child)
-            for key, child in pairs
-            if _has_parts(child)
-        ]
-    return [(inside(key.key), child) for key, child in pairs if _has_parts(child)]
+    return [(place.inside(key.key, kind), child) for key, child in pairs if _has_parts(child)]
+
+
+def _in_built(place: _Place, value: Built) -> _Found:
+    parts = (value.arguments, value.table, value.items)
+    found = [(place.same("value"), part) for part in parts if part]
+    if isinstance(value.state, Table | tuple):
+        kind: _Kind = "module" if place.kind == "listed" else "state"
+        found.append((place.same(kind), value.state))
+    elif _has_parts(value.state):
+        found.append((place.inside("state"), value.state))
+    return found
+
+
+def _in_state(place: _Place, value: Any) -> _Found:
+    if isinstance(value, tuple):  # attributes, and those in slots
+        return [(place.same(place.kind), part) for part in value if isinstance(part, Table)]
+    return [
+        (place.same("table") if key.key in _TABLES else place.inside(key.key), child)
+        for key, child in _pairs(value) or []
+        if _has_parts(child)
+    ]
 
 
 def _has_parts(value: Any) -> bool:
